@@ -366,7 +366,7 @@ def _of_all(progress: Progress, before: int, total: int) -> Progress:
 
 
 def _common(questions: Sequence[Question], stored: Mapping[str, StoredAnswers]) -> int:
-    """Return the number of golden conversations that an earlier champion has answered, the most of any of them."""
+    """Return the largest number of golden conversations that one earlier champion has answered."""
     golden = [question for question in questions if question.set == GOLDEN]
     return max((len({question.cluster for question in golden if question.key in one.texts}) for one in stored.values()), default=0)
 

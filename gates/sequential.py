@@ -88,7 +88,7 @@ def _table(strata: Sequence[tuple[Arm, Arm]]) -> tuple[np.ndarray, np.ndarray, n
 def mirrored_difference(pairs: Sequence[tuple[str, float]], margin: float) -> Difference | None:
     """Return the mean of the differences (person, candidate minus champion) of mirrored pairs. None for fewer than two people.
 
-    The variance is that of clusters of people, with the correction n / (n - 1) for few of them. Its lower limit is the variance of
+    The variance is clustered by person. It is multiplied by n / (n - 1) for n people. Its lower limit is the variance of
     independent pairs, in which one difference has at least the variance `margin`: a loss of the margin by answers that fail completely is
     such a difference in a share `margin` of the pairs. Pairs without any difference would otherwise be certain at once.
     """

@@ -21,7 +21,7 @@ PATIENCE = 2
 """The scores no longer rise if this many measurements in a row are not above the best earlier one."""
 SOON = 100
 """Steps before which a run does not end for lack of a rise: a few dozen prompts can show a short rise or fall by chance. A run of
-at most four times as many steps may end after a quarter of them."""
+at most 400 steps may end after a quarter of its steps."""
 COOLDOWN = 0.2
 """Steps with a falling rate, as a share of the steps before."""
 LEAST = 10

@@ -101,7 +101,7 @@ class TrainingPlan(Frozen):
     @property
     def id(self) -> Digest:
         """Return the id of the plan, the digest of its content. Plans without a development split, a search or a cross-validation keep the
-        ids of releases that knew none of them."""
+        ids that earlier releases gave them."""
         added = {name for name in ("development", "search", "cross_validation") if getattr(self, name) is None}
         if self.development is None and self.cross_validation is None:
             added.add("answer_tokens")

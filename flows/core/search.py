@@ -141,7 +141,7 @@ def _wanted(variants: int, tried: Sequence[Tried]) -> tuple[int, int | None, str
 
 
 def expected_seconds(tried: Sequence[Tried], trial: Trial) -> float:
-    """Return about how many seconds a trial after the first one needs. `tried` are the trials before it, and it may be the last of them."""
+    """Return about how many seconds a later trial needs. `tried` are the trials so far, with or without this one."""
     return _seconds([one for one in tried if one.trial.number < trial.number], trial.variant, trial.most_steps)
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import Lease
+from contracts.cycle import Append, Lease, Row
 from contracts.data.datasets import Facts
-from contracts.errors import Leased, RatchetError, Retryable
+from contracts.errors import Leased, Permanent, RatchetError, Retryable
 from contracts.extension import ExtensionVersion
 from contracts.ids import Digest, line_stream
 from contracts.jobs.training import Choice, Cost, TrainingPlan
@@ -221,3 +221,12 @@ def _keep(context: LineContext, lease: Lease, stop: threading.Event) -> None:
     while not stop.wait(LEASE_SECONDS / 3):
         with contextlib.suppress(RatchetError):
             context.ledger.renew(lease, LEASE_SECONDS, context.clock.now())
+
+
+def append_to_rollout(view: RolloutView, context: LineContext, lease: Lease, row: Row) -> RolloutView:
+    """Append a row to a rollout's stream and return the view with it. Raises Permanent if the stream is missing."""
+    context.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, context.clock.now())
+    after = context.rollout_view(view.id)
+    if after is None:
+        raise Permanent(f"{view.id} is missing from the ledger")
+    return after

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from contracts.cycle import Append, Lease, Row
-from contracts.errors import Permanent, RatchetError, Retryable
+from contracts.cycle import Lease, Row
+from contracts.errors import RatchetError, Retryable
 from contracts.loop import RolloutSettings
 from contracts.mirror import MirrorAsk, Mirrored, MirrorOutcome, MirrorPrompts
 from contracts.serving import StepJudgement
 from flows.core.folds import RolloutView
 from flows.core.mirror import Batch, batches, is_wanted, left, turns
 from flows.core.rollout import largest_concurrent
-from flows.engine.context import LineContext
+from flows.engine.context import LineContext, append_to_rollout
 
 
 def ask_batch(view: RolloutView, settings: RolloutSettings, judgement: StepJudgement | None, context: LineContext, lease: Lease) -> None:
@@ -43,7 +43,8 @@ def ask_batch(view: RolloutView, settings: RolloutSettings, judgement: StepJudge
         reason = str(error) if isinstance(error, Retryable) else f"they raised {type(error).__name__}"  # a message may quote a user
         context.progress(f"mirrored prompts wait: {reason}", 0, 0)
         return
-    _append(view, context, lease, Row(kind="mirrored", key=str(batch.number), data={"mirrored": _result(outcomes).model_dump(mode="json")}))
+    data = {"mirrored": _result(outcomes).model_dump(mode="json")}
+    append_to_rollout(view, context, lease, Row(kind="mirrored", key=str(batch.number), data=data))
 
 
 def _prompts(
@@ -63,7 +64,7 @@ def _prompts(
 def _begin(view: RolloutView, number: int, found: MirrorPrompts, context: LineContext, lease: Lease) -> tuple[RolloutView, Batch]:
     prompts = tuple((one.key, one.person) for one in found.prompts)
     data = {"secret": found.secret, "prompts": [list(one) for one in prompts]}
-    view = _append(view, context, lease, Row(kind="mirror_intended", key=str(number), data=data))
+    view = append_to_rollout(view, context, lease, Row(kind="mirror_intended", key=str(number), data=data))
     return view, Batch(number, found.secret, prompts)
 
 
@@ -84,11 +85,3 @@ def _result(outcomes: list[tuple[str, MirrorOutcome]]) -> Mirrored:
         unscored=sum(one.difference is None and not one.failed for _, one in outcomes),
         pairs=tuple((person, one.difference) for person, one in outcomes if one.difference is not None),
     )
-
-
-def _append(view: RolloutView, context: LineContext, lease: Lease, row: Row) -> RolloutView:
-    context.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, context.clock.now())
-    after = context.rollout_view(view.id)
-    if after is None:
-        raise Permanent(f"{view.id} is missing from the ledger")
-    return after

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from contracts.cycle import Append, Lease, Row
+from contracts.cycle import Lease, Row
 from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.loop import RolloutSettings
 from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
@@ -28,7 +28,7 @@ from flows.core.rollout import (
     weights,
     windows,
 )
-from flows.engine.context import LineContext, leased
+from flows.engine.context import LineContext, append_to_rollout, leased
 from flows.engine.effects import sole_route
 from flows.engine.mirror import ask_batch
 
@@ -161,15 +161,15 @@ def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutD
     if isinstance(decision, Hold) and last is not None and seen < last["judgement"]["requests"] * 1.1 + 1:
         return view
     data = {"index": view.steps[-1].index, "weight": view.steps[-1].weight, "judgement": judgement.model_dump(mode="json")}
-    return _append(view, context, lease, Row(kind="judged", key=str(view.steps[-1].index), data=data))
+    return append_to_rollout(view, context, lease, Row(kind="judged", key=str(view.steps[-1].index), data=data))
 
 
 def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, context: LineContext, lease: Lease) -> None:
     key = f"weight/{decision.index}"
     if key not in view.intended:
-        view = _append(view, context, lease, Row(kind="intended", key=key))
+        view = append_to_rollout(view, context, lease, Row(kind="intended", key=key))
     context.router.set(step_route(view, decision, settings, context))
-    _append(view, context, lease, Row(kind="done", key=key, data={"index": decision.index, "weight": decision.weight}))
+    append_to_rollout(view, context, lease, Row(kind="done", key=key, data={"index": decision.index, "weight": decision.weight}))
 
 
 def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, context: LineContext) -> Route:
@@ -184,17 +184,9 @@ def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Le
     """End the rollout. On rollback, update the route before the ledger. On promotion, the cycle's promote step sets the route."""
     if decision.end == "rolled_back" and "back" not in view.done:
         if "back" not in view.intended:
-            view = _append(view, context, lease, Row(kind="intended", key="back"))
+            view = append_to_rollout(view, context, lease, Row(kind="intended", key="back"))
         context.router.set(sole_route(context, context.line_view().champion or view.champion, f"{view.id}/back"))
-        view = _append(view, context, lease, Row(kind="done", key="back"))
+        view = append_to_rollout(view, context, lease, Row(kind="done", key="back"))
     if view.opened["settings"].get("mirror"):
         context.datasets.forget_mirror()
-    _append(view, context, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))
-
-
-def _append(view: RolloutView, context: LineContext, lease: Lease, row: Row) -> RolloutView:
-    context.ledger.append([Append(stream=view.id, after=view.seq, rows=(row,))], lease, context.clock.now())
-    after = context.rollout_view(view.id)
-    if after is None:
-        raise Permanent(f"{view.id} is missing from the ledger")
-    return after
+    append_to_rollout(view, context, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))

@@ -422,7 +422,7 @@ Outcomes = Callable[[int], MirrorOutcome]
 
 
 class Mirror:
-    """Prompts without end, and what becomes of them. The versions get no ratings, so that nothing else can show the quality."""
+    """An unlimited number of prompts with a given outcome. The versions get no ratings, so only the prompts can show the quality."""
 
     def __init__(self, outcome: Outcomes, people: int = 12, secret: Callable[[int], str] = lambda _: "one", prompts: int = 10_000) -> None:
         self.outcome, self.people, self.secret, self.prompts = outcome, people, secret, prompts

@@ -12,6 +12,11 @@ from contracts.schema import parse
 from runtime.artifacts import FolderArtifacts
 
 
+def asked(*words: str) -> str:
+    """Return the prompt of a question with these words, as tables store it."""
+    return json.dumps([{"role": "user", "content": " ".join(words)}])
+
+
 def checkpoint_of(artifacts: FolderArtifacts, spec: JobSpec) -> Checkpoint:
     """Return the newest published checkpoint of the attempt."""
     names = [checkpoint_name(spec.plan, spec.attempt, incarnation) for incarnation in range(9, 0, -1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from contracts.jobs.training import Attempt, JobEvent, Method, ResumePoint, Trai
 from runtime.jobs.job_protocol import RunFile
 from tests.unit.trainers.conftest import CONTENT, Workshop, store
 from tests.unit.trainers.job.test_parallel import on_two
-from tests.unit.trainers.runs import finish, weights
+from tests.unit.trainers.runs import asked, finish, weights
 from tests.waiting import has_result
 from trainers.backends.trl import SFT
 
@@ -27,10 +26,6 @@ FOLDS = 2
 def workshop(warm_workshop: Workshop) -> Workshop:
     """Return a workshop whose questions have a rule that can be learnt: the answer repeats the first word."""
     return warm_workshop
-
-
-def asked(*words: str) -> str:
-    return json.dumps([{"role": "user", "content": " ".join(words)}])
 
 
 def planned(

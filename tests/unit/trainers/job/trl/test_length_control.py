@@ -16,7 +16,7 @@ from contracts.jobs.training import JobEvent, Method, TrainingPlan
 from runtime.jobs.job_protocol import RunFile
 from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.job.test_parallel import on_two
-from tests.unit.trainers.runs import finish, pin_newest, weights
+from tests.unit.trainers.runs import asked, finish, pin_newest, weights
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.length import points
@@ -31,10 +31,6 @@ MOST = 160
 def workshop(warm_workshop: Workshop) -> Workshop:
     """Return a workshop whose questions have a rule that can be learnt: the answer repeats the second word."""
     return warm_workshop
-
-
-def asked(*words: str) -> str:
-    return json.dumps([{"role": "user", "content": " ".join(words)}])
 
 
 def planned(
