@@ -53,6 +53,9 @@ class PromptSides:
     def assign(self, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool = False) -> dict[Digest, Placed]:
         """Return the side and the cluster of each prompt, and decide those that are new, in one transaction.
 
+        Pass all texts that are still known: a new prompt is compared with these exactly, and with an erased one by its signature, whose
+        standard error of 0.036 can miss a near-duplicate close to the threshold.
+
         `texts` maps roots to their normalised texts, `is_held` is the decision by hash. With `founding`, the first call of a database lets
         the hash decide for all of its prompts: these were used with that side before near-duplicates were considered.
         """

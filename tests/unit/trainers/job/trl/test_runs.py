@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
 import os
 import signal
@@ -187,7 +187,7 @@ def test_a_trainer_process_loads_no_library_that_its_run_does_not_need(undisturb
     loaded = undisturbed(method).loaded
     assert {"torch", "peft", f"trl.trainer.{method.value}_trainer"} <= loaded
     for library in ("mlflow", "bitsandbytes"):
-        assert importlib.util.find_spec(library), f"{library} must be installed, or this test shows nothing"
+        importlib.metadata.version(library)  # raises if it is not installed; find_spec may not find it after a trainer run in this process
         assert not {name for name in loaded if name.partition(".")[0] == library}
     assert "torch._inductor.compile_fx" not in loaded
 
