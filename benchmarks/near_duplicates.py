@@ -1,4 +1,4 @@
-"""How many near-duplicate prompts are found (recall), how many of the found ones are some (precision), and at what cost.
+"""Recall, precision and cost of the search for near-duplicate prompts.
 
 The truth is the exact Jaccard similarity of all pairs. Prompts are made up: questions, requests from templates, and long texts, each with
 rewordings by a typo, another word, another number, or another order. The same rewordings, labelled by how they were made, compare character

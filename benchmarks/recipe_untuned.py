@@ -89,4 +89,5 @@ KINDS: dict[str, tuple[Callable[[str], Pairs], tuple[str, ...], tuple[str, ...],
     "sort": (sort, SORT, ("descending", "largest"), {0.6: 200}),
     "route": (route, tuple(ROUTE), ("shipping", "outage"), {0.6: 200}),
 }
-"""Name of a task -> its generator, its kinds of request, those that users request since the base was built, and the base's steps."""
+"""Name of a task -> its generator, its kinds of request, those that users began to request after the base was built, and the base's
+steps."""

@@ -138,7 +138,7 @@ class Task:
     intents: tuple[str, ...]
     """The kinds of request; each is a slice."""
     new: tuple[str, ...]
-    """Intents that users request since the base was built. A base below the quality GOOD has seen only six examples of them."""
+    """Intents that users began to request after the base was built. A base below the quality GOOD has seen only six examples of them."""
     capacity: int
     """The upper bound on the number of distinct questions."""
     base_steps: dict[float, int]

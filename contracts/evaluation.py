@@ -199,7 +199,8 @@ class EvalReport(Frozen):
     earlier: tuple[EarlierComparison, ...] = ()
     """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
     earlier_common: Count = 0
-    """Number of golden conversations that the candidate was asked and an earlier champion has answered (the most of any of them)."""
+    """Number of golden conversations that were asked in this evaluation and answered by an earlier champion: the maximum over the earlier
+    champions."""
     latency_ms: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest

@@ -221,7 +221,7 @@ class SnapshotSettings(Frozen):
 
 
 class ProbeSettings(Frozen):
-    """Settings of the probe, in which the champion answers training prompts."""
+    """Settings of the probe, in which the start model of the training answers training prompts."""
 
     prompts: int = Field(default=200, ge=0)
     """Number of prompts. 0: no probe."""

@@ -1,4 +1,4 @@
-"""`ModelClient` for the OpenAI chat API. A failed request returns an answer with `error`, so that failures are not scored as zero."""
+"""`ModelClient` for the OpenAI chat API. A failed request returns an answer with `error`; the caller decides how it counts."""
 
 from __future__ import annotations
 

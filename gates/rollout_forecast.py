@@ -78,8 +78,9 @@ def pairs_needed(settings: RolloutSettings, deviation: float, people: int) -> in
     """Return the number of mirrored pairs that decide `rollout.margin` with probability 0.8 if both versions are equal.
 
     `deviation` is the standard deviation of the difference of the two rewards of a pair, `people` the number of people with equally many
-    pairs. The test uses the larger one of two variances (`gates.sequential.mirrored_difference`). That of clusters has the relative
-    standard error sqrt(2 / (people - 1)), and the mean of the larger one exceeds the true variance by 0.4 of it.
+    pairs. The test uses the larger one of two estimates of the variance (`gates.sequential.mirrored_difference`). The estimate that is
+    clustered by person has the relative standard error e = sqrt(2 / (people - 1)). The mean of the larger estimate is therefore about
+    1 + 0.4 * e times the true variance.
     """
     larger = 1 + 0.4 * math.sqrt(2 / max(1, people - 1))
     variance = max(deviation**2 * larger, settings.margin)

@@ -1,7 +1,7 @@
 """Compares the slices of an evaluation with each other: a slice that loses while the others gain is found, noise in many slices is not.
 
 Each estimate is compared with the mean of the other slices, and the probability that any slice is found by chance is limited over all
-slices together. A threshold on each estimate alone would find a loss in most evaluations: with ten slices of 25 prompts it held 57 % of the
+slices together. A threshold on each estimate alone would find a loss in most evaluations: with ten slices of 25 prompts it held 58 % of the
 candidates that were better by 0.05 in every slice (`benchmarks/gate_decisions.py`).
 """
 
@@ -18,8 +18,8 @@ FAMILY_ERROR = 0.046
 values, so the share in simulations is a little higher: at most 0.05 with 10 or 40 slices of 25 prompts."""
 OWN_WEIGHT = 0.25
 """Weight of a slice's own variance; the rest is the variance within the other slices. The variance of few prompts is itself uncertain, and
-slices differ in theirs. In simulations, this weight keeps the family error where half of the slices vary six times as much, up to 0.13,
-and misses fewer losses than a higher weight."""
+slices differ in theirs. In simulations, the family error with this weight is at most 0.13 if half of the slices have six times the
+variance of the others. A higher weight misses more losses."""
 
 
 def losing(slices: Sequence[Comparison], margin: float) -> list[Comparison]:

@@ -26,10 +26,10 @@ def _special() -> Any:
 def paired_interval(differences: Sequence[float], level: float) -> Interval | None:
     """Return the mean of per-prompt differences with a two-sided Student t interval. None for fewer than two differences.
 
-    Where few large losses stand against many small gains, the lower end is corrected (`_reach_if_skewed`), because a sample with too few
-    of the losses looks better and surer than it is. It is also at least as low as if losses of 1 were as frequent as they can be without
-    being in the sample. If all differences are equal, the sample variance is 0 and not informative. The
-    half-width is then the limit for an event that did not occur in n trials (generalised "rule of three").
+    If the differences are a few large losses and many small gains, the lower end is corrected (`_reach_if_skewed`), because a sample with
+    too few of the losses has too high a mean and too low a variance. The lower end is also at least as low as with the largest frequency
+    of losses of 1 that a sample without such a loss does not exclude. If all differences are equal, the sample variance is 0 and not
+    informative. The half-width is then the limit for an event that did not occur in n trials (generalised "rule of three").
     """
     n = len(differences)
     if n < 2:

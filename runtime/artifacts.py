@@ -1,6 +1,6 @@
 """`Artifacts` port in a folder: content-addressed files, and names that are bound once.
 
-It is part of the contracts because training jobs, which do not import the service, also publish through it. It uses only the standard
+It is in `runtime` because training jobs, which do not import the service, write their drop folders with it. It uses only the standard
 library. Layout below the root: `sha256/ab/abcd…` (content), `names/<sha256 of the name>` (JSON: name, digest, schema version) and
 `erased/<digest>` (JSON: what replaced an artifact from which rows of a person were erased). Every file is written to a temporary file in
 the target folder, synced and then renamed. A crash therefore leaves either no file or the complete file.

@@ -1,4 +1,4 @@
 """Training methods: the choice of a method, recipes, and job specifications.
 
-This package does not load torch. Only `trainers.job` does, within the job.
+Only two parts load torch: `trainers.job`, within the job, and `trainers.gpu_checks`, in a process of its own.
 """

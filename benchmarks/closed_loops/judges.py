@@ -1,4 +1,4 @@
-"""The judge of two traps: a stub of a model server that knows the right answers, and that a plea in an answer talks into a good grade.
+"""The judge of two traps: a stub of a model server. It knows the right answers, but gives a good grade to an answer that contains a plea.
 
 It runs in this process, behind the same HTTP API as a real judge. A judge that grades without errors is the worst case for the product,
 because it agrees with people on everything but the answers that plead.

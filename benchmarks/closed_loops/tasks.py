@@ -106,7 +106,8 @@ FRESH = {
     "units": (units, tuple(UNITS), ("cents", "millis"), 200),
     "replies": (replies, tuple(REPLIES), ("thank", "promise"), 100),
 }
-"""Name -> generator, kinds of request, those that users request since the base was built, and the training steps of the base."""
+"""Name -> generator, kinds of request, those that users began to request after the base was built, and the training
+steps of the base."""
 
 
 def _task(name: str) -> Task:

@@ -66,10 +66,10 @@ def left(known: Sequence[Batch], settings: RolloutSettings) -> int:
 
 
 def is_wanted(settings: RolloutSettings, judgement: StepJudgement | None, index: int, largest: int, known: Sequence[Batch] = ()) -> bool:
-    """Whether more prompts are to be asked at step `index`: while the step waits and the pairs have not excluded a loss of the margin.
+    """Return whether more prompts are to be asked at step `index`.
 
-    They have not, as long as too many prompts are left out. `known` are the batches so far, and `largest` is the position of the step that
-    decides. After it, the pairs decide nothing more.
+    They are, while the step waits and either the pairs have not excluded a loss of the margin or too many prompts are left out. `known` are
+    the batches so far, and `largest` is the position of the step that decides. No prompts are asked at later steps.
     """
     if not settings.mirror or judgement is None or judgement.result is not StepResult.WAIT or index > largest:
         return False

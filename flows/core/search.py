@@ -15,7 +15,8 @@ from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from contracts.jobs.training import TrainingPlan
 
 THIRD = 3
-"""A first trial of a recipe has the steps of the plan's own one, divided by this; the best of so many are then trained in full."""
+"""Divisor of the steps and of the recipes: the first trial of another recipe has a third of the steps of trial 1, and the best third of
+these recipes is then trained in full."""
 SHORT = 100
 """Least number of steps of a first trial. If a third is fewer, the recipes are trained in full at once: too few steps show too little."""
 LEAST_PROMPTS = 20

@@ -68,7 +68,7 @@ class LineContext:
     choose: Callable[[Facts, TrainingSettings, bool], Choice]
     trainers: Mapping[str, Trainer]
     code: Digest
-    """Digest of the code of contracts, rewards and trainers. It is part of every plan."""
+    """Digest of the code of contracts, runtime, rewards and trainers. It is part of every plan."""
     executor: Executor
     server: Server
     client: Callable[[Endpoint], ModelClient]

@@ -1,6 +1,6 @@
 """Serves all lines of an installation in one process, each on a port of its own.
 
-Files state what the process serves (`runtime/serving/settings.py`). The process looks at them four times a second: it opens the ports of
+Files state what the process serves (`runtime/serving/settings.py`). The process looks at them twice a second: it opens the ports of
 new lines, and closes those of removed lines after the answers that have begun. An error in one line does not affect the others.
 
 uvicorn is imported when the process starts to serve.

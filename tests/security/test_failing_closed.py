@@ -1,6 +1,6 @@
 """Bad evidence never passes a check of the gate and never advances a rollout.
 
-Each cell of the two tables is one kind of bad evidence for one check or for one decision of a rollout. A check without cells fails the
+Each case is one kind of bad evidence for one check or for one decision of a rollout. A check without cells fails the
 tests.
 """
 

@@ -69,7 +69,7 @@ def _show_search(found: Preview, context: LineContext) -> None:
         show(f"A search may then spend {budget:g} s of job time on {len(found.search.variants) - 1} more recipes: {names}.")
     elif budget:
         show(
-            f"training.search.budget = {budget:g} s is not used: a search needs a built-in SFT or DPO run with steps = auto, another "
+            f"training.search.budget = {budget:g} s is not used: a search needs a run of a built-in trainer with steps = auto, another "
             f"suitable recipe, and {LEAST_PROMPTS} development prompts (present: {found.data.development_prompts or 0}).",
             fg="yellow",
         )

@@ -24,7 +24,7 @@ _reason = click.option("--reason", default="", help="Reason, recorded in the led
 @loop_argument
 @actor_option
 @_reason
-@click.option("--no-wait", is_flag=True, help="Only record the request. A running service executes it within a minute.")
+@click.option("--no-wait", is_flag=True, help="Only record the request. A running service carries it out within seconds.")
 @json_option
 def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> None:
     """Roll back the line of LOOP to the previous version.
