@@ -271,7 +271,8 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     longer = f", or rollout.max_seconds to {times * settings.max_seconds:,.0f}" if times else ""
     by_session = ', or rollout.unit to "session"' if settings.unit == "user" else ""
     remedy = f"set rollout.margin to {smallest:g} or more{longer}{by_session}{mirror}"
-    yield "warning", "rollout", f"{who}; {decided}, not rollout.margin = {settings.margin:g}; {remedy}"
+    never = settings.unit == "user" and times is None  # people differ by more than any number of ratings can average out
+    yield "error" if never else "warning", "rollout", f"{who}; {decided}, not rollout.margin = {settings.margin:g}; {remedy}"
 
 
 def _pairs(context: LineContext, live: Arm | None) -> tuple[int, str]:

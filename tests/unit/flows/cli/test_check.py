@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -54,6 +55,18 @@ def test_too_few_people_decide_nothing_and_cannot_be_the_unit() -> None:
         [(found, _, text)] = findings(((5000, 4000.0), *((1, 1.0),) * 15), unit=unit)
         assert (found, "no rollout can be decided" in text) == (level, True)
     assert 'set rollout.unit = "session"' in text
+
+
+def test_assignment_by_user_is_refused_where_no_length_of_time_decides_the_margin() -> None:
+    """With assignment by session, both versions serve the same people. By user, their differences remain, however much each rates."""
+    draw = random.Random(1)
+    rated = tuple((40, round(40 * min(1.0, max(0.0, draw.gauss(0.7, 0.15))))) for _ in range(240))
+    [(level, _, text)] = findings(rated, unit="user")
+    assert level == "error"
+    assert "not rollout.margin = 0.05" in text
+    assert 'or rollout.unit to "session"' in text
+    assert "max_seconds to" not in text
+    assert findings(rated, unit="session")[0][0] != "error"
 
 
 def test_without_ratings_the_needed_number_is_told() -> None:
