@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from contracts import cycle, schema  # noqa: E402
+from contracts import cycle, ports, schema  # noqa: E402
 from contracts.jobs import exit_codes  # noqa: E402
 from contracts.jobs.training import JobEvent  # noqa: E402
 from contracts.loop import Loop, TrainingSettings  # noqa: E402
@@ -396,7 +396,7 @@ def port_section(port: ast.ClassDef) -> str:
 
 def extension_points() -> str:
     """Return the page of the entry points and the ports."""
-    module = code_facts.tree(ROOT / "contracts/ports.py")
+    modules = [code_facts.tree(path) for path in sorted((ROOT / "contracts/ports").glob("*.py"))]
     page = "# Extension points\n\nInstalled packages extend Ratchet through entry points. "
     page += "An entry point is a class, or a function that returns the object. Options of the loop file are passed as keyword arguments. "
     page += "[Extend Ratchet](../extending/index.md) gives the steps.\n\n"
@@ -405,8 +405,9 @@ def extension_points() -> str:
         page += f"## `{group}`\n\nAn entry point of this group implements the port {link(entry['port'])}. {entry['use']}\n\n"
         rows = [[code(name), code(target), prose(code_facts.purpose(target))] for name, target in built_in.items()]
         page += table(["name", "class or function", "purpose"], rows)
-    page += f"## Ports\n\n{prose(ast.get_docstring(module))}\n\n"
-    return page + "".join(f"### `{node.name}`\n\n{port_section(node)}" for node in module.body if isinstance(node, ast.ClassDef))
+    page += f"## Ports\n\n{prose(ports.__doc__)}\n\n"
+    found = sorted((node for module in modules for node in module.body if isinstance(node, ast.ClassDef)), key=lambda port: port.name)
+    return page + "".join(f"### `{port.name}`\n\n{port_section(port)}" for port in found)
 
 
 def options_of(scorer: type) -> type[BaseModel]:
