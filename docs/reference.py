@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from contracts import cycle, ports, schema  # noqa: E402
+from contracts import cycle, loop, ports, schema  # noqa: E402
 from contracts.jobs import exit_codes  # noqa: E402
 from contracts.jobs.training import JobEvent  # noqa: E402
 from contracts.loop import Loop, TrainingSettings  # noqa: E402
@@ -191,7 +191,7 @@ def default_of(kind: type[BaseModel], value: Any, section: bool) -> str:
 
 def loop_file() -> str:
     """Return the page of the loop file."""
-    conventions = str(sys.modules[Loop.__module__].__doc__).partition("Unknown keys")
+    conventions = str(loop.__doc__).partition("Unknown keys")
     page = "# Loop file\n\nA loop file is a TOML file that configures one line. " + prose("".join(conventions[1:]))
     page += " Without a default, a key is **required**; the default `none` (in the descriptions: None) means that the key is absent.\n\n"
     for section in sections(Section("", Loop)):

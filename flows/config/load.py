@@ -1,4 +1,4 @@
-"""Reads and validates a loop file. contracts/loop.py defines the settings, and trainers/recipes.py defines the recipes."""
+"""Reads and validates a loop file. contracts/loop defines the settings, and trainers/recipes.py defines the recipes."""
 
 from __future__ import annotations
 
