@@ -36,7 +36,7 @@ from flows.cli.main import exit_code as command_exit_code  # noqa: E402
 from flows.config import variables  # noqa: E402
 from flows.config.home import Home  # noqa: E402
 from flows.config.values import FORMS  # noqa: E402
-from flows.core.folds import _STATE_AFTER  # noqa: E402
+from flows.core.folds.cycle import _STATE_AFTER  # noqa: E402
 from materializer.receive import receiver  # noqa: E402
 from runtime.jobs import job_protocol  # noqa: E402
 from runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402

@@ -33,7 +33,7 @@ from contracts.schema import parse, stamped
 from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
 from flows.config.load import load_loop
 from flows.core.decide import End
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.rollout import candidate_share
 from flows.engine.context import LineContext, process_holder
 from flows.engine.line import adopt, open_cycle
