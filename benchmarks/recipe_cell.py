@@ -33,7 +33,7 @@ from contracts.loop import Loop
 from contracts.model import ModelRef, model_ref
 from flows.config.load import load_loop
 from gates.checks import checks
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 from local.serve.generate import GenerationRow, Model
 from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet

@@ -39,7 +39,7 @@ from flows.engine.context import LineContext, process_holder
 from flows.engine.line import adopt, open_cycle
 from flows.engine.work import turn
 from gates.checks import checks
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 from gates.rollout_judge import EvidenceJudge
 from materializer.datasets import IngestKeys, LakeDatasets
 from rewards.judge.records import JudgeRecords

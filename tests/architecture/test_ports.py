@@ -32,7 +32,7 @@ CLASSES: dict[str, list[str]] = {
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.model_client:HttpModelClient"],
-    "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluate:PairedEvaluator"],
+    "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluation.evaluator:PairedEvaluator"],
     "Check": [
         "contracts.fakes:FakeCheck", "gates.checks:Coverage", "gates.checks:Quality", "gates.checks:Slices", "gates.checks:Agreement",
         "gates.checks:Length",
