@@ -41,7 +41,9 @@ from materializer.receive import receiver  # noqa: E402
 from runtime.jobs import job_protocol  # noqa: E402
 from runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
 from runtime.serving import announcement  # noqa: E402
-from trainers import recipes  # noqa: E402
+from trainers.recipes import health_limits  # noqa: E402
+from trainers.recipes.completion import KINDS  # noqa: E402
+from trainers.recipes.recipe import Recipe  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "docs" / "reference.toml").read_text())
@@ -120,9 +122,9 @@ def below(section: Section) -> Iterator[tuple[list[str], Section]]:
         many = nested(section.model.model_fields[names[0]].annotation)[1]
         yield names, Section(f"{section.path}.{names[0] if not note else 'NAME'}".lstrip("."), model, note=note, many=many)
     if section.model is TrainingSettings:
-        note = f"METHOD is one of {listed([method.value for method in recipes.KINDS])}. All recipes have these keys."
-        yield [], Section("training.METHOD", recipes.Recipe, note=note)
-        yield from (([kind.value], Section(f"training.{kind.value}", model, own=True)) for kind, model in recipes.KINDS.items())
+        note = f"METHOD is one of {listed([method.value for method in KINDS])}. All recipes have these keys."
+        yield [], Section("training.METHOD", Recipe, note=note)
+        yield from (([kind.value], Section(f"training.{kind.value}", model, own=True)) for kind, model in KINDS.items())
 
 
 def own_fields(section: Section) -> list[str]:
@@ -183,8 +185,8 @@ def key_row(section: Section, name: str, homes: dict[str, Section], schema: dict
 def default_of(kind: type[BaseModel], value: Any, section: bool) -> str:
     """Return the default of a key of the settings class `kind`. `section` states whether the key is a section."""
     if value is PydanticUndefined:
-        return "that of the rule" if kind is recipes.Limit else "**required**"
-    if isinstance(value, recipes.Limit):
+        return "that of the rule" if kind is health_limits.Limit else "**required**"
+    if isinstance(value, health_limits.Limit):
         return code(toml(value.model_dump()))
     return "none" if value is None else "defaults of the section" if section else code(toml(value))
 
@@ -197,7 +199,7 @@ def loop_file() -> str:
     for section in sections(Section("", Loop)):
         homes = {name: inner for names, inner in below(section) for name in names}
         schema = section.model.model_json_schema()
-        action = f"\n\n{prose(constants(recipes)['Action'])}" if section.model is recipes.Health else ""
+        action = f"\n\n{prose(constants(health_limits)['Action'])}" if section.model is health_limits.Health else ""
         if section.path:
             page += f"## `{section.title}`\n\n{' '.join(filter(None, [prose(inspect.getdoc(section.model)), section.note]))}{action}\n\n"
         page += table(["key", "type", "default", "meaning"], [key_row(section, name, homes, schema) for name in own_fields(section)])

@@ -52,7 +52,7 @@ from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
 from trainers.code_digest import code_digest
 from trainers.job.trl import runner
-from trainers.recipes import KINDS
+from trainers.recipes.completion import KINDS
 
 LOOP = """
 [line]

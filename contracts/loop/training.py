@@ -25,11 +25,11 @@ class TrainingSettings(Frozen):
     methods: tuple[Literal["dpo", "grpo", "sft"], ...] = ("sft", "grpo", "dpo")
     """Allowed methods, in order of preference if several are suitable."""
     dpo: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of the DPO recipe (trainers/recipes.py)."""
+    """Overrides of the DPO recipe (trainers/recipes/dpo.py)."""
     grpo: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of the GRPO recipe (trainers/recipes.py)."""
+    """Overrides of the GRPO recipe (trainers/recipes/grpo.py)."""
     sft: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of the SFT recipe (trainers/recipes.py)."""
+    """Overrides of the SFT recipe (trainers/recipes/sft.py)."""
     dpo_on: str = "trl"
     """Entry point name of an installed trainer (group `ratchet.trainers`) for DPO. trl: the built-in one."""
     grpo_on: str = "trl"
@@ -73,5 +73,5 @@ class TrainingSettings(Frozen):
         return method if on == "trl" else on
 
     def built_in(self, method: str) -> bool:
-        """Return whether a trainer of Ratchet trains `method` (`dpo`, `grpo` or `sft`), with a recipe of trainers/recipes.py."""
+        """Return whether a trainer of Ratchet trains `method` (`dpo`, `grpo` or `sft`), with a recipe of trainers/recipes."""
         return self.trainer(method) in (method, "nemo-rl")
