@@ -29,7 +29,8 @@ import click
 
 from trainers.code_digest import code_digest
 from trainers.job.trl.micro_batches import PairSize
-from trainers.recipes import DPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.dpo import DPORecipe
 
 RESULTS = Path(__file__).parent / "results" / "dpo_speed.json"
 PROFILES = {"traces": (256, 0.6, 64, 0.9), "chat": (64, 0.6, 128, 0.9)}

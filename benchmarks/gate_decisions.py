@@ -28,7 +28,7 @@ from contracts.ids import digest, digest_file
 from contracts.loop import Loop
 from flows.core.triggers import evaluation_level
 from gates.checks import Quality, checks
-from gates.looks import LEAST_BATCH, level_of_look, stop
+from gates.evaluation.looks import LEAST_BATCH, level_of_look, stop
 from gates.slices import losing
 from gates.statistics import length_adjusted_interval, paired_interval
 

@@ -31,7 +31,7 @@ from contracts.ids import digest, digest_file
 from contracts.loop import GateSettings
 from flows.core.triggers import evaluation_level
 from gates.checks import Quality, Slices
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 
 ROOT = Path(__file__).parent
 SAMPLES = (1, 2)

@@ -40,7 +40,7 @@ from trainers.health import proposed
 from trainers.job.nemo import release
 from trainers.job.parallel import LOOPBACK
 from trainers.job.trl.micro_batches import PairSize
-from trainers.recipes import adjusted
+from trainers.recipes.derived import adjusted
 
 
 class Setting(NamedTuple):
@@ -283,7 +283,8 @@ def vllm(setting: Setting) -> dict[str, Any]:
     if not setting.gpu or importlib.util.find_spec("vllm") is None:
         return {"skipped": "needs a GPU and vllm in this environment"}
     from trainers.job.trl.grpo import sampling
-    from trainers.recipes import GRPORecipe, complete
+    from trainers.recipes.completion import complete
+    from trainers.recipes.grpo import GRPORecipe
 
     recipe = complete(GRPORecipe, {"generation": "vllm", "max_completion": 256})
     engine = sampling(recipe, 1, 64)

@@ -33,7 +33,7 @@ from contracts.loop import Loop
 from contracts.model import ModelRef, model_ref
 from flows.config.load import load_loop
 from gates.checks import checks
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 from local.serve.generate import GenerationRow, Model
 from materializer.datasets import IngestKeys, LakeDatasets
 from materializer.lake.schemas import frame_of, parquet, read_parquet
@@ -47,7 +47,7 @@ from trainers.choose import choose
 from trainers.code_digest import code_digest
 from trainers.job import tiny_model
 from trainers.job.trl import dpo, grpo, runner, sft
-from trainers.recipes import KINDS
+from trainers.recipes.completion import KINDS
 
 USERS, TIMES, CORRECTED, REVIEWED = 200, 4, 0.15, 0.1
 """The traffic: the number of users, how often each question is asked, the share of wrong answers that the user corrects, and the share

@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from contracts import cycle, schema  # noqa: E402
+from contracts import cycle, loop, ports, schema  # noqa: E402
 from contracts.jobs import exit_codes  # noqa: E402
 from contracts.jobs.training import JobEvent  # noqa: E402
 from contracts.loop import Loop, TrainingSettings  # noqa: E402
@@ -36,12 +36,14 @@ from flows.cli.main import exit_code as command_exit_code  # noqa: E402
 from flows.config import variables  # noqa: E402
 from flows.config.home import Home  # noqa: E402
 from flows.config.values import FORMS  # noqa: E402
-from flows.core.folds import _STATE_AFTER  # noqa: E402
+from flows.core.folds.cycle import _STATE_AFTER  # noqa: E402
 from materializer.receive import receiver  # noqa: E402
 from runtime.jobs import job_protocol  # noqa: E402
 from runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
 from runtime.serving import announcement  # noqa: E402
-from trainers import recipes  # noqa: E402
+from trainers.recipes import health_limits  # noqa: E402
+from trainers.recipes.completion import KINDS  # noqa: E402
+from trainers.recipes.recipe import Recipe  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "docs" / "reference.toml").read_text())
@@ -120,9 +122,9 @@ def below(section: Section) -> Iterator[tuple[list[str], Section]]:
         many = nested(section.model.model_fields[names[0]].annotation)[1]
         yield names, Section(f"{section.path}.{names[0] if not note else 'NAME'}".lstrip("."), model, note=note, many=many)
     if section.model is TrainingSettings:
-        note = f"METHOD is one of {listed([method.value for method in recipes.KINDS])}. All recipes have these keys."
-        yield [], Section("training.METHOD", recipes.Recipe, note=note)
-        yield from (([kind.value], Section(f"training.{kind.value}", model, own=True)) for kind, model in recipes.KINDS.items())
+        note = f"METHOD is one of {listed([method.value for method in KINDS])}. All recipes have these keys."
+        yield [], Section("training.METHOD", Recipe, note=note)
+        yield from (([kind.value], Section(f"training.{kind.value}", model, own=True)) for kind, model in KINDS.items())
 
 
 def own_fields(section: Section) -> list[str]:
@@ -183,21 +185,21 @@ def key_row(section: Section, name: str, homes: dict[str, Section], schema: dict
 def default_of(kind: type[BaseModel], value: Any, section: bool) -> str:
     """Return the default of a key of the settings class `kind`. `section` states whether the key is a section."""
     if value is PydanticUndefined:
-        return "that of the rule" if kind is recipes.Limit else "**required**"
-    if isinstance(value, recipes.Limit):
+        return "that of the rule" if kind is health_limits.Limit else "**required**"
+    if isinstance(value, health_limits.Limit):
         return code(toml(value.model_dump()))
     return "none" if value is None else "defaults of the section" if section else code(toml(value))
 
 
 def loop_file() -> str:
     """Return the page of the loop file."""
-    conventions = str(sys.modules[Loop.__module__].__doc__).partition("Unknown keys")
+    conventions = str(loop.__doc__).partition("Unknown keys")
     page = "# Loop file\n\nA loop file is a TOML file that configures one line. " + prose("".join(conventions[1:]))
     page += " Without a default, a key is **required**; the default `none` (in the descriptions: None) means that the key is absent.\n\n"
     for section in sections(Section("", Loop)):
         homes = {name: inner for names, inner in below(section) for name in names}
         schema = section.model.model_json_schema()
-        action = f"\n\n{prose(constants(recipes)['Action'])}" if section.model is recipes.Health else ""
+        action = f"\n\n{prose(constants(health_limits)['Action'])}" if section.model is health_limits.Health else ""
         if section.path:
             page += f"## `{section.title}`\n\n{' '.join(filter(None, [prose(inspect.getdoc(section.model)), section.note]))}{action}\n\n"
         page += table(["key", "type", "default", "meaning"], [key_row(section, name, homes, schema) for name in own_fields(section)])
@@ -396,7 +398,7 @@ def port_section(port: ast.ClassDef) -> str:
 
 def extension_points() -> str:
     """Return the page of the entry points and the ports."""
-    module = code_facts.tree(ROOT / "contracts/ports.py")
+    modules = [code_facts.tree(path) for path in sorted((ROOT / "contracts/ports").glob("*.py"))]
     page = "# Extension points\n\nInstalled packages extend Ratchet through entry points. "
     page += "An entry point is a class, or a function that returns the object. Options of the loop file are passed as keyword arguments. "
     page += "[Extend Ratchet](../extending/index.md) gives the steps.\n\n"
@@ -405,8 +407,9 @@ def extension_points() -> str:
         page += f"## `{group}`\n\nAn entry point of this group implements the port {link(entry['port'])}. {entry['use']}\n\n"
         rows = [[code(name), code(target), prose(code_facts.purpose(target))] for name, target in built_in.items()]
         page += table(["name", "class or function", "purpose"], rows)
-    page += f"## Ports\n\n{prose(ast.get_docstring(module))}\n\n"
-    return page + "".join(f"### `{node.name}`\n\n{port_section(node)}" for node in module.body if isinstance(node, ast.ClassDef))
+    page += f"## Ports\n\n{prose(ports.__doc__)}\n\n"
+    found = sorted((node for module in modules for node in module.body if isinstance(node, ast.ClassDef)), key=lambda port: port.name)
+    return page + "".join(f"### `{port.name}`\n\n{port_section(port)}" for port in found)
 
 
 def options_of(scorer: type) -> type[BaseModel]:

@@ -24,7 +24,7 @@ from contracts.model import ModelRef
 from contracts.serving import Endpoint, ModelVersion
 from flows.composition.installation import Installation
 from flows.config.home import Home
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.engine.context import LineContext
 from flows.engine.effects import EFFECTS, job_of
 from flows.engine.ingest import ingest

@@ -21,7 +21,8 @@ from contracts.data.datasets import UNMEASURED_NOISE, Facts
 from contracts.data.records import Tier
 from contracts.jobs.training import Choice, Method, RuleResult
 from contracts.loop import TrainingSettings
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
 
 MIN_GAIN = 0.02
 """Smallest gain in mean reward that justifies a run. A holdout of the usual size cannot show a smaller one."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from contracts.ids import hash_share
 from trainers.length import Measurement, best, cooldown_steps, difference, mean
-from trainers.recipes import Recipe
+from trainers.recipes.recipe import Recipe
 
 LEAST = 20
 """Minimum number of clusters of near-duplicates with a prompt that can be scored. With fewer, the standard error of a difference is

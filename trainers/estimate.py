@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from contracts.errors import Permanent
 from contracts.model import Frozen
-from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.recipe import Recipe
+from trainers.recipes.sft import SFTRecipe
 
 CPU_SPEED = 1e10
 """Operations per second and thread that small models reach in float32."""

@@ -17,7 +17,7 @@ from statistics import fmean, median
 from typing import Final
 
 from contracts.jobs.training import Adjustment, JobEvent, Proposal
-from trainers.recipes import Action, Health, Limit
+from trainers.recipes.health_limits import Action, Health, Limit
 
 Figures = Mapping[str, float]
 """Name of a figure -> its value in one step."""

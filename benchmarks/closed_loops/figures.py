@@ -15,7 +15,7 @@ from contracts.cycle import State, Step
 from contracts.data.datasets import Snapshot
 from contracts.evaluation import Result
 from contracts.ids import rollout_stream
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from trainers.choose import RULES
 
 MARGIN = 0.05

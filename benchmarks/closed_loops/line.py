@@ -33,13 +33,13 @@ from contracts.schema import parse, stamped
 from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
 from flows.config.load import load_loop
 from flows.core.decide import End
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.rollout import candidate_share
 from flows.engine.context import LineContext, process_holder
 from flows.engine.line import adopt, open_cycle
 from flows.engine.work import turn
 from gates.checks import checks
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 from gates.rollout_judge import EvidenceJudge
 from materializer.datasets import IngestKeys, LakeDatasets
 from rewards.judge.records import JudgeRecords
@@ -52,7 +52,7 @@ from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
 from trainers.code_digest import code_digest
 from trainers.job.trl import runner
-from trainers.recipes import KINDS
+from trainers.recipes.completion import KINDS
 
 LOOP = """
 [line]

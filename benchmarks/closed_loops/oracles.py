@@ -24,7 +24,7 @@ from runtime.artifacts import FolderArtifacts
 from trainers.backends.trl import DPO, SFT
 from trainers.code_digest import code_digest
 from trainers.job.trl import runner
-from trainers.recipes import KINDS
+from trainers.recipes.completion import KINDS
 
 GRID: tuple[tuple[int, float], ...] = ((240, 1.0), (960, 1.0), (480, 3.0))
 """(steps, factor on the product's learning rate)."""

@@ -83,7 +83,7 @@ class TrainingPlan(Frozen):
     demonstrations: Digest
     method: Method
     recipe: dict[str, Any]
-    """Complete recipe as data (trainers/recipes.py). It contains every value, so that it does not depend on a trainer's defaults."""
+    """Complete recipe as data (trainers/recipes). It contains every value, so that it does not depend on a trainer's defaults."""
     seed: int
     scorers: tuple[ScorerVersion, ...]
     scorer_options: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from contracts.errors import ConfigError, RatchetError
 
 if TYPE_CHECKING:
     from flows.composition.installation import Installation
-    from flows.core.folds import CycleView
+    from flows.core.folds.cycle import CycleView
     from flows.report.version_diff import Made
 
 

@@ -22,7 +22,7 @@ def estimate_cost(
     """
     from trainers.cross_validation import folds_of_run
     from trainers.estimate import estimate
-    from trainers.recipes import KINDS, complete
+    from trainers.recipes.completion import KINDS, complete
 
     full, nodes, gpus = complete(KINDS[Method(method)], recipe), loop.training.nodes, loop.training.gpus
     folds = folds_of_run(full, nodes, gpus) if cross_validated else 0

@@ -17,7 +17,9 @@ from contracts.ports import Ledger, Progress
 from flows.composition.ports import build_line_context, open_ledger, silent
 from flows.config.home import Home
 from flows.config.load import load_loop
-from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.folds.cycle import CycleView, fold_cycle
+from flows.core.folds.line import LineView, fold_line
+from flows.core.folds.rollout import RolloutView, fold_rollout
 from flows.engine.context import LineContext
 
 

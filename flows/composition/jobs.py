@@ -9,7 +9,7 @@ from contracts.jobs.training import JobEvent
 from flows.composition.cluster import job_logs
 from flows.composition.ports import open_artifacts, open_executor
 from flows.config.home import Home
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.engine.training_curves import read_event_logs
 
 

@@ -56,7 +56,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     `folder` is the folder of the loop file. `ledger` is the ledger of the installation, if the caller has opened it already. Raises
     ConfigError if a named trainer, server or setting is not available.
     """
-    from gates.evaluate import PairedEvaluator
+    from gates.evaluation.evaluator import PairedEvaluator
     from gates.model_client import HttpModelClient
     from gates.registry import MlflowRegistry
     from gates.rollout_judge import EvidenceJudge

@@ -1,4 +1,4 @@
-"""Reads and validates a loop file. contracts/loop.py defines the settings, and trainers/recipes.py defines the recipes."""
+"""Reads and validates a loop file. contracts/loop defines the settings, and trainers/recipes defines the recipes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from contracts.errors import ConfigError
 from contracts.loop import Loop
 from flows.config.values import FORMS, wrong_booleans, wrong_trigger
-from trainers.recipes import KINDS, complete
+from trainers.recipes.completion import KINDS, complete
 
 
 def load_loop(path: Path) -> Loop:

@@ -16,7 +16,7 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.search import Chosen, Trial
 from contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
 from contracts.time_window import length, opens_at, seconds_left
-from flows.core.folds import AUTO, CycleView, Incarnation, train_key
+from flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
 from flows.core.search import choice, expected_seconds, next_trial
 
 

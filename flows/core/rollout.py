@@ -8,7 +8,7 @@ from datetime import datetime
 
 from contracts.loop import RolloutSettings
 from contracts.serving import Backend, Endpoint, Evidence, StepJudgement, StepResult
-from flows.core.folds import RolloutStep, RolloutView
+from flows.core.folds.rollout import RolloutStep, RolloutView
 
 
 @dataclass(frozen=True)

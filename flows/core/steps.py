@@ -7,7 +7,8 @@ from enum import StrEnum
 from contracts.cycle import ApprovalKind, State, Step
 from contracts.evaluation import Result
 from contracts.jobs.training import Method
-from flows.core.folds import CycleView, RolloutView
+from flows.core.folds.cycle import CycleView
+from flows.core.folds.rollout import RolloutView
 
 
 class CycleStep(StrEnum):

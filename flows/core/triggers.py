@@ -11,7 +11,7 @@ from datetime import datetime
 
 from contracts.data.datasets import Cursor
 from contracts.loop import Loop, TriggerSettings
-from flows.core.folds import LineView
+from flows.core.folds.line import LineView
 
 
 def cycle_is_due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from contracts.cycle import ApprovalKind
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.requests import ApprovalView
 
 

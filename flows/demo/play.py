@@ -22,7 +22,7 @@ from flows.composition.installation import Installation
 from flows.composition.services import start_receiver
 from flows.config.home import Home
 from flows.core.decide import End
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.demo.users import Crowd, Habits
 from flows.demo.world import DemoWorld, base_ready, build_world, start_base, traffic, write_golden
 from flows.engine.context import TURN_SECONDS, LineContext

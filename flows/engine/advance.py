@@ -29,7 +29,7 @@ from flows.core.decide import (
     Wait,
     decide,
 )
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.requests import fold_approval
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import EFFECTS, job_of

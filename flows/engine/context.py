@@ -41,7 +41,9 @@ from contracts.ports import (
     Trainer,
 )
 from contracts.serving import Endpoint
-from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.folds.cycle import CycleView, fold_cycle
+from flows.core.folds.line import LineView, fold_line
+from flows.core.folds.rollout import RolloutView, fold_rollout
 from runtime.process_identity import is_running, process_identity, same_boot
 
 LEASE_SECONDS = 60.0

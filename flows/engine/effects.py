@@ -20,7 +20,7 @@ from contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, Jo
 from contracts.ports import Check
 from contracts.schema import parse, stamped, unstamped
 from contracts.serving import Backend, ModelVersion, Route
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.triggers import edition_history, edition_number, evaluation_level
 from flows.engine.choosing import choose_plan, drafts
 from flows.engine.context import LineContext

@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.cycle import ApprovalKind, Step
 from contracts.ids import digest
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.search import COLUMNS, results
 
 

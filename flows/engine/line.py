@@ -14,7 +14,8 @@ from contracts.ids import approval_stream, cycle_stream, digest, line_stream, ve
 from contracts.model import model_ref, refuse_code
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
-from flows.core.folds import CycleView, LineView, fold_line
+from flows.core.folds.cycle import CycleView
+from flows.core.folds.line import LineView, fold_line
 from flows.core.requests import ApprovalView, fold_approval
 from flows.core.triggers import cycle_is_due
 from flows.engine.context import LineContext

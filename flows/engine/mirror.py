@@ -14,7 +14,7 @@ from contracts.errors import RatchetError, Retryable
 from contracts.loop import RolloutSettings
 from contracts.mirror import MirrorAsk, Mirrored, MirrorOutcome, MirrorPrompts
 from contracts.serving import StepJudgement
-from flows.core.folds import RolloutView
+from flows.core.folds.rollout import RolloutView
 from flows.core.mirror import Batch, batches, is_wanted, left, turns
 from flows.core.rollout import largest_concurrent
 from flows.engine.context import LineContext, append_to_rollout

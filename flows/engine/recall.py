@@ -15,7 +15,8 @@ from contracts.ids import Digest, line_stream
 from contracts.ports import Ledger
 from contracts.serving import ModelVersion
 from flows.core.decide import End
-from flows.core.folds import CycleView, LineView, fold_cycle
+from flows.core.folds.cycle import CycleView, fold_cycle
+from flows.core.folds.line import LineView
 from flows.engine.advance import end
 from flows.engine.context import LineContext
 from flows.engine.effects import job_of

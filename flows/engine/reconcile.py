@@ -12,7 +12,9 @@ from contracts.jobs.training import JobState
 from contracts.loop import RolloutSettings
 from contracts.schema import stamped
 from contracts.serving import ModelVersion, Route
-from flows.core.folds import CycleView, LineView, RolloutView
+from flows.core.folds.cycle import CycleView
+from flows.core.folds.line import LineView
+from flows.core.folds.rollout import RolloutView
 from flows.core.rollout import SetWeight
 from flows.engine.context import LineContext, leased
 from flows.engine.effects import job_of, lay_resume_point, sole_route

@@ -11,7 +11,7 @@ from contracts.cycle import Lease, Row
 from contracts.errors import Permanent, RatchetError, Retryable
 from contracts.loop import RolloutSettings
 from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
-from flows.core.folds import RolloutView
+from flows.core.folds.rollout import RolloutView
 from flows.core.mirror import batches, mirrored
 from flows.core.rollout import (
     Delivery,

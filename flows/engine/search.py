@@ -13,7 +13,7 @@ from contracts.jobs.search import Trial, TrialEnd, trial_plan
 from contracts.jobs.training import Attempt, Checkpoint, Method, Search, TrainingPlan, Variant
 from contracts.loop import TrainingSettings
 from contracts.schema import parse
-from flows.core.folds import CycleView, Incarnation
+from flows.core.folds.cycle import CycleView, Incarnation
 from flows.core.search import LEAST_PROMPTS
 from flows.engine.choosing import Draft
 from flows.engine.context import LineContext

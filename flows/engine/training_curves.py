@@ -18,7 +18,7 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import JobEvent, StepFigures
 from contracts.ports import Artifacts
 from contracts.schema import unstamped
-from flows.core.folds import CycleView, train_key
+from flows.core.folds.cycle import CycleView, train_key
 
 EventLogs = Mapping[int, Sequence[JobEvent]]
 """Maps an attempt number to its events, over all incarnations, in order."""

@@ -6,7 +6,7 @@ from contracts.cycle import State
 from contracts.errors import Retryable
 from contracts.ids import rollout_stream
 from flows.core.decide import Decision, End, Wait
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.rollout import Hold
 from flows.engine.advance import advance
 from flows.engine.context import LineContext

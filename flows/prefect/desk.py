@@ -38,7 +38,8 @@ from contracts.errors import ConfigError, Rejected
 from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
 from contracts.loop import Loop
 from flows.config.home import Home
-from flows.core.folds import CycleView, LineView, fold_cycle
+from flows.core.folds.cycle import CycleView, fold_cycle
+from flows.core.folds.line import LineView
 from flows.core.steps import APPROVALS
 from flows.engine.line import ask_cancel
 from flows.prefect.cycle import forms

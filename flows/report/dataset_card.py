@@ -16,7 +16,7 @@ from contracts.ids import Digest
 from contracts.loop import PrivacySettings
 from contracts.ports import Artifacts
 from flows.core.data_notes import crowding, masking_note
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.report.languages import language_of
 from flows.report.story import Section, Table
 from materializer.privacy.masking import Masker

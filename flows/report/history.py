@@ -11,7 +11,8 @@ from contracts.cycle import Step
 from contracts.evaluation import Interval
 from contracts.jobs.training import Method
 from contracts.serving import ModelVersion
-from flows.core.folds import CycleView, LineView
+from flows.core.folds.cycle import CycleView
+from flows.core.folds.line import LineView
 from flows.report.story import report_of
 
 EXAMPLES = {Method.SFT: "demonstrations", Method.DPO: "pairs", Method.GRPO: "prompts"}

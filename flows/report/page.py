@@ -21,7 +21,9 @@ from contracts.loop import RolloutSettings
 from contracts.ports import Artifacts, Ledger
 from contracts.serving import StepJudgement
 from flows.config.home import Home
-from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, fold_line, fold_rollout
+from flows.core.folds.cycle import CycleView, fold_cycle
+from flows.core.folds.line import LineView, fold_line
+from flows.core.folds.rollout import RolloutView, fold_rollout
 from flows.core.search import difference
 from flows.core.waiting import waiting_text
 from flows.engine.line import cycle_requests

@@ -13,7 +13,9 @@ from contracts.evaluation import EvalReport, Interval, Result
 from contracts.jobs.training import Usage
 from contracts.serving import StepJudgement
 from flows.core.data_notes import crowding, masking_note
-from flows.core.folds import CycleView, LineView, RolloutView, fold_cycle, train_key
+from flows.core.folds.cycle import CycleView, fold_cycle, train_key
+from flows.core.folds.line import LineView
+from flows.core.folds.rollout import RolloutView
 from flows.core.requests import ApprovalView
 from flows.core.search import COLUMNS, gain_of_search, results, spent
 from flows.core.waiting import waiting_text

@@ -19,7 +19,7 @@ from contracts.ids import digest
 from contracts.jobs.training import Method
 from contracts.ports import Artifacts
 from contracts.serving import ModelVersion
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.report.history import EXAMPLES, examples
 from flows.report.story import Section, Table, interval, report_of
 

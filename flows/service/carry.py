@@ -9,7 +9,7 @@ from contracts.jobs.training import JobState
 from contracts.ports import Progress
 from flows.composition.installation import Installation
 from flows.core.decide import End, Wait, decide
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.steps import CycleStep, step_of
 from flows.engine.advance import advance, observe
 from flows.engine.context import process_holder

@@ -22,7 +22,7 @@ from contracts.ids import Digest, line_stream
 from contracts.model import Frozen
 from contracts.ports import Ledger
 from flows.composition.installation import Installation
-from flows.core.folds import fold_line
+from flows.core.folds.line import fold_line
 from flows.engine.context import LineContext, leased
 from flows.service.erase import LineEraser
 from flows.service.reach import named, reachable

@@ -20,7 +20,8 @@ from contracts.ids import approval_stream, cycle_stream, hash_share, line_stream
 from contracts.schema import stamped
 from flows.composition.installation import Installation
 from flows.composition.services import receiver_is_alive, start_receiver
-from flows.core.folds import CycleView, LineView
+from flows.core.folds.cycle import CycleView
+from flows.core.folds.line import LineView
 from flows.core.rollout import Hold
 from flows.core.triggers import cycle_is_due
 from flows.engine.advance import unforeseen

@@ -16,7 +16,7 @@ from materializer.erasure.marks import Marks, evidence_mark, text_mark
 
 _PARQUET = b"PAR1"
 _ANSWERS = b'{"candidate":{'
-"""Beginning of the answers of an evaluation, whose lines are canonical JSON (gates/evaluate.py)."""
+"""Beginning of the answers of an evaluation, whose lines are canonical JSON (gates/evaluation/outcomes.py)."""
 _TEXTS = ("prompt", "answer", "reference", "chosen", "rejected")
 """Columns of artifacts with texts of people."""
 _ANSWER_COLUMNS = ("answer", "chosen", "rejected")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from typing import Any, Protocol
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 import contracts.fakes
 import contracts.ports
 
+MODULES = [importlib.import_module(f"contracts.ports.{module.name}") for module in pkgutil.iter_modules(contracts.ports.__path__)]
 PORTS = {
     name: port
-    for name, port in vars(contracts.ports).items()
-    if inspect.isclass(port) and port.__module__ == "contracts.ports" and Protocol in port.__mro__
+    for module in MODULES
+    for name, port in vars(module).items()
+    if inspect.isclass(port) and port.__module__ == module.__name__ and Protocol in port.__mro__
 }
 CLASSES: dict[str, list[str]] = {
     "Clock": ["contracts.fakes:FakeClock", "flows.composition.ports:SystemClock"],
@@ -29,7 +32,7 @@ CLASSES: dict[str, list[str]] = {
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.model_client:HttpModelClient"],
-    "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluate:PairedEvaluator"],
+    "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluation.evaluator:PairedEvaluator"],
     "Check": [
         "contracts.fakes:FakeCheck", "gates.checks:Coverage", "gates.checks:Quality", "gates.checks:Slices", "gates.checks:Agreement",
         "gates.checks:Length",
@@ -48,6 +51,10 @@ def test_every_port_is_listed_and_has_a_fake() -> None:
     assert set(CLASSES) == set(PORTS)
     for port, classes in CLASSES.items():
         assert port in WITHOUT_FAKE or classes[0].startswith("contracts.fakes:"), port
+
+
+def test_every_port_can_be_imported_from_the_package() -> None:
+    assert {name: getattr(contracts.ports, name) for name in contracts.ports.__all__ if name != "Progress"} == PORTS
 
 
 def _load(where: str) -> Any:

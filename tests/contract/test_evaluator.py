@@ -16,7 +16,7 @@ from contracts.fakes import FakeClient, FakeEvaluator, FakeRewards, FakeWorld, M
 from contracts.ids import digest
 from contracts.loop import GateSettings
 from contracts.ports import Evaluator
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 
 Case = tuple[Callable[[], Evaluator], HoldoutEdition]
 

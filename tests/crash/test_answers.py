@@ -20,7 +20,7 @@ import pytest
 
 from contracts.cycle import Answer, Append, Identity, Row, State
 from contracts.ids import approval_stream, cycle_stream, line_stream
-from flows.core.folds import fold_cycle
+from flows.core.folds.cycle import fold_cycle
 from flows.core.requests import ApprovalView, fold_approval
 from flows.engine.line import answer, ask_cancel
 from tests.e2e.prefect_service import Service, eventually, wait_for_approval

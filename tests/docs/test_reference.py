@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from contracts.loop import Loop
 from docs import code_facts, reference
 from flows.cli.main import cli
-from trainers.recipes import KINDS
+from trainers.recipes.completion import KINDS
 
 
 def _page(name: str) -> str:

@@ -22,7 +22,7 @@ from flows.config.home import Home
 from flows.config.load import load_loop
 from flows.config.variables import LEDGER_URL
 from flows.core.decide import Wait
-from flows.core.folds import fold_cycle
+from flows.core.folds.cycle import fold_cycle
 from flows.core.requests import fold_approval
 from flows.engine.advance import drive
 from flows.engine.line import open_cycle

@@ -20,7 +20,7 @@ from contracts.serving import Endpoint, ModelVersion
 from flows.core.mirror import batches, mirrored
 from flows.core.rollout import Hold, SetWeight
 from flows.engine.rollout import tick
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 from gates.model_client import HttpModelClient
 from gates.rollout_judge import EvidenceJudge
 from local.server import EmbeddedServer

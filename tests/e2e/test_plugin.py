@@ -24,7 +24,8 @@ from contracts.serving import Route
 from flows.cli.main import cli
 from flows.composition.installation import Installation
 from flows.config.home import Home
-from flows.core.folds import CycleView, RolloutView
+from flows.core.folds.cycle import CycleView
+from flows.core.folds.rollout import RolloutView
 from flows.engine.context import LineContext
 from flows.engine.ingest import ingest
 from flows.engine.line import adopt, open_cycle

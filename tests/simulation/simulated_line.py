@@ -38,7 +38,8 @@ from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Choice, Method, Proposal
 from contracts.loop import Loop
 from contracts.serving import ModelVersion, Route
-from flows.core.folds import fold_cycle, fold_line
+from flows.core.folds.cycle import fold_cycle
+from flows.core.folds.line import fold_line
 from flows.core.requests import fold_approval
 from flows.engine.advance import advance
 from flows.engine.context import LineContext

@@ -11,7 +11,7 @@ import pytest
 
 from contracts.cycle import State
 from contracts.errors import Rejected, Retryable, Unreachable
-from flows.core.folds import fold_line
+from flows.core.folds.line import fold_line
 from flows.engine.advance import UNFORESEEN_TRIES, UNREACHABLE_TRIES, advance
 from flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take
 from flows.engine.ingest import ingest

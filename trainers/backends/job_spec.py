@@ -8,7 +8,7 @@ from contracts.errors import Permanent
 from contracts.ids import digest, job_name
 from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from runtime.jobs.job_protocol import SUPERVISOR, RunFile, attempt_environment
-from trainers.recipes import Recipe
+from trainers.recipes.recipe import Recipe
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Settings of the libraries: no downloads, and no threads of the tokenizer, which would compete with the trainer."""

@@ -16,7 +16,12 @@ from runtime.jobs.job_protocol import PROCESSES
 from runtime.threads import threads_of
 from trainers.backends.job_spec import check_plan, job_spec
 from trainers.cross_validation import folds_of_run
-from trainers.recipes import DPORecipe, GRPORecipe, Recipe, SFTRecipe, complete, measured
+from trainers.recipes.completion import complete
+from trainers.recipes.derived import measured
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.recipe import Recipe
+from trainers.recipes.sft import SFTRecipe
 
 
 class _OnTRL:

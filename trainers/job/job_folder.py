@@ -31,7 +31,9 @@ from runtime.jobs.job_protocol import (
 )
 from runtime.jobs.run_folder import incarnations, read_events
 from trainers.job.events import Events
-from trainers.recipes import KINDS, R, Recipe, adjusted, complete, typical_rate
+from trainers.recipes.completion import KINDS, complete
+from trainers.recipes.derived import adjusted, typical_rate
+from trainers.recipes.recipe import R, Recipe
 
 
 @dataclass(frozen=True)

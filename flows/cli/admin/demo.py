@@ -10,7 +10,7 @@ import click
 from flows.cli.output import json_option, print_json, table
 from flows.cli.terminal import say
 from flows.config.home import Home
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 
 
 @click.command()

@@ -12,7 +12,7 @@ from contracts.ids import rollout_stream
 from flows.cli.names import complete_line, cycle_argument, named_cycle, named_line
 from flows.cli.output import json_option, open_installation, print_json, table
 from flows.cli.terminal import show
-from flows.core.folds import fold_rollout
+from flows.core.folds.rollout import fold_rollout
 from flows.engine.line import cycle_requests
 
 

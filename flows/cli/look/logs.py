@@ -83,7 +83,7 @@ def moments(installation: Installation, cycle: str) -> tuple[list[Moment], bool,
     from contracts.cycle import ApprovalKind
     from contracts.ids import approval_stream, rollout_stream
     from flows.composition.jobs import job_events
-    from flows.core.folds import fold_cycle
+    from flows.core.folds.cycle import fold_cycle
     from flows.report.timeline import timeline
 
     ledger = installation.ledger

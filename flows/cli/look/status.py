@@ -11,7 +11,7 @@ from contracts.ids import line_stream
 from flows.cli.output import json_option, open_installation, print_json, table
 from flows.cli.terminal import say, show
 from flows.composition.installation import Installation
-from flows.core.folds import LineView
+from flows.core.folds.line import LineView
 from flows.core.waiting import waiting_text
 from flows.engine.context import busy_text
 from flows.engine.line import cycle_requests

@@ -19,7 +19,7 @@ from flows.cli.terminal import say
 
 if TYPE_CHECKING:
     from contracts.serving import Arm
-    from flows.core.folds import CycleView
+    from flows.core.folds.cycle import CycleView
     from flows.engine.context import LineContext
 
 

@@ -21,7 +21,7 @@ from contracts.cycle import Step
 from contracts.errors import RatchetError
 from contracts.jobs.training import JobEvent
 from flows.composition.installation import Installation
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.requests import ApprovalView
 from flows.core.steps import APPROVALS, CycleStep
 from flows.prefect.cycle.approval_form import table

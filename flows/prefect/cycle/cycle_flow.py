@@ -30,7 +30,7 @@ from contracts.cycle import State as CycleState
 from contracts.errors import Rejected, Retryable
 from contracts.ids import approval_stream, cycle_stream
 from contracts.ports import Progress
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.core.steps import APPROVALS, CycleStep, is_done
 from flows.engine.line import open_cycle, open_if_due
 from flows.prefect.cycle import cards, forms

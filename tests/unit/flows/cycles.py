@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.cycle import State
 from contracts.jobs.exit_codes import Outcome
-from flows.core.folds import CycleView, Incarnation
+from flows.core.folds.cycle import CycleView, Incarnation
 from tests.simulation.simulated_line import loop_for
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -24,7 +24,7 @@ from contracts.ids import digest
 from contracts.loop import GateSettings
 from contracts.serving import Endpoint
 from gates.checks import checks
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 from gates.model_client import HttpModelClient
 
 Reply = tuple[int, bytes, dict[str, str]]

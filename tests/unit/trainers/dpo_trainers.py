@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trainers.job.trl.micro_batches import PairSize
-from trainers.recipes import DPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.dpo import DPORecipe
 
 CHANCE = random.Random(5)
 

@@ -70,7 +70,8 @@ def sft_in(work: Path, model: Path, sharded: bool) -> Any:
 
     from trainers.job.parallel import rank, sharding
     from trainers.job.trl import sft
-    from trainers.recipes import SFTRecipe, complete
+    from trainers.recipes.completion import complete
+    from trainers.recipes.sft import SFTRecipe
 
     run = work.parent / f"{work.name}-run-{rank()}"
     run.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from trainers.cross_validation import LEAST, MOST, choose, folds_of, folds_of_run, pooled
 from trainers.length import Measurement, cooldown_steps
-from trainers.recipes import DPORecipe, GRPORecipe, SFTRecipe
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.sft import SFTRecipe
 
 CLUSTERS = st.dictionaries(st.integers(0, 400).map("p{}".format), st.integers(0, 60).map("c{}".format), max_size=120)
 

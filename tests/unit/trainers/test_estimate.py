@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.estimate import estimate
-from trainers.recipes import DPORecipe, GRPORecipe, SFTRecipe
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.sft import SFTRecipe
 
 sizes = st.integers(10_000, 10**11)
 

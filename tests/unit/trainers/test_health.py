@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from contracts.errors import ConfigError
 from contracts.jobs.training import Adjustment, JobEvent
 from trainers.health import MEASURING, REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, proposed, seconds_of_saves, stall_timeout
-from trainers.recipes import LIMITS, DPORecipe, GRPORecipe, Health, SFTRecipe, adjusted, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.derived import adjusted
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.health_limits import LIMITS, Health
+from trainers.recipes.sft import SFTRecipe
 
 CHANCE = random.Random(4)
 

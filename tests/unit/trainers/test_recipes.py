@@ -22,7 +22,13 @@ from trainers.backends.nemo.backend import NemoGRPO
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.code_digest import code_digest
 from trainers.job.trl.grpo import sampling
-from trainers.recipes import DPORecipe, GRPORecipe, Health, Lora, Recipe, SFTRecipe, complete, typical_rate
+from trainers.recipes.completion import complete
+from trainers.recipes.derived import typical_rate
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.health_limits import Health
+from trainers.recipes.recipe import Lora, Recipe
+from trainers.recipes.sft import SFTRecipe
 
 FIRST = Attempt(number=1, timeout=60)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contracts.errors import ConfigError
-from trainers.recipes import GRPORecipe
+from trainers.recipes.grpo import GRPORecipe
 
 
 @dataclass(frozen=True)

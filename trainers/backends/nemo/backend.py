@@ -18,7 +18,9 @@ from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, ch
 from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
 from trainers.choose import usable_prompts
-from trainers.recipes import GRPORecipe, adjusted, complete, measured
+from trainers.recipes.completion import complete
+from trainers.recipes.derived import adjusted, measured
+from trainers.recipes.grpo import GRPORecipe
 
 ANYWHERE = Places(base="/base", model="/m", train="/t", validation="/v", checkpoints="/c", logs="/l", plan="/p", journal="/j")
 """Placeholder paths to check the keys of a configuration at planning time."""

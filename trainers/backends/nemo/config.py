@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainers.backends.nemo.arithmetic import ClusterShape, epochs, validate_every
-from trainers.recipes import GRPORecipe, Lora
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.recipe import Lora
 
 ENVIRONMENT = "ratchet"
 """Name of Ratchet's reward environment in the registry of the release."""

@@ -27,7 +27,7 @@ from trainers.job.nemo.choice import Choice, due, slices_of
 from trainers.job.nemo.figures import Reader
 from trainers.job.parallel import die_with_parent
 from trainers.job.trl.runner import Stop
-from trainers.recipes import GRPORecipe
+from trainers.recipes.grpo import GRPORecipe
 from trainers.save_interval import fixed_interval, grace_shortfall, time_between
 
 POLL = 0.2

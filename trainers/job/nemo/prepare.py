@@ -17,7 +17,7 @@ from trainers.job.job_folder import Job
 from trainers.job.nemo import data, release
 from trainers.job.prompt_length import prompt_length
 from trainers.length import LEAST
-from trainers.recipes import GRPORecipe
+from trainers.recipes.grpo import GRPORecipe
 
 CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
 """Names in the work folder of the run: the folder for checkpoints, and the journal of the reward environment."""

@@ -27,7 +27,7 @@ from trainers.job.prompt_length import own_call_format, rendered_prompt
 from trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
 from trainers.job.trl.micro_batches import PairSize
 from trainers.length import LEAST
-from trainers.recipes import Recipe
+from trainers.recipes.recipe import Recipe
 
 MOST_ROWS = 32
 """Maximum number of prompts that are answered at a time."""

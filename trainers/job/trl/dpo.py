@@ -20,7 +20,7 @@ from trainers.job.job_folder import Job
 from trainers.job.trl.conversations import OMITTED, Example, control_words, encode, imitable, read, read_shown, shows_tools
 from trainers.job.trl.micro_batches import PairSize
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main, tell_left_out
-from trainers.recipes import DPORecipe
+from trainers.recipes.dpo import DPORecipe
 
 if TYPE_CHECKING:
     from trainers.job.trl.dpo_trainer import Rehearsal

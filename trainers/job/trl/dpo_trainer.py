@@ -33,7 +33,7 @@ from trainers.job.trl.collate import Layout, lay_out
 from trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan_micro_batches
 from trainers.job.trl.sampler import drawn
 from trainers.job.trl.start_model import computes_shared_rows_exactly, no_reference, start_model, without_adapter
-from trainers.recipes import DPORecipe
+from trainers.recipes.dpo import DPORecipe
 
 
 class Optimizations(NamedTuple):

@@ -31,7 +31,7 @@ from trainers.job.job_folder import Job, JobResult
 from trainers.job.trl.development import Development
 from trainers.job.trl.figures import STATE, figures
 from trainers.length import Measurement, decide, mean, points
-from trainers.recipes import Recipe
+from trainers.recipes.recipe import Recipe
 
 FOLDS = "folds.json"
 """File of a checkpoint with the measurements of the folds."""

@@ -24,7 +24,7 @@ from trainers.job.prompt_length import own_call_format, prompt_length, rendered_
 from trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from trainers.job.trl.figures import ABSTAINED
 from trainers.job.trl.runner import leave_out, lora, main
-from trainers.recipes import GRPORecipe
+from trainers.recipes.grpo import GRPORecipe
 
 
 def rows(job: Job) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ from trainers.length import (
     share_of_rate,
     unmeasured_steps,
 )
-from trainers.recipes import Recipe
+from trainers.recipes.recipe import Recipe
 
 LEAST_WATCHED = 5
 """Minimum number of development prompts on which the result of a cross-validated run is compared with the start model."""

@@ -19,7 +19,7 @@ from runtime.jobs.job_protocol import ARTIFACTS, RunFile, attempt_folder
 from trainers.job import parallel
 from trainers.job.job_folder import Job
 from trainers.job.trl.micro_batches import PairSize, plan_micro_batches
-from trainers.recipes import DPORecipe
+from trainers.recipes.dpo import DPORecipe
 
 VERSION = 2
 """Version of the computation. After an increment, stored blocks of earlier versions are not used."""

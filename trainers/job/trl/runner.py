@@ -26,7 +26,8 @@ from trainers.job import checkpoints, parallel
 from trainers.job.fast_exit import brief, loaded
 from trainers.job.job_folder import Job, JobResult, here
 from trainers.job.trl.figures import STATE, figures
-from trainers.recipes import Recipe, adjusted
+from trainers.recipes.derived import adjusted
+from trainers.recipes.recipe import Recipe
 from trainers.save_interval import Cadence, grace_shortfall, time_between
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from trainers.job.trl.conversations import (
 )
 from trainers.job.trl.runner import CONTROL, leave_out, lora, main
 from trainers.job.trl.sampler import drawn, weight
-from trainers.recipes import SFTRecipe
+from trainers.recipes.sft import SFTRecipe
 
 
 def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:

@@ -18,7 +18,9 @@ from contracts.jobs.training import Adjustment, Choice, JobState, JobStatus, Met
 from contracts.loop import RolloutSettings, TriggerSettings
 from contracts.serving import Endpoint, StepJudgement, StepResult
 from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
-from flows.core.folds import AUTO, CycleView, Incarnation, LineView, RolloutStep, RolloutView, train_key
+from flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
+from flows.core.folds.line import LineView
+from flows.core.folds.rollout import RolloutStep, RolloutView
 from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from flows.core.triggers import cycle_is_due, edition_number
 from tests.simulation.simulated_line import FACTS, loop_for

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contracts.serving import Arm, Evidence
-from flows.core.folds import RolloutStep
+from flows.core.folds.rollout import RolloutStep
 from flows.core.rollout import Delivery, dark, incomplete, mismatch, windows
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from contracts.fakes import fake_model
 from contracts.ids import digest, version_tag
 from contracts.loop import Loop, TriggerSettings
 from contracts.serving import ModelVersion
-from flows.core.folds import Freeze, LineView
+from flows.core.folds.line import Freeze, LineView
 from flows.core.triggers import cycle_is_due, edition_history, evaluation_level
 from tests.unit.flows.cycles import NOON
 

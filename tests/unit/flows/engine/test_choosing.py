@@ -22,7 +22,7 @@ from trainers.backends.nemo.backend import NemoGRPO
 from trainers.backends.trl import DPO, GRPO, SFT
 from trainers.choose import choose
 from trainers.estimate import estimate
-from trainers.recipes import KINDS, complete
+from trainers.recipes.completion import KINDS, complete
 
 FACTS = make_facts()
 

@@ -17,7 +17,7 @@ from contracts.errors import Rejected
 from contracts.fakes import fake_model
 from contracts.ids import line_stream
 from contracts.serving import ModelVersion
-from flows.core.folds import fold_line
+from flows.core.folds.line import fold_line
 from flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 

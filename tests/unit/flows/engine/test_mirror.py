@@ -14,7 +14,7 @@ from contracts.fakes import FakeClient, FakeDatasets, FakeEvaluator
 from contracts.ids import rollout_stream
 from contracts.mirror import MirrorOutcome, MirrorPrompt
 from contracts.serving import SequentialTest, StepJudgement, StepResult
-from flows.core.folds import RolloutView
+from flows.core.folds.rollout import RolloutView
 from flows.core.mirror import BATCH, batches, mirrored
 from flows.engine.advance import advance
 from flows.engine.line import ask_cancel, open_cycle

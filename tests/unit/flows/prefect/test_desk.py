@@ -18,7 +18,7 @@ from contracts.data.datasets import IngestReport
 from contracts.fakes import MemoryLedger
 from contracts.ids import cycle_stream
 from flows.config.home import Home
-from flows.core.folds import fold_line
+from flows.core.folds.line import fold_line
 from flows.prefect.cycle.host import Host
 from flows.prefect.desk import Desk, is_outage
 from flows.service.keeper import News

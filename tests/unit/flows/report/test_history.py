@@ -12,7 +12,7 @@ from contracts.cycle import State, Step
 from contracts.fakes import MemoryArtifacts
 from contracts.ids import canonical
 from contracts.jobs.training import Method
-from flows.core.folds import CycleView
+from flows.core.folds.cycle import CycleView
 from flows.engine.line import ask_rollback, retry_cycle
 from flows.engine.reconcile import reconcile
 from flows.report.history import history

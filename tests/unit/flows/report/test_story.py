@@ -14,7 +14,7 @@ from contracts.fakes import MemoryArtifacts
 from contracts.ids import rollout_stream
 from contracts.jobs.exit_codes import Outcome
 from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
-from flows.core.folds import fold_rollout
+from flows.core.folds.rollout import fold_rollout
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import accepted_line, read_event_logs
 from flows.report.page import render_report

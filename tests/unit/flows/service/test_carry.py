@@ -14,7 +14,9 @@ from contracts.errors import Retryable
 from contracts.ids import line_stream
 from contracts.jobs.training import Method
 from flows.composition.ports import silent
-from flows.core.folds import fold_cycle, fold_line, fold_rollout
+from flows.core.folds.cycle import fold_cycle
+from flows.core.folds.line import fold_line
+from flows.core.folds.rollout import fold_rollout
 from flows.core.requests import fold_approval
 from flows.core.steps import CycleStep, step_of
 from flows.engine.effects import EFFECTS

@@ -13,7 +13,7 @@ import pytest
 from contracts.cycle import State
 from contracts.errors import ConfigError, Permanent, Retryable
 from contracts.ids import digest, hash_share, line_stream
-from flows.core.folds import fold_line
+from flows.core.folds.line import fold_line
 from flows.engine.context import LEASE_SECONDS, process_holder
 from flows.engine.line import ask_rollback, open_cycle
 from flows.engine.work import turn

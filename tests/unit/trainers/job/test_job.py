@@ -228,7 +228,8 @@ def test_four_bit_training_without_its_library_is_refused(monkeypatch: pytest.Mo
     from transformers.quantizers import AutoQuantizationConfig
 
     from trainers.job.trl.runner import quantization
-    from trainers.recipes import DPORecipe, complete
+    from trainers.recipes.completion import complete
+    from trainers.recipes.dpo import DPORecipe
 
     assert quantization(complete(DPORecipe, {"lora": {"rank": 2}}), bf16=True) == {}
     four_bits = complete(DPORecipe, {"lora": {"quantize": "nf4"}})

@@ -30,7 +30,9 @@ from trainers.job.events import Events
 from trainers.job.job_folder import Job, JobResult, here
 from trainers.job.nemo.__main__ import with_interval
 from trainers.job.trl import runner
-from trainers.recipes import GRPORecipe, SFTRecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
+from trainers.recipes.sft import SFTRecipe
 from trainers.save_interval import fixed_interval
 
 TORN = b'{"at": 12.5, "incar'

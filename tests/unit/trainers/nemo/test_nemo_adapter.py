@@ -24,7 +24,8 @@ from tests.unit.trainers.nemo import variants
 from trainers.backends.nemo.arithmetic import ClusterShape
 from trainers.backends.nemo.config import RunCounts, render_config
 from trainers.job.nemo import export, prepare, steps
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
 

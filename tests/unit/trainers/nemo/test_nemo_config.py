@@ -27,7 +27,8 @@ from trainers.backends.nemo.arithmetic import (
 from trainers.backends.nemo.backend import NemoGRPO
 from trainers.backends.nemo.config import RunCounts, elapsed, render_config, schedule
 from trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
 
 GOLDEN = Path(__file__).with_name("golden")
 

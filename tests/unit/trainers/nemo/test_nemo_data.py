@@ -18,7 +18,7 @@ from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.job.nemo import data, prepare, release
 from trainers.job.nemo.figures import Reader
-from trainers.recipes import GRPORecipe
+from trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
 

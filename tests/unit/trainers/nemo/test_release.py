@@ -31,7 +31,8 @@ from trainers.backends.nemo.config import Places, RunCounts, render_config
 from trainers.backends.nemo.keys import refuse_unknown
 from trainers.code_digest import code_digest
 from trainers.job.nemo import data, release
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
 
 ROOTS = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]
 PYTHON = os.environ.get("RATCHET_NEMO_PYTHON", "")

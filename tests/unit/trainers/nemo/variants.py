@@ -6,7 +6,8 @@ from typing import Any
 
 from trainers.backends.nemo.arithmetic import ClusterShape
 from trainers.backends.nemo.config import Dialect, Places, RunCounts, render_config
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
 
 PLACES = Places(
     base="/opt/nemo-rl/examples/configs/grpo_math_1B.yaml",

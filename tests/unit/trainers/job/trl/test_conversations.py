@@ -20,7 +20,9 @@ from trainers.job.trl.conversations import OMITTED, assistant_message, encode, r
 from trainers.job.trl.dpo import encoded
 from trainers.job.trl.sft import dataset_of
 from trainers.job.trl.sft import rows as demonstrations
-from trainers.recipes import DPORecipe, SFTRecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.dpo import DPORecipe
+from trainers.recipes.sft import SFTRecipe
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 

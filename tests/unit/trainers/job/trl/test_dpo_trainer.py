@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.unit.trainers.dpo_trainers import PAIRS, SHOWN, ours, recipe, rehearsing, shared
 from trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan_micro_batches
-from trainers.recipes import DPORecipe, Loss
+from trainers.recipes.dpo import DPORecipe, Loss
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 

@@ -13,7 +13,8 @@ import pytest
 
 from contracts.errors import Permanent
 from trainers.job.trl import grpo
-from trainers.recipes import GRPORecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 

@@ -23,7 +23,7 @@ from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge,
 from trainers.job import online_rewards
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
-from trainers.recipes import GRPORecipe
+from trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 

@@ -20,7 +20,8 @@ from tests.unit.trainers.runs import asked, finish, pin_newest, weights
 from trainers.job.events import Events
 from trainers.job.job_folder import Job
 from trainers.length import points
-from trainers.recipes import SFTRecipe, complete
+from trainers.recipes.completion import complete
+from trainers.recipes.sft import SFTRecipe
 
 pytestmark = pytest.mark.slow
 

@@ -1,8 +1,8 @@
 """Decides how an evaluation asks its prompts in batches, and whether it goes on after each. Pure.
 
-An evaluation may stop for two reasons. For success: the gain is shown by the boundary of the look (boundaries.py), and no check could turn
-the verdict with the rest of the prompts. For futility: the rest would hardly show a gain. A futile stop never passes, so it costs no error.
-If in doubt, the evaluation goes on.
+An evaluation may stop for two reasons. For success: the gain is shown by the boundary of the look (gates/boundaries.py), and no check could
+turn the verdict with the rest of the prompts. For futility: the rest would hardly show a gain. A futile stop never passes, so it costs no
+error. If in doubt, the evaluation goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contracts.ids import digest, hash_share
 from contracts.loop import GateSettings
 from gates.boundaries import error_of_look
 from gates.checks import checks
-from gates.questions import Question
+from gates.evaluation.questions import Question
 from gates.statistics import deviation_of, normal_quantile, normal_share
 
 LEAST_BATCH = 40

@@ -21,9 +21,9 @@ from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.loop import GateSettings
 from gates.boundaries import error_of_look
 from gates.checks import Quality, checks
-from gates.evaluate import PairedEvaluator
-from gates.looks import LEAST_BATCH, batches, conditional_power, group_sizes, stop
-from gates.questions import Question, read_questions
+from gates.evaluation.evaluator import PairedEvaluator
+from gates.evaluation.looks import LEAST_BATCH, batches, conditional_power, group_sizes, stop
+from gates.evaluation.questions import Question, read_questions
 from tests.unit.gates.reports import comparison, count, report
 
 LEVEL = 1 - 2 * (1 - 0.95 ** (1 / 8))

@@ -7,108 +7,26 @@ and looks.py decides after each whether the evaluation goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from contracts.data.datasets import HoldoutEdition, Label
 from contracts.data.records import Tier
 from contracts.errors import Inconclusive
-from contracts.evaluation import (
-    UNLIKE,
-    ChatAnswer,
-    ChatRequest,
-    Comparison,
-    EarlierAnswers,
-    EvalReport,
-    Interval,
-    Looks,
-    PromptCount,
-    Stopped,
-)
-from contracts.ids import Digest, canonical, digest
+from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, Stopped
+from contracts.ids import Digest, digest
 from contracts.loop import GateSettings
 from contracts.mirror import MirrorOutcome, MirrorPrompt
 from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
-from gates.earlier import Answers, Earlier, Scored, best_earlier
-from gates.looks import batches, group_sizes, level_of_look, stop
-from gates.questions import GOLDEN, Decoding, Question, StoredAnswers, by_prompt, read_questions, requests_for, stored_answers
-from gates.statistics import length_adjusted_interval, paired_interval
-
-_UNSCORED = "unscored"
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """What became of one prompt, or of one draw of it."""
-
-    question: Question
-    champion_failed: bool
-    candidate_failed: bool
-    answered: bool
-    """Whether all answers of both models were scored, each pair of them by the same scorers."""
-    rewards: tuple[float, float] | None
-    """Rewards of champion and candidate; None if the prompt is not part of the comparison."""
-    longer: float | None
-    """Length of the candidate's answer minus that of the champion's, in characters, if a judge scored both. Otherwise None."""
-
-    @classmethod
-    def of(cls, question: Question, old: ChatAnswer, new: ChatAnswer, old_label: Label, new_label: Label) -> _Outcome:
-        """Classify one draw.
-
-        A request that failed for the candidate alone has reward 0: otherwise a candidate could leave out the prompts that it cannot
-        answer. Rewards from different scorers are not comparable; this happens if a scorer was unavailable for one of the answers.
-        """
-        champion, candidate = old_label.reward, new_label.reward
-        alike = champion is not None and candidate is not None and old_label.deciding == new_label.deciding
-        rewards = None
-        if champion is not None and candidate is not None and alike:
-            rewards = (champion, candidate)
-        elif champion is not None and new.text is None:
-            rewards = (champion, 0.0)
-        failed = [_failure(answer, label) is not None for answer, label in ((old, old_label), (new, new_label))]
-        judged = alike and old_label.tier is new_label.tier is Tier.JUDGE
-        longer = float(len(new.text or "") - len(old.text or "")) if judged else None
-        return cls(question, failed[0], failed[1], alike, rewards, longer)
-
-    @classmethod
-    def over(cls, draws: Sequence[_Outcome]) -> _Outcome:
-        """Combine the draws of one prompt, in any order, to the outcome of the prompt.
-
-        A draw without rewards leaves out the whole prompt. The mean of the other draws would favour a model that answers only sometimes.
-        """
-        rewards = [draw.rewards for draw in draws if draw.rewards is not None]
-        lengths = [draw.longer for draw in draws if draw.longer is not None]
-        return cls(
-            draws[0].question,
-            any(draw.champion_failed for draw in draws),
-            any(draw.candidate_failed for draw in draws),
-            all(draw.answered for draw in draws),
-            (fmean(old for old, _ in rewards), fmean(new for _, new in rewards)) if len(rewards) == len(draws) else None,
-            fmean(lengths) if lengths else None,
-        )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A question with all answers and labels of both models, one per draw. Their rewards may be a judge's preferences."""
-
-    question: Question
-    answers: tuple[Sequence[ChatAnswer], Sequence[ChatAnswer]]
-    """Of champion and candidate."""
-    labels: tuple[Sequence[Label], Sequence[Label]]
-
-    @cached_property
-    def outcome(self) -> _Outcome:
-        """What became of the prompt."""
-        draws = zip(*self.answers, *self.labels, strict=True)
-        return _Outcome.over([_Outcome.of(self.question, old, new, old_label, new_label) for old, new, old_label, new_label in draws])
+from gates.evaluation.comparisons import compare_all, failure_counts, length_adjusted_difference, mean_length, p95_latency, prompt_counts
+from gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
+from gates.evaluation.looks import batches, group_sizes, level_of_look, stop
+from gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
+from gates.evaluation.questions import GOLDEN, Decoding, Question, StoredAnswers, by_prompt, read_questions, requests_for, stored_answers
 
 
 @dataclass(frozen=True)
@@ -119,7 +37,7 @@ class _Side:
     labels: list[Label]
 
     @classmethod
-    def of(cls, known: Sequence[_Asked], side: int) -> _Side:
+    def of(cls, known: Sequence[AskedPrompt], side: int) -> _Side:
         """Return the answers of the champion (`side` 0) or of the candidate (1)."""
         answers = [answer for one in known for answer in one.answers[side]]
         return cls(answers, [label for one in known for label in one.labels[side]])
@@ -173,7 +91,7 @@ class PairedEvaluator:
         task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level)
         stored = {one.version: stored_answers(self._artifacts.get(one.answers)) for one in earlier}
         may_pass = self._may_pass_early and _common(questions, stored) < self._settings.min_slice
-        asked, golden, compared, stopped = dict[int, _Asked](), dict[str, Scored](), list[int](), None
+        asked, golden, compared, stopped = dict[int, AskedPrompt](), dict[str, Scored](), list[int](), None
         for batch in plan:
             told = _of_all(progress, len(asked) * self._decoding.samples, len(questions) * self._decoding.samples)
             found, scored = self._ask(edition, [questions[place] for place in batch], (champion[1], candidate[1]), told)
@@ -192,10 +110,12 @@ class PairedEvaluator:
             return candidate[1].chat(requests_for(again, edition, decoding, self._settings.max_tokens), progress)
 
         more = self._earlier([one.question for one in known], golden, stored, ask, level)
-        answers = self._artifacts.put(b"\n".join(row for one in known for row in _rows(self._decoding, one)))
+        answers = self._artifacts.put(b"\n".join(row for one in known for row in stored_rows(self._decoding, one)))
         return self._report(task, known, compared, stopped, answers=answers, **more)
 
-    def _report(self, task: _Task, known: Sequence[_Asked], compared: Sequence[int], stopped: Stopped | None, **more: Any) -> EvalReport:
+    def _report(
+        self, task: _Task, known: Sequence[AskedPrompt], compared: Sequence[int], stopped: Stopped | None, **more: Any
+    ) -> EvalReport:
         """Return the report on the prompts that were asked. `compared` has the number of conversations compared at each look so far.
 
         A candidate passes by the comparison over all prompts, and by the one at equal length. These have the level of the look. All others
@@ -214,7 +134,7 @@ class PairedEvaluator:
         outcomes, level = [one.outcome for one in known], level_of_look(looks, task.level)
         sides = {name: _Side.of(known, place) for place, name in enumerate(("champion", "candidate"))}
         failures = Counter({UNLIKE: sum(not (o.answered or o.champion_failed or o.candidate_failed) for o in outcomes)})
-        failed = [_failures(name, side.answers, side.labels, self._decoding.samples) for name, side in sides.items()]
+        failed = [failure_counts(name, side.answers, side.labels, self._decoding.samples) for name, side in sides.items()]
         paired = [(o.question, *o.rewards) for o in outcomes if o.rewards is not None]
         return EvalReport(
             edition=task.edition,
@@ -226,17 +146,17 @@ class PairedEvaluator:
             looks=looks,
             answered_by_both=sum(outcome.answered for outcome in outcomes),
             failures=dict(failed[0] + failed[1] + failures),
-            comparisons=tuple(_comparisons(paired, task.level, level)),
-            counts=tuple(_counts(outcomes)),
-            lengths={name: _mean_length(side.answers) for name, side in sides.items()},
-            length_adjusted=_length_adjusted(outcomes, level),
-            latency_ms={name: _p95(side.answers) for name, side in sides.items()},
+            comparisons=tuple(compare_all(paired, task.level, level)),
+            counts=tuple(prompt_counts(outcomes)),
+            lengths={name: mean_length(side.answers) for name, side in sides.items()},
+            length_adjusted=length_adjusted_difference(outcomes, level),
+            latency_ms={name: p95_latency(side.answers) for name, side in sides.items()},
             **more,
         )
 
     def _ask(
         self, edition: HoldoutEdition, questions: Sequence[Question], clients: tuple[ModelClient, ModelClient], progress: Progress
-    ) -> tuple[list[_Asked], dict[str, Scored]]:
+    ) -> tuple[list[AskedPrompt], dict[str, Scored]]:
         """Let both models answer a batch. Return its questions with their answers, and the candidate's scored golden answers.
 
         The latter have the grades of each answer by itself, for the comparison with earlier champions.
@@ -251,7 +171,7 @@ class PairedEvaluator:
         self._prefer(asked, old, new, labels)
         columns = [by_prompt(column, samples) for column in (old, new, labels["champion"], labels["candidate"])]
         rows = zip(questions, *columns, strict=True)
-        return [_Asked(question, (one, two), (three, four)) for question, one, two, three, four in rows], golden
+        return [AskedPrompt(question, (one, two), (three, four)) for question, one, two, three, four in rows], golden
 
     def mirror(
         self, prompts: Sequence[MirrorPrompt], champion: ModelClient, candidate: ModelClient, progress: Progress
@@ -278,7 +198,7 @@ class PairedEvaluator:
         self._prefer(questions, old, new, labels)
         found = []
         for row in zip(questions, old, new, labels["champion"], labels["candidate"], strict=True):
-            rewards = _Outcome.of(*row).rewards
+            rewards = PromptOutcome.of(*row).rewards
             difference = None if rewards is None else rewards[1] - rewards[0]
             before, after = row[3].reward, row[4].reward
             if difference is None and before is not None and after is None:
@@ -371,44 +291,6 @@ def _common(questions: Sequence[Question], stored: Mapping[str, StoredAnswers]) 
     return max((len({question.cluster for question in golden if question.key in one.texts}) for one in stored.values()), default=0)
 
 
-def _comparisons(paired: Sequence[tuple[Question, float, float]], level: float, level_to_pass: float) -> list[Comparison]:
-    """Return the comparisons over all prompts, and over those of each prompt set and slice."""
-    found = [compare("overall", paired, level_to_pass)]
-    for name in _groups(q for q, _, _ in paired):
-        found.append(compare(name, [row for row in paired if name in row[0].groups], level))
-    return [comparison for comparison in found if comparison is not None]
-
-
-def compare(name: str, rows: Sequence[tuple[Question, float, float]], level: float) -> Comparison | None:
-    """Compare rewards (question, champion, candidate), clustered by conversation as in the holdout split. None for less than two clusters.
-
-    Turns of one conversation and repeated prompts form one cluster, and their differences are averaged first.
-    """
-    clusters: dict[str, list[tuple[float, float]]] = {}
-    for q, a, b in rows:
-        clusters.setdefault(q.cluster, []).append((a, b))
-    pairs = [np.mean(rewards, axis=0) for rewards in clusters.values()]
-    interval = paired_interval([float(new - old) for old, new in pairs], level)
-    if interval is None:
-        return None
-    champion, candidate = np.mean(pairs, axis=0)
-    return Comparison(name=name, n=len(clusters), champion=float(champion), candidate=float(candidate), difference=interval)
-
-
-def _length_adjusted(outcomes: Sequence[_Outcome], level: float) -> Interval | None:
-    """Return the difference at equal length of the answers that a judge scored, clustered by conversation as in `compare`."""
-    clusters: dict[str, list[_Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.rewards is not None:
-            clusters.setdefault(outcome.question.cluster, []).append(outcome)
-    differences, longer = list[float](), list[float | None]()
-    for cluster in clusters.values():
-        lengths = [outcome.longer for outcome in cluster if outcome.longer is not None]
-        differences.append(fmean(new - old for old, new in (outcome.rewards for outcome in cluster if outcome.rewards)))
-        longer.append(fmean(lengths) if lengths else None)
-    return length_adjusted_interval(differences, longer, level)
-
-
 def _repeated(questions: Sequence[Question], samples: int) -> list[Question]:
     """Return the question of each request of `requests_for`."""
     return [question for question in questions for _ in range(samples)]
@@ -427,67 +309,3 @@ def _scored(questions: Sequence[Question], answers: Sequence[ChatAnswer], labels
             reward = fmean(label.reward or 0.0 for _, label in draws)
             found[question.key] = Scored(question.cluster, question.groups, reward, next(iter(deciding), None))
     return found
-
-
-def _groups(questions: Iterable[Question]) -> list[str]:
-    """Return the names of all prompt sets, then of all slices."""
-    names = {name for question in questions for name in question.groups}
-    return sorted(names, key=lambda name: (name.startswith("slice:"), name != "holdout", name))
-
-
-def _counts(outcomes: Sequence[_Outcome]) -> Iterator[PromptCount]:
-    """Yield the count of each prompt set and slice that was asked."""
-    for name in _groups(outcome.question for outcome in outcomes):
-        inside = [outcome for outcome in outcomes if name in outcome.question.groups]
-        yield PromptCount(
-            name=name,
-            asked=len(inside),
-            clusters=len({outcome.question.cluster for outcome in inside}),
-            answered_by_both=sum(outcome.answered for outcome in inside),
-            champion_failed=sum(outcome.champion_failed for outcome in inside),
-            candidate_failed=sum(outcome.candidate_failed for outcome in inside),
-        )
-
-
-def _failure(answer: ChatAnswer, label: Label) -> str | None:
-    """Return why an answer has no reward: the kind of its error, or that no scorer gave a score. None if it has one."""
-    if answer.text is None:
-        return (answer.error or "no answer").split(":")[0]
-    return _UNSCORED if label.reward is None else None
-
-
-def _failures(side: str, answers: Sequence[ChatAnswer], labels: Sequence[Label], samples: int) -> Counter[str]:
-    """Count the prompts with a failed draw by the reason: the first one in alphabetical order, and a missing score after all others."""
-    reasons = [_failure(answer, label) for answer, label in zip(answers, labels, strict=True)]
-    failed = [[reason for reason in draws if reason is not None] for draws in by_prompt(reasons, samples)]
-    found = Counter(min(draws, key=lambda reason: (reason == _UNSCORED, reason)) for draws in failed if draws)
-    ordered = sorted(found, key=lambda reason: reason == _UNSCORED)
-    return Counter({f"{side}:{reason}": found[reason] for reason in ordered})
-
-
-def _mean_length(answers: Sequence[ChatAnswer]) -> float:
-    lengths = [len(answer.text) for answer in answers if answer.text is not None]
-    return float(np.mean(lengths)) if lengths else 0.0
-
-
-def _p95(answers: Sequence[ChatAnswer]) -> float:
-    values = [answer.latency_ms for answer in answers if answer.text is not None]
-    return float(np.percentile(values, 95)) if values else 0.0
-
-
-def _rows(decoding: Decoding, one: _Asked) -> Iterator[bytes]:
-    """Yield the stored row of each draw of a question."""
-    question = one.question
-    for draw, (old, new, old_label, new_label) in enumerate(zip(*one.answers, *one.labels, strict=True)):
-        yield canonical(
-            {
-                "set": question.set,
-                "slice": question.slice,
-                "prompt": list(question.prompt),
-                "reference": question.reference,
-                "draw": draw,
-                "temperature": decoding.temperature,
-                "champion": {"answer": old.text, "reward": old_label.reward, "parts": dict(old_label.parts), "error": old.error},
-                "candidate": {"answer": new.text, "reward": new_label.reward, "parts": dict(new_label.parts), "error": new.error},
-            }
-        )

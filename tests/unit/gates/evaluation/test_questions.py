@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contracts.data.datasets import HoldoutEdition
 from contracts.ids import digest
-from gates.questions import Decoding, Question, by_prompt, requests_for, stored_answers
+from gates.evaluation.questions import Decoding, Question, by_prompt, requests_for, stored_answers
 
 
 def edition(number: int = 1, line: str = "l") -> HoldoutEdition:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contracts.evaluation import Comparison, EarlierComparison
-from gates.questions import Decoding
+from gates.evaluation.questions import Decoding
 from gates.statistics import paired_interval
 
 

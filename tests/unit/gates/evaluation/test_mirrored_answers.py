@@ -14,7 +14,7 @@ from contracts.fakes import FakeClient, FakeRewards
 from contracts.loop import GateSettings
 from contracts.mirror import MirrorOutcome, MirrorPrompt
 from contracts.ports import Progress
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 
 
 class Recording(FakeClient):

@@ -8,8 +8,8 @@ import pytest
 from contracts.evaluation import EarlierComparison, Result
 from contracts.loop import GateSettings
 from gates.checks import Erosion
-from gates.earlier import Answers, Earlier, Scored, best_earlier
-from gates.questions import Decoding
+from gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
+from gates.evaluation.questions import Decoding
 from tests.unit.gates.reports import report
 
 RULE = frozenset({"rule"})

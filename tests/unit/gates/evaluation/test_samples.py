@@ -18,7 +18,7 @@ from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers
 from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from contracts.ids import canonical, digest
 from contracts.loop import GateSettings
-from gates.evaluate import PairedEvaluator
+from gates.evaluation.evaluator import PairedEvaluator
 
 Answer = Callable[[ChatRequest], str | None]
 

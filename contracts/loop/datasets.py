@@ -1,0 +1,85 @@
+"""Settings of the datasets: the scorers, the holdout, the training data of a snapshot, and the probe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from contracts.data.records import Tier
+from contracts.loop.field_types import Positive, Share
+from contracts.model import Frozen
+
+
+class RewardSettings(Frozen):
+    """Settings of one reward scorer."""
+
+    name: str
+    """Entry point name of an installed reward (group `ratchet.rewards`)."""
+    tier: Tier | None = None
+    """Tier of the scorer. None selects the scorer's default tier."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Weight of the scorer in the weighted mean of its tier."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the scorer, which validates them."""
+
+
+class HoldoutSettings(Frozen):
+    """Settings of the holdout, which is never used for training."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of prompts, selected by hash, that belong to the holdout permanently."""
+    max_size: Positive = 1000
+    """Maximum number of prompts per edition."""
+    golden: str | None = None
+    """JSONL file with records {prompt | question | messages, reference, slice?} that only the gate uses. None: no golden set."""
+    near_duplicates: bool | None = None
+    """Whether near-duplicates of a prompt are on the same side of the split: they differ in a few characters or words. None: true for a
+    line that freezes its first data with this release, false for older ones. true for an older line applies to its new prompts. It
+    cannot be switched off again."""
+    similarity: Annotated[float, Field(ge=0.7, le=1)] = 0.8
+    """Least Jaccard similarity of the character 5-grams of near-duplicates. A higher value separates prompts of one template, which
+    otherwise are all on one side. A change applies to prompts that are frozen for the first time afterwards."""
+    development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
+    """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
+    measure with them how long to train (`steps = "auto"`). Bound at first use. 0: none."""
+    rotate_after: Positive = 8
+    """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
+    1 - gate.level."""
+
+
+class SnapshotSettings(Frozen):
+    """Settings for building pairs and demonstrations."""
+
+    chosen_min: Share = 0.7
+    """Minimum reward of a chosen answer."""
+    rejected_max: Share = 0.5
+    """Exclusive upper limit for the reward of a rejected answer."""
+    margin: Share = 0.3
+    """Minimum reward difference between the chosen and the rejected answer."""
+    pairs_per_prompt: Positive = 2
+    """Maximum pairs (and demonstrations) per prompt."""
+    pairs_per_person: Positive = 20
+    """Maximum pairs (and demonstrations) per user. A correction counts for its author, and a single rating for its rater. All anonymous
+    corrections count as those of one user. Traffic without user names has no limit."""
+    newcomer_days: float = Field(default=7, ge=0)
+    """Days for which the ratings and corrections of a new user wait before they are used, from the ingest of the user's first trace on. It
+    limits what somebody can achieve with many new ids. 0: they are used at once. Users who came within this time after the line's first
+    trace, reviewers' references, the feedback of trusted credentials and that in the operator's files do not wait."""
+    demonstration_min: Annotated[float, Field(gt=0.5, le=1)] = 0.9
+    """Minimum probability that an answer is right for using it as a demonstration. The high default requires clear user feedback."""
+    references_are_answers: bool = False
+    """Whether reviewers' and logged references are complete answers and not bare results. If true, SFT may use them as demonstrations."""
+
+
+class ProbeSettings(Frozen):
+    """Settings of the probe, in which the start model of the training answers training prompts."""
+
+    prompts: int = Field(default=200, ge=0)
+    """Number of prompts. 0: no probe."""
+    samples: Annotated[int, Field(ge=2, le=64)] = 4
+    """Number of answers per prompt."""
+    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Sampling temperature of the answers."""
+    max_tokens: Positive = 256
+    """Maximum tokens per answer."""

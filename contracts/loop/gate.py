@@ -1,0 +1,59 @@
+"""Settings of the gate."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from contracts.loop.field_types import Positive, Share
+from contracts.model import Frozen
+
+
+class GateSettings(Frozen):
+    """Conditions under which the gate accepts a candidate."""
+
+    level: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Confidence level of one edition: 1 - level is the probability that a candidate without improvement passes within the edition.
+    Each end of an interval has the error of one evaluation: 1 - level ^ (1 / holdout.rotate_after) up to the first promotion of the
+    edition. An evaluation directly after promotions also gets their errors."""
+    looks: Annotated[int, Field(ge=1, le=5)] = 5
+    """Maximum number of batches in which an evaluation asks its prompts. After each it stops if the gain is shown, or if the rest would
+    hardly show one. A batch has at least 40 conversations, so small editions have fewer. 1: all prompts are asked at once."""
+    min_effect: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Value that the lower bound of the reward difference must exceed, over golden set and holdout together."""
+    slice_margin: Share = 0.1
+    """Tolerated loss per slice. A slice fails if its whole interval is below the negative margin. The gate is inconclusive if the estimate
+    is below it, and below the other slices by more than chance explains (error about 0.05 over all slices)."""
+    slice_tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Loss per slice above which the verdict reports a warning. If such a loss cannot be ruled out, the verdict estimates how many
+    prompts are needed to decide."""
+    min_prompts: Positive = 50
+    """Minimum number of prompts answered by both models. With fewer, the gate is inconclusive."""
+    min_slice: Positive = 20
+    """Minimum number of prompts in a slice. Smaller slices are reported but not judged."""
+    max_failures: Share = 0.02
+    """Maximum share of prompts with an unanswered or unscored request, per model. Above it, the gate is inconclusive."""
+    max_unlike: Share = 0.1
+    """Maximum share of prompts whose two answers were decided by different scorers, because a scorer was unavailable. Such prompts are
+    excluded. Above this share, the gate is inconclusive."""
+    max_length_ratio: Annotated[float, Field(gt=1)] = 3.0
+    """Maximum ratio of the mean answer lengths, candidate to champion or the inverse. Above it, the gate fails."""
+    max_tokens: Positive = 256
+    """Maximum tokens per answer."""
+    samples: Annotated[int, Field(ge=1, le=8)] = 1
+    """Number of answers per prompt and model. The gate compares their means, so it sees smaller gains if the answers of a model vary. The
+    requests and the scoring cost as many times more. More than 1 needs `temperature` above 0."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature of the answers; best the one of the line's users. 0: greedy. Both models get the same seed for each answer."""
+    checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Entry point name of an installed check (group `ratchet.checks`) -> its options, which the check validates. All installed checks
+    apply, also those without options here."""
+
+    @model_validator(mode="after")
+    def _draws_differ(self) -> GateSettings:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"gate.samples = {self.samples} needs gate.temperature above 0: at temperature 0, each answer to a prompt would be the same"
+            )
+        return self

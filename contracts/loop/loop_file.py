@@ -1,0 +1,47 @@
+"""All sections of a loop file together."""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from contracts.jobs.cluster import ClusterSettings
+from contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
+from contracts.loop.gate import GateSettings
+from contracts.loop.line import Approvals, LineSettings, TriggerSettings
+from contracts.loop.privacy import PrivacySettings
+from contracts.loop.rollout import RolloutSettings
+from contracts.loop.serving import ServingSettings
+from contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
+from contracts.loop.training import TrainingSettings
+from contracts.model import Frozen
+
+
+class Loop(Frozen):
+    """All settings of one loop file."""
+
+    line: LineSettings
+    sources: tuple[SourceSettings, ...]
+    governance: GovernanceSettings = GovernanceSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    retention: RetentionSettings = RetentionSettings()
+    quarantine: QuarantineSettings = QuarantineSettings()
+    rewards: tuple[RewardSettings, ...]
+    holdout: HoldoutSettings = HoldoutSettings()
+    snapshot: SnapshotSettings = SnapshotSettings()
+    probe: ProbeSettings = ProbeSettings()
+    training: TrainingSettings = TrainingSettings()
+    gate: GateSettings = GateSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    approvals: Approvals = Approvals()
+    serving: ServingSettings = ServingSettings()
+    trigger: TriggerSettings = TriggerSettings()
+    cluster: ClusterSettings | None = None
+    """Kubernetes cluster for training jobs. None: jobs run on the local machine."""
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Loop:
+        for what, names in (("sources", [s.name for s in self.sources]), ("rewards", [r.name for r in self.rewards])):
+            twice = {name for name in names if names.count(name) > 1}
+            if twice:
+                raise ValueError(f"{what}: {', '.join(sorted(twice))} is listed twice")
+        return self

@@ -1,0 +1,82 @@
+"""Settings of the traces: where they come from, which may be used, how long they are kept, and what happens to bad records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from contracts.loop.field_types import Days, Name, Positive, Seconds, Share
+from contracts.model import Frozen
+
+
+class SourceSettings(Frozen):
+    """Settings of one trace source."""
+
+    name: Name
+    """Name of the source. It is part of every record's identity, so renaming a source makes all its records new."""
+    kind: str
+    """Entry point name of an installed source (group `ratchet.sources`). otlp: files with one OTLP JSON request per line. jsonl: files with
+    one record per line. receiver: the built-in OTLP/HTTP endpoint."""
+    path: str | None = None
+    """A file, or a folder that is read recursively (*.jsonl, *.jsonl.gz, *.json). Required for otlp and jsonl, not allowed for receiver."""
+    mapping: dict[str, str] = Field(default_factory=dict)
+    """For jsonl only: Ratchet's column -> dotted key in the record, for keys with different names."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the source, which validates them."""
+
+    @model_validator(mode="after")
+    def _path_where_read(self) -> SourceSettings:
+        if self.kind in ("otlp", "jsonl", "receiver") and (self.kind == "receiver") == (self.path is not None):
+            raise ValueError(f"source {self.name!r}: kind {self.kind!r} " + ("takes no path" if self.path else "needs a path"))
+        return self
+
+
+class GovernanceSettings(Frozen):
+    """Rules for which traces may be used. Traces with missing information are excluded."""
+
+    consent: Literal["required", "assumed"] = "required"
+    """required: use only traces that record consent. assumed: consent for all traffic is obtained elsewhere. Recorded in every snapshot."""
+    regions: tuple[str, ...] = ()
+    """Regions whose traces may be used. Empty: all regions."""
+    confidentiality: tuple[str, ...] = ()
+    """Confidentiality labels whose traces may be used, for example `public`. Empty: all labels, and traces without one."""
+    max_chars: Positive = 32_000
+    """Maximum length of a prompt or an answer in characters. Longer ones are excluded and counted."""
+    min_users: Positive = 1
+    """Minimum number of different users who have sent a prompt (k-anonymity, after masking). Rarer prompts are excluded and counted. All
+    traces without a user count as those of one user."""
+
+
+class RetentionSettings(Frozen):
+    """How long the lake keeps rows. The service deletes older ones once a day, also from the artifacts (`ratchet gc`)."""
+
+    traces: Days | None = None
+    """Days after the call for which traces are kept. None: without a limit. Editions and training sets lose the rows of deleted traces."""
+    feedback: Days | None = None
+    """Days for which ratings, corrections and references are kept. None: without a limit."""
+    quarantine: Days | None = 30
+    """Days after the ingest for which quarantined records are kept. None: without a limit."""
+    grace: Annotated[float, Field(ge=0)] = 7
+    """Days for which files that nothing refers to are kept before `ratchet gc` deletes them."""
+
+
+class QuarantineSettings(Frozen):
+    """Settings of the quarantine, where records wait that could not be read or were not admitted."""
+
+    alarm_share: Share = 0.05
+    """Share of quarantined records above which an alarm is raised. 1: no alarm."""
+    alarm_window: Seconds = 86_400
+    """Seconds of the past over which the share is measured."""
+    alarm_min_records: Positive = 20
+    """Minimum number of records in the window. With fewer, no alarm is raised."""
+    keep_days: Annotated[float, Field(ge=0, le=3650)] = 30
+    """Days after which the masked bytes of a quarantined record are deleted. 0: no bytes are kept, only place and reason. Only records that
+    consent to the use of their content, and those without a statement where consent is assumed, keep bytes."""
+    keep_unreadable: bool = False
+    """Whether records whose consent cannot be read keep masked bytes too, for example lines that are no JSON. Ids of users are replaced
+    in them only where they are found by their usual keys."""
+    max_bytes: Annotated[int, Field(gt=0, le=1 << 24)] = 65_536
+    """Maximum number of masked bytes that are kept of a record. Longer ones are cut, and then only a file can be replayed."""
+    max_total_bytes: Positive = 536_870_912
+    """Maximum number of masked bytes that are kept in total for the line. Records beyond it keep none."""

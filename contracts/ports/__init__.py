@@ -1,0 +1,39 @@
+"""Ports: the interfaces through which the decision logic accesses everything external.
+
+Every method with side effects is idempotent by name: a repeated call after a crash finds the result of the first call. Calls are
+blocking. They raise the errors of contracts/errors.py (`Retryable`: try again later; `Permanent`: an operator must act).
+Fakes are in contracts/fakes. The contract tests of the ports are in tests/contract/.
+"""
+
+from __future__ import annotations
+
+from contracts.ports.data import Datasets, Dialect, Quarantine, TraceSource
+from contracts.ports.decisions import Check, Evaluator, RolloutJudge
+from contracts.ports.jobs import Executor, Trainer
+from contracts.ports.progress import Progress
+from contracts.ports.rewards import RewardFunction, Rewards
+from contracts.ports.serving import Metrics, ModelClient, Registry, Router, Server
+from contracts.ports.state import Artifacts, Clock, Ledger
+
+__all__ = [
+    "Artifacts",
+    "Check",
+    "Clock",
+    "Datasets",
+    "Dialect",
+    "Evaluator",
+    "Executor",
+    "Ledger",
+    "Metrics",
+    "ModelClient",
+    "Progress",
+    "Quarantine",
+    "Registry",
+    "RewardFunction",
+    "Rewards",
+    "RolloutJudge",
+    "Router",
+    "Server",
+    "TraceSource",
+    "Trainer",
+]

@@ -1,0 +1,110 @@
+"""Ports to models that serve: their servers and clients, the router, live metrics, and the registry of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from contracts.evaluation import ChatAnswer, ChatRequest
+from contracts.jobs.training import StepFigures
+from contracts.ports.progress import Progress
+from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route
+
+
+class Server(Protocol):
+    """Manages model servers. The servers keep running when the service process ends."""
+
+    capabilities: Capabilities
+    """Features that the servers support."""
+
+    def ensure(self, version: ModelVersion) -> Endpoint:
+        """Return the endpoint of a server for this version. Starts the server if necessary and waits until it is ready."""
+
+    def running(self) -> list[Endpoint]:
+        """Return the endpoints of all running servers."""
+        ...
+
+    def stop(self, tag: str) -> None:
+        """Stop the server of the version with this tag, if one is running."""
+        ...
+
+
+class ModelClient(Protocol):
+    """Sends chat requests to a model over HTTP."""
+
+    def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:
+        """Return one answer per request, in order. A failed request returns an answer with `error` and raises no exception."""
+
+
+class Router(Protocol):
+    """Distributes sessions over model versions by weight, and attributes every answer to its version."""
+
+    attribution: bool
+    """Whether answers are attributed to versions. A rollout requires attribution."""
+
+    def set(self, route: Route) -> None:
+        """Replace the route of the line in `route`."""
+        ...
+
+    def read(self, line: str) -> Route | None:
+        """Return the current route of a line. None if there is none, or if it is damaged: `set` then replaces it."""
+        ...
+
+    def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:
+        """Return version tag -> number of requests of a line that the router sent to this version in since <= time < until.
+
+        A request counts when it is sent, with any outcome and independently of its trace. A version without requests may be absent. A
+        rollout compares these numbers with the traces, to distinguish a version without traffic from one whose traces are lost. The
+        result may be lower than the true number by the requests of a few seconds, never higher. Raises Retryable if there are no counts.
+        """
+
+    def in_flight(self, line: str) -> Mapping[str, int]:
+        """Return version tag -> number of requests of a line that the router has sent and whose answers are not complete.
+
+        The numbers belong to the route that was set last: a version that this route excludes, and that has no request in flight, gets no
+        further request. Its model server can then be stopped. Raises Retryable if the numbers are not known, or not yet.
+        """
+
+    def url(self) -> str:
+        """Return the base URL for clients, without /v1."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the processes of the router on this machine, if there are any."""
+        ...
+
+
+class Metrics(Protocol):
+    """Measurements of live traffic per model version."""
+
+    def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
+        """Return the evidence for two version tags.
+
+        It covers traces with origin = traffic and since <= time < until, and the feedback on them so far. The evidence names the tags and
+        the window that were asked for.
+        """
+
+
+class Registry(Protocol):
+    """Model registry: a derived copy of the ledger's versions for users of model registries."""
+
+    def register(
+        self,
+        version: ModelVersion,
+        folder: Path,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        steps: Sequence[StepFigures] = (),
+    ) -> str:
+        """Register a version, idempotent by `version.tag`, and return the registry's reference to it.
+
+        `folder` is the model folder, which is registered by reference. `steps` are the training curves.
+        """
+
+    def alias(self, line: str, alias: str, tag: str) -> None:
+        """Set the alias (`champion` or `candidate`) of a line to the version with this tag."""
+
+    def aliases(self, line: str) -> dict[str, str]:
+        """Return alias -> version tag, as currently stored in the registry."""

@@ -1,0 +1,126 @@
+"""Folds the rows of a model line into its view. Pure; makes no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from contracts.cycle import Entry, State
+from contracts.schema import upgraded
+from contracts.serving import ModelVersion
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """An operator's request that no new cycle opens. It is in force until the line is unfrozen."""
+
+    actor: str
+    reason: str
+    since: datetime
+
+    def __str__(self) -> str:
+        return f"frozen by {self.actor} since {self.since:%Y-%m-%d %H:%M} UTC: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The alarm of the quarantine that is in force."""
+
+    text: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class LineView:
+    """The state of a model line, folded from its rows."""
+
+    line: str
+    seq: int
+    champion: ModelVersion | None = None
+    previous: ModelVersion | None = None
+    """The champion before the current one. Its server keeps running for a rollback."""
+    base: ModelVersion | None = None
+    """The adopted model, version 0."""
+    cycles: int = 0
+    """Number of cycles opened so far."""
+    evaluated: tuple[bool, ...] = ()
+    """For each ended cycle whose candidate was evaluated, oldest first: whether the candidate was promoted, and neither rolled back nor
+    recalled since."""
+    open_cycle: str | None = None
+    last_opened: datetime | None = None
+    last_traces: int = 0
+    """Number of traces in the lake when the newest cycle was opened."""
+    promotions: int = 0
+    plan_again: bool = False
+    """Whether the last cycle ended because an upgrade changed the training code after its plan. The next cycle is then due at once."""
+    rollback_asked: str | None = None
+    """The actor of a rollback request that is not carried out yet."""
+    cancel_asked: str | None = None
+    """The actor who requested the end of the open cycle."""
+    recalled: dict[str, str] = field(default_factory=dict)
+    """Tag -> reason, of each version that was trained on rows which were erased later. None of them is trained further."""
+    recall_asked: str | None = None
+    """Why the open cycle must end as recalled; None if it need not."""
+    frozen: Freeze | None = None
+    """The freeze that is in force; None while new cycles may open. Neither the open cycle nor serving and ingest depend on it."""
+    alarm: Alarm | None = None
+    """The alarm of the quarantine; None while there is none. Nothing else depends on it."""
+    rows: tuple[Entry, ...] = ()
+
+    @property
+    def evaluations(self) -> int:
+        """Number of ended cycles whose candidate was evaluated."""
+        return len(self.evaluated)
+
+
+def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
+    """Fold a line's rows into its view. The list may be empty."""
+    entries = upgraded(entries)
+    view: dict[str, Any] = {"line": line, "seq": entries[-1].seq if entries else 0, "rows": tuple(entries)}
+    served: list[ModelVersion] = []
+    recalled: dict[str, str] = {}
+    evaluated: list[str | None] = []  # tag of the version that was promoted, or None
+    for entry in entries:
+        data = entry.data
+        match entry.kind:
+            case "recalled":
+                recalled.setdefault(entry.key, data["reason"])
+            case "recall_asked":
+                view["recall_asked"] = data["reason"]
+            case "adopted":
+                served = [ModelVersion.model_validate(data["version"])]
+                view["base"] = served[0]
+            case "champion":
+                served.append(ModelVersion.model_validate(data["version"]))
+                evaluated = [served[-1].tag if tag == "" else tag for tag in evaluated]
+                view["promotions"] = view.get("promotions", 0) + 1
+            case "rollback_asked":
+                view["rollback_asked"] = data["actor"]
+            case "rolled_back":
+                view["rollback_asked"] = None
+                if data.get("to"):
+                    gone = served.pop()  # a second rollback must not return to this version, but to an earlier one
+                    evaluated = [None if tag == gone.tag else tag for tag in evaluated]
+            case "cancel_asked":
+                view["cancel_asked"] = data["actor"]
+            case "frozen":
+                view["frozen"] = Freeze(data["actor"], data["reason"], entry.at)
+            case "unfrozen":
+                view["frozen"] = None
+            case "quarantine_alarm":
+                view["alarm"] = Alarm(data["text"], entry.at)
+            case "quarantine_calm":
+                view["alarm"] = None
+            case "cycle_opened":
+                view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
+                view["plan_again"] = False
+            case "cycle_ended":
+                view.update(open_cycle=None, cancel_asked=None, recall_asked=None)
+                if data.get("evaluated", False):
+                    evaluated.append("" if data.get("state") == State.PROMOTED else None)  # the row of the champion follows
+                view["plan_again"] = data.get("plan_again", False)
+    view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
+    passed = tuple(tag is not None and tag not in recalled for tag in evaluated)
+    return LineView(**view, recalled=recalled, evaluated=passed)
