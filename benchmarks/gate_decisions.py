@@ -28,9 +28,9 @@ from contracts.ids import digest, digest_file
 from contracts.loop import Loop
 from flows.core.triggers import evaluation_level
 from gates.checks import Quality, checks
-from gates.evaluation.looks import LEAST_BATCH, level_of_look, stop
+from gates.evaluation.looks import LEAST_BATCH, level_at_equal_length, level_of_look, stop
 from gates.slices import losing
-from gates.statistics import length_adjusted_interval, paired_interval
+from gates.statistics import LENGTH_LEVEL, length_adjusted_interval, paired_interval
 
 ROOT = Path(__file__).parent
 LOOP = Loop.model_validate(
@@ -128,7 +128,7 @@ def report_at(values: np.ndarray, level: float, slices: int, longer: np.ndarray 
         comparisons=tuple(found),
         counts=tuple(counts),
         lengths={"champion": 100.0, "candidate": 100.0},
-        length_adjusted=None if longer is None else length_adjusted_interval(values, list(longer[:n]), to_pass),
+        length_adjusted=None if longer is None else length_adjusted_interval(values, list(longer[:n]), level_at_equal_length(looks, level)),
         answers=digest("answers"),
     )
 
@@ -293,18 +293,23 @@ def verbosity(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any
 
     The judge prefers one of two answers with the probability of a logistic function of quality and length. A trap is as good as the
     champion and writes answers that are longer by a standard deviation. A winner is better, and its lengths differ by chance or a little.
+    `kept` is the share of the candidates that pass `quality` without the adjustment and also with it.
     """
     for what, better, mean_length in (
         ("trap: equal, longer", 0.0, 1.0),
+        ("trap: equal, longer by two standard deviations", 0.0, 2.0),
         ("winner: better, equal length", 0.6, 0.0),
         ("winner: better, a little longer", 0.6, 0.3),
+        ("winner: a little better, equal length", 0.4, 0.0),
+        ("winner: a little better, a little longer", 0.4, 0.3),
+        ("winner: a little better, longer", 0.4, 0.6),
     ):
         both, looked = [], []
         for _ in range(worlds):
             longer = draw.normal(mean_length, 1.0, 400)
             chance = 1 / (1 + np.exp(-(better + 0.8 * np.tanh(longer) + draw.normal(0, 1.0, 400))))
             values = (draw.random(400) < chance) * 2.0 - 1.0
-            adjusted = length_adjusted_interval(values, list(longer), LEVEL)
+            adjusted = length_adjusted_interval(values, list(longer), min(LEVEL, LENGTH_LEVEL))
             raw = passes(values, LEVEL)
             both.append((raw and adjusted is not None and adjusted.low > 0, raw))
             looked.append(decided(values, LEVEL, longer=longer))
@@ -312,7 +317,13 @@ def verbosity(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any
         asked = _mean([one.asked for one in looked])
         yield (
             what,
-            {"share": _mean([one.passed for one in looked]), "one_look": shares["share"], "former": shares["former"], "asked": asked},
+            {
+                "share": _mean([one.passed for one in looked]),
+                "one_look": shares["share"],
+                "former": shares["former"],
+                "kept": round(shares["share"] / shares["former"], 4),
+                "asked": asked,
+            },
         )
 
 
@@ -334,7 +345,7 @@ SECTIONS = {function.__name__: function for function in (quality, equal, mixed, 
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "results" / "gate_decisions.json")
 def main(worlds: int, seed: int, chosen: Sequence[str], out: Path) -> None:
     """Simulate, print the figures and add them to the file. Figures of other code are dropped from it."""
-    paths = [*sorted((ROOT.parent / "gates").glob("*.py")), ROOT.parent / "flows" / "core" / "triggers.py", Path(__file__)]
+    paths = [*sorted((ROOT.parent / "gates").rglob("*.py")), ROOT.parent / "flows" / "core" / "triggers.py", Path(__file__)]
     code = digest({path.name: digest_file(path) for path in paths})[:12]
     stored = json.loads(out.read_text()) if out.exists() else {}
     result: dict[str, Any] = stored if stored.get("code") == code and stored.get("worlds") == worlds else {}

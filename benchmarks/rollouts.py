@@ -331,7 +331,7 @@ def _fixed(draw: np.random.Generator, world: World, *, steps: bool) -> int:
 def main(worlds: int, seed: int, quick: bool, only: str | None, out: Path) -> None:
     """Simulate, print the figures and write them. A section that was measured alone has a date, code and worlds of its own."""
     worlds = 2 if quick else worlds
-    code = digest({path.name: digest_file(path) for path in sorted((ROOT.parent / "gates").glob("*.py"))})[:12]
+    code = digest({path.name: digest_file(path) for path in sorted((ROOT.parent / "gates").rglob("*.py"))})[:12]
     stamp: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "code": code, "worlds": worlds}
     result: dict[str, Any] = json.loads(out.read_bytes()) if only and out.exists() else dict(stamp)
     for section in (decisions, ratings, mirrored):

@@ -68,6 +68,12 @@ def _never(n: int, level: float) -> float:
     return float(1 - ((1 - level) / 2) ** (1 / n))
 
 
+LENGTH_LEVEL = 0.975
+"""Highest level of the interval at equal length. A candidate whose whole gain comes from the length of its answers then passes in one to
+three percent of the evaluations (`benchmarks/gate_decisions.py`). The level of `quality` is higher, because an edition has several
+evaluations. At that level, a candidate with longer answers would need a much larger gain than one with answers of equal length."""
+
+
 def length_adjusted_interval(differences: Sequence[float], longer: Sequence[float | None], level: float) -> Interval | None:
     """Return the mean difference that remains at equal length, with a two-sided Student t interval. None for too few lengths.
 

@@ -94,7 +94,6 @@ budget = {budget}
 {small}
 [training.grpo]
 {small}
-steps = 60
 max_completion = 48
 """
 SMALL = "gradient_checkpointing = false\nmicro_batch = 16\nsave_every = 1000\nmax_grad_norm = 1.0"

@@ -26,7 +26,7 @@ from trainers.code_digest import code_digest
 from trainers.job.trl import runner
 from trainers.recipes.completion import KINDS
 
-GRID: tuple[tuple[int, float], ...] = ((240, 1.0), (960, 1.0), (480, 3.0))
+GRID: tuple[tuple[int, float], ...] = ((60, 1.0), (240, 1.0), (960, 1.0), (480, 3.0))
 """(steps, factor on the product's learning rate)."""
 SMALL = {"gradient_checkpointing": False, "micro_batch": 16, "save_every": 100_000}
 TRAINERS = {Method.SFT: SFT(), Method.DPO: DPO()}

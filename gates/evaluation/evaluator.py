@@ -24,7 +24,7 @@ from contracts.model import ModelRef
 from contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from gates.evaluation.comparisons import compare_all, failure_counts, length_adjusted_difference, mean_length, p95_latency, prompt_counts
 from gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
-from gates.evaluation.looks import batches, group_sizes, level_of_look, stop
+from gates.evaluation.looks import batches, group_sizes, level_at_equal_length, level_of_look, stop
 from gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
 from gates.evaluation.questions import GOLDEN, Decoding, Question, StoredAnswers, by_prompt, read_questions, requests_for, stored_answers
 
@@ -149,7 +149,7 @@ class PairedEvaluator:
             comparisons=tuple(compare_all(paired, task.level, level)),
             counts=tuple(prompt_counts(outcomes)),
             lengths={name: mean_length(side.answers) for name, side in sides.items()},
-            length_adjusted=length_adjusted_difference(outcomes, level),
+            length_adjusted=length_adjusted_difference(outcomes, level_at_equal_length(looks, task.level)),
             latency_ms={name: p95_latency(side.answers) for name, side in sides.items()},
             **more,
         )

@@ -19,7 +19,7 @@ from contracts.loop import GateSettings
 from gates.boundaries import error_of_look
 from gates.checks import checks
 from gates.evaluation.questions import Question
-from gates.statistics import deviation_of, normal_quantile, normal_share
+from gates.statistics import LENGTH_LEVEL, deviation_of, normal_quantile, normal_share
 
 LEAST_BATCH = 40
 """Minimum number of conversations per batch."""
@@ -72,6 +72,12 @@ def level_of_look(looks: Looks | None, level: float) -> float:
     if looks is None or looks.compared[-1] == 0:
         return level
     return 1 - 2 * error_of_look(looks.compared, looks.clusters, looks.error, looks.done == looks.planned)
+
+
+def level_at_equal_length(looks: Looks | None, level: float) -> float:
+    """Return the two-sided level of the interval at equal length: at the last look at most LENGTH_LEVEL, before it that of the look."""
+    found = level_of_look(looks, level)
+    return min(found, LENGTH_LEVEL) if looks is None or looks.done == looks.planned else found
 
 
 def stop(report: EvalReport, whole: Mapping[str, int], settings: GateSettings, may_pass: bool = True) -> Stopped | None:

@@ -21,6 +21,11 @@ LORA_FACTOR = 10.0
 PREFERENCE_FACTOR = 0.25
 """Rate of DPO, relative to that of SFT: DPO moves the weights further for the same rate, and `losses` mixes it with SFT."""
 
+GRPO_FACTOR = 0.1
+"""Rate of GRPO, relative to that of SFT. For a width of 4096 the result is 2.9e-6, or 2.9e-5 with LoRA, which are common rates of such
+models; `benchmarks/grpo_rates.py` measures it on tiny ones. The KL penalty and the health rules limit a rate that is too high."""
+_METHOD_FACTORS: dict[type[Recipe], float] = {SFTRecipe: 1.0, DPORecipe: PREFERENCE_FACTOR, GRPORecipe: GRPO_FACTOR}
+
 
 def typical_rate(recipe: Recipe, width: int) -> float:
     """Return the learning rate of a recipe that does not name it, for a model with hidden states of `width` numbers.
@@ -29,15 +34,17 @@ def typical_rate(recipe: Recipe, width: int) -> float:
     exact value, and `steps = "auto"` measures that.
     """
     rate: float = RATE * (WIDTH / width) ** POWER
-    return rate * (LORA_FACTOR if recipe.lora else 1.0) * (PREFERENCE_FACTOR if isinstance(recipe, DPORecipe) else 1.0)
+    return rate * (LORA_FACTOR if recipe.lora else 1.0) * _METHOD_FACTORS[type(recipe)]
 
 
 def adjusted(recipe: R, adjustment: Adjustment) -> R:
     """Return the recipe with the adjustment of an attempt: learning rate, beta, and the rows and answers in memory.
 
-    The number of steps, the batch size and the data do not change.
+    The number of steps, the batch size and the data do not change. A learning rate that the job chooses stays `auto`, with another factor.
     """
-    changes: dict[str, Any] = {"learning_rate": recipe.rate * recipe.rate_scale * adjustment.learning_rate, "rate_scale": 1.0}
+    scale = recipe.rate_scale * adjustment.learning_rate
+    auto = recipe.learning_rate == "auto"
+    changes: dict[str, Any] = {"rate_scale": scale} if auto else {"learning_rate": recipe.rate * scale, "rate_scale": 1.0}
     rows = max(1, int(recipe.micro_batch * adjustment.memory))
     changes["micro_batch"] = next(n for n in range(rows, 0, -1) if recipe.micro_batch % n == 0)
     if isinstance(recipe, DPORecipe | GRPORecipe):

@@ -22,9 +22,6 @@ class GRPORecipe(Recipe):
     The rewards come from the scorers of the line.
     """
 
-    learning_rate: Rate = 1e-6
-    """Peak learning rate of AdamW. Typical values: 5e-7 to 5e-6 for all weights of a model with billions of weights, ten times that for
-    LoRA, and 1e-4 to 5e-4 for a tiny model."""
     steps: Positive | Literal["auto"] = "auto"
     """Number of optimiser steps of the whole run. auto: as for SFT and DPO, at most 200 steps unless `most_steps` says more. On NeMo RL,
     the validation of the release measures the run, every `nemo.validate_every` steps, and the rate does not fall at the end. Where nothing

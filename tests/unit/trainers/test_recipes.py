@@ -198,7 +198,14 @@ def test_vllm_samples_on_a_gpu_if_it_is_installed_and_is_refused_otherwise(monke
 
 @pytest.mark.parametrize(
     ("trainer", "changes", "width", "rate"),
-    [(SFT, {}, 128, 4.2e-4), (SFT, {}, 4096, 2.9e-5), (SFT, {"lora": {}}, 4096, 2.9e-4), (DPO, {}, 4096, 7.2e-6)],
+    [
+        (SFT, {}, 128, 4.2e-4),
+        (SFT, {}, 4096, 2.9e-5),
+        (SFT, {"lora": {}}, 4096, 2.9e-4),
+        (DPO, {}, 4096, 7.2e-6),
+        (GRPO, {}, 128, 4.2e-5),
+        (GRPO, {"lora": {}}, 4096, 2.9e-5),
+    ],
 )
 def test_the_rate_follows_from_the_width_of_the_model(trainer: Any, changes: dict[str, Any], width: int, rate: float) -> None:
     recipe = complete(trainer.kind, changes)

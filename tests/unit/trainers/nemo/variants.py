@@ -45,8 +45,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], ClusterShape]] = {
 
 
 def recipe(name: str) -> GRPORecipe:
-    """Return the recipe of a variant."""
-    return complete(GRPORecipe, {"steps": 200, **VARIANTS[name][0]})
+    """Return the recipe of a variant, with the learning rate that a job would fill in."""
+    return complete(GRPORecipe, {"steps": 200, "learning_rate": 1e-6, **VARIANTS[name][0]})
 
 
 def config(name: str, dialect: Dialect = "0.7", base: str = PLACES.base, counts: RunCounts | None = None) -> dict[str, Any]:
