@@ -3,7 +3,7 @@
 The plan's own recipe is trained in full first, so that a search never has less than a cycle without one. The other recipes then run for a
 third of its steps, and the best third of them in full (successive halving: Jamieson and Talwalkar 2016, arXiv:1502.07943, with one cut).
 A trial begins only if the budget is likely to suffice for it. All trials are compared on the same development prompts, and a later one has
-to show a gain that chance alone rarely gives to the best of so many (`demanded`).
+to show a gain that chance alone rarely gives to the best of so many (`demanded`). `search_results.py` shows the outcome.
 """
 
 from __future__ import annotations
@@ -181,40 +181,3 @@ def _seconds(tried: Sequence[Tried], variant: int, most_steps: int | None) -> fl
     steps = most_steps or first.step
     rates = [one.end.seconds / one.end.step for one in (tried[0], *tried) if one.end and one.end.step and one.trial.variant in (0, variant)]
     return steps * max(rates)
-
-
-COLUMNS = ("trial", "recipe", "steps", "score", "against trial 1", "seconds", "result")
-"""Columns of `results`."""
-
-
-def results(plan: TrainingPlan, tried: Sequence[Tried], chosen: Chosen | None) -> list[tuple[str, ...]]:
-    """Return one row of texts per trial, in the order of COLUMNS. Raises ValueError if the plan has no search."""
-    if plan.search is None:
-        raise ValueError("the plan has no search")
-    rows: list[tuple[str, ...]] = []
-    for one in tried:
-        gain, error = difference(one, tried[0])
-        end, known = one.end, one.succeeded and not math.isinf(one.score)
-        shown = f"{gain:+.3f} ± {error:.3f}" if known and one is not tried[0] and math.isfinite(error) else "–"
-        limit = f" of at most {one.trial.most_steps}" if one.trial.most_steps else ""
-        ended = "running" if end is None else "trained" if end.succeeded else f"failed: {end.reason}"
-        rows.append(
-            (
-                str(one.trial.number),
-                plan.search.variants[one.trial.variant].name,
-                f"{end.step}{limit}" if end and end.step else "–",
-                f"{one.score:.3f}" if known else "–",
-                shown,
-                f"{end.seconds:.0f}" if end else "–",
-                "chosen" if chosen and chosen.trial == one.trial.number else ended,
-            )
-        )
-    return rows
-
-
-def gain_of_search(tried: Sequence[Tried], chosen: Chosen) -> tuple[float, float]:
-    """Return by how much the chosen model scores higher than that of trial 1, and the standard error.
-
-    A cycle without a search would have published the model of trial 1. If that trial failed, the result is (0, infinity).
-    """
-    return difference(next(one for one in tried if one.trial.number == chosen.trial), tried[0])
