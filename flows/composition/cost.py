@@ -28,12 +28,22 @@ def estimate_cost(
     folds = folds_of_run(full, nodes, gpus) if cross_validated else 0
     found = estimate(full, parameters, nodes, gpus, folds).model_dump(mode="json") | {"folds": folds}
     if loop.cluster is not None:
-        from k8s.gangs.meter import at_most
-        from k8s.profiles.profile import load_profile
-
-        profile = load_profile(loop.cluster.profile, folder)
-        found["price"] = at_most(profile, loop.cluster.pool.capacity, loop.training.nodes, found["seconds"])
+        found["price"] = price_of_time(loop, folder, found["seconds"])
     return found
+
+
+def price_of_time(loop: Loop, folder: Path, seconds: float) -> float | None:
+    """Return the highest price of the line's nodes for `seconds`, in the price table's currency.
+
+    None without a cluster, or if the table does not contain its machines.
+    Raises ConfigError if the cluster's profile is missing or invalid.
+    """
+    if loop.cluster is None:
+        return None
+    from k8s.gangs.meter import at_most
+    from k8s.profiles.profile import load_profile
+
+    return at_most(load_profile(loop.cluster.profile, folder), loop.cluster.pool.capacity, loop.training.nodes, seconds)
 
 
 def estimate_plan_cost(plan: TrainingPlan, loop: Loop, folder: Path, artifacts: Artifacts, scratch: Path) -> Cost | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from contracts.loop import Loop
 from contracts.ports import Artifacts, Executor, Ledger, Progress
 from flows.composition.cluster import open_cluster
-from flows.composition.cost import estimate_plan_cost
+from flows.composition.cost import estimate_plan_cost, price_of_time
 from flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
 from flows.config.home import Home
 from flows.core.triggers import evaluation_level
@@ -100,6 +100,7 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
         progress=progress,
         holder=process_holder(),
         cost=lambda plan: estimate_plan_cost(plan, loop, folder, artifacts, home.scratch),
+        price=lambda seconds: price_of_time(loop, folder, seconds),
         versions=opened.versions,
     )
 

@@ -2,7 +2,8 @@
 
 The plan's own recipe is trained in full first, so that a search never has less than a cycle without one. The other recipes then run for a
 third of its steps, and the best third of them in full (successive halving: Jamieson and Talwalkar 2016, arXiv:1502.07943, with one cut).
-A trial begins only if the budget is likely to suffice for it. All trials are compared on the same development prompts.
+A trial begins only if the budget is likely to suffice for it. All trials are compared on the same development prompts, and a later one has
+to show a gain that chance alone rarely gives to the best of so many (`demanded`). `search_results.py` shows the outcome.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from contracts.jobs.training import TrainingPlan
@@ -21,10 +23,27 @@ SHORT = 100
 """Least number of steps of a first trial. If a third is fewer, the recipes are trained in full at once: too few steps show too little."""
 LEAST_PROMPTS = 20
 """Minimum number of development prompts for a search. With fewer, the best of several recipes is often the luckiest."""
-
-
+OWN = "the recipe of the plan"
+"""`Search.first` if trial 1 trains what a cycle without a search would train."""
+CHANCE = NormalDist().cdf(-1.0)
+"""Probability that trial 1 is replaced although all recipes are equally good, about 16 %. It is the one-sided error of a rule that demands
+a gain of one standard error from a single other recipe."""
 TIE = 1 + 1e-9
 """Factor on the error that a gain must exceed. If two models differ on a single prompt, gain and error are equal, up to rounding."""
+
+
+def demanded(compared: int) -> float:
+    """Return how many standard errors a gain must exceed if `compared` trials are compared: 1.00 for two, 1.86 for six.
+
+    It is the normal quantile of 1 - CHANCE / (compared - 1). By the inequality of Bonferroni, the probability that any of the other trials
+    replaces trial 1 by chance is then at most CHANCE, also for trials that depend on each other (Dunn 1961, "Multiple comparisons among
+    means", Journal of the American Statistical Association 56, doi:10.1080/01621459.1961.10482090). The normal distribution is an
+    approximation: scores are often 0 or 1, and there may be only `LEAST_PROMPTS` of them.
+    Raises ValueError if fewer than two trials are compared.
+    """
+    if compared < 2:
+        raise ValueError(f"{compared} trials cannot be compared; at least two are needed")
+    return NormalDist().inv_cdf(1.0 - CHANCE / (compared - 1))
 
 
 @dataclass(frozen=True)
@@ -74,15 +93,16 @@ def spent(tried: Sequence[Tried]) -> float:
 def choice(plan: TrainingPlan, tried: Sequence[Tried], why_now: str) -> Chosen | None:
     """Return the trial whose model becomes the candidate; None if none published a model. `why_now` says why the search ends.
 
-    An earlier trial is replaced by a later one only if that is better by more than one standard error of the paired difference.
+    An earlier trial is replaced by a later one only if the mean paired difference of their scores exceeds `demanded` standard errors. All
+    trials with scores count as compared, short and full ones.
     """
     able = [one for one in tried if one.succeeded]
     if not able or plan.search is None:
         return None
-    best = able[0]
+    best, compared = able[0], len(measured(able))
     for one in able[1:]:
         gain, error = difference(one, best)
-        if gain > error * TIE:
+        if compared > 1 and gain > demanded(compared) * error * TIE:
             best = one
     return Chosen(
         trial=best.trial.number,
@@ -92,17 +112,25 @@ def choice(plan: TrainingPlan, tried: Sequence[Tried], why_now: str) -> Chosen |
     )
 
 
+def measured(tried: Sequence[Tried]) -> list[Tried]:
+    """Return the trials whose model has a score."""
+    return [one for one in tried if one.succeeded and math.isfinite(one.score)]
+
+
 def _why(best: Tried, able: Sequence[Tried]) -> str:
     if math.isinf(best.score):
         return "no model was measured, so the earliest one counts"
-    if len(able) == 1:
-        return f"the only trained model, with a score of {best.score:.3f}"
+    others = [one for one in measured(able) if one is not best]
+    if not others:
+        return f"the only model with a score, {best.score:.3f}"
+    rule = f"{len(others) + 1} trials were compared, so a gain had to exceed {demanded(len(others) + 1):.2f} standard errors"
     if best is not able[0]:
         gain, error = difference(best, able[0])
-        return f"score {best.score:.3f}, {gain:+.3f} against trial {able[0].trial.number} (standard error {error:.3f})"
-    other = max(able[1:], key=lambda one: one.score)
+        return f"score {best.score:.3f}, {gain:+.3f} against trial {able[0].trial.number} (standard error {error:.3f}); {rule}"
+    other = max(others, key=lambda one: one.score)
     gain, error = difference(other, best)
-    return f"score {best.score:.3f}; the best other one, trial {other.trial.number}, differs by {gain:+.3f} (standard error {error:.3f})"
+    apart = f"differs by {gain:+.3f} (standard error {error:.3f})"
+    return f"score {best.score:.3f}; the best other one, trial {other.trial.number}, {apart}; {rule}"
 
 
 def difference(one: Tried, other: Tried) -> tuple[float, float]:
@@ -154,40 +182,3 @@ def _seconds(tried: Sequence[Tried], variant: int, most_steps: int | None) -> fl
     steps = most_steps or first.step
     rates = [one.end.seconds / one.end.step for one in (tried[0], *tried) if one.end and one.end.step and one.trial.variant in (0, variant)]
     return steps * max(rates)
-
-
-COLUMNS = ("trial", "recipe", "steps", "score", "against trial 1", "seconds", "result")
-"""Columns of `results`."""
-
-
-def results(plan: TrainingPlan, tried: Sequence[Tried], chosen: Chosen | None) -> list[tuple[str, ...]]:
-    """Return one row of texts per trial, in the order of COLUMNS. Raises ValueError if the plan has no search."""
-    if plan.search is None:
-        raise ValueError("the plan has no search")
-    rows: list[tuple[str, ...]] = []
-    for one in tried:
-        gain, error = difference(one, tried[0])
-        end, known = one.end, one.succeeded and not math.isinf(one.score)
-        shown = f"{gain:+.3f} ± {error:.3f}" if known and one is not tried[0] and math.isfinite(error) else "–"
-        limit = f" of at most {one.trial.most_steps}" if one.trial.most_steps else ""
-        ended = "running" if end is None else "trained" if end.succeeded else f"failed: {end.reason}"
-        rows.append(
-            (
-                str(one.trial.number),
-                plan.search.variants[one.trial.variant].name,
-                f"{end.step}{limit}" if end and end.step else "–",
-                f"{one.score:.3f}" if known else "–",
-                shown,
-                f"{end.seconds:.0f}" if end else "–",
-                "chosen" if chosen and chosen.trial == one.trial.number else ended,
-            )
-        )
-    return rows
-
-
-def gain_of_search(tried: Sequence[Tried], chosen: Chosen) -> tuple[float, float]:
-    """Return by how much the chosen model scores higher than that of trial 1, and the standard error.
-
-    A cycle without a search would have published the model of trial 1. If that trial failed, the result is (0, infinity).
-    """
-    return difference(next(one for one in tried if one.trial.number == chosen.trial), tried[0])

@@ -263,7 +263,7 @@ def _brief(text: str) -> str:
 
 def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Write the approval request and the cycle's row about it in one transaction."""
-    evidence = approval_evidence(cycle, kind)
+    evidence = approval_evidence(cycle, kind, context.price)
     data = {
         "cycle": cycle.id,
         "kind": kind,

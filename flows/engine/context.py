@@ -89,6 +89,8 @@ class LineContext:
     """Computes the model reference from a folder's files: (folder, digest of the files, digest of the parent model or None)."""
     cost: Callable[[TrainingPlan], Cost | None] | None = None
     """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
+    price: Callable[[float], float | None] | None = None
+    """Price of the line's machines for a number of seconds, in the price table's currency. None, also as its result: not known."""
     versions: Mapping[str, tuple[ExtensionVersion, ...]] = field(default_factory=dict)
     """Kind of extension (dialect, check, metrics, trainer) -> code versions, which are recorded with the decisions."""
     mirror_client: Callable[[Endpoint], ModelClient] | None = None

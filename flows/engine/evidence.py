@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from contracts.cycle import ApprovalKind, Step
 from contracts.ids import digest
 from flows.core.folds.cycle import CycleView
-from flows.core.search import COLUMNS, results
+from flows.core.highest_cost import highest_cost
+from flows.core.search_results import COLUMNS, picture, results, sentences
 
 
-def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
+def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[float], float | None] | None = None) -> dict[str, Any]:
     """Return the evidence for an approval request as JSON values.
 
-    `subject` in the result is the digest of the approved object: the plan, or the candidate with its evaluation report.
+    `subject` in the result is the digest of the approved object: the plan, or the candidate with its evaluation report. `price` is
+    `LineContext.price`.
     """
     common = {"kind": str(kind), "cycle": cycle.id, "line": cycle.line, "champion": cycle.champion.tag, "opened": cycle.opened["reason"]}
     if kind is ApprovalKind.TRAINING:
@@ -24,7 +27,7 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
             "choice": plan["choice"],
             "recipe": plan["plan"]["recipe"],
             "search": plan["plan"].get("search"),
-            "timeout": cycle.loop.training.timeout,
+            "highest": _highest(cycle, price),
             "snapshot": cycle.done[Step.FREEZE]["snapshot"]["counts"],
             "probe": cycle.done[Step.PROBE],
         }
@@ -40,8 +43,22 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind) -> dict[str, Any]:
     }
 
 
+def _highest(cycle: CycleView, price: Callable[[float], float | None] | None) -> dict[str, Any] | None:
+    """Return the highest cost of a training with a search; None without a search."""
+    if cycle.plan is None or cycle.plan.search is None:
+        return None
+    return highest_cost(cycle.loop, cycle.plan.search.budget, price).model_dump(mode="json")
+
+
 def _search(cycle: CycleView) -> dict[str, Any] | None:
-    """Return the trials of the search as a table, and the reason of its choice; None without a search."""
+    """Return the trials of the search as a table and as bars, the reason of its choice, its gain and its cost; None without a search."""
     if cycle.plan is None or cycle.chosen is None:
         return None
-    return {"columns": COLUMNS, "rows": results(cycle.plan, cycle.trials, cycle.chosen), "reason": cycle.chosen.reason}
+    return {
+        "columns": COLUMNS,
+        "rows": results(cycle.plan, cycle.trials, cycle.chosen),
+        "picture": picture(cycle.plan, cycle.trials, cycle.chosen),
+        "chosen": f"trial {cycle.chosen.trial} ({cycle.chosen.variant}):",
+        "reason": cycle.chosen.reason,
+        "told": sentences(cycle),
+    }

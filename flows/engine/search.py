@@ -14,7 +14,7 @@ from contracts.jobs.training import Attempt, Checkpoint, Method, Search, Trainin
 from contracts.loop import TrainingSettings
 from contracts.schema import parse
 from flows.core.folds.cycle import CycleView, Incarnation
-from flows.core.search import LEAST_PROMPTS
+from flows.core.search import LEAST_PROMPTS, OWN
 from flows.engine.choosing import Draft
 from flows.engine.context import LineContext
 from flows.engine.training_curves import read_event_logs
@@ -45,7 +45,7 @@ def with_search(
     variants = [variant for variant in made if variant is not None]
     if len(variants) < 2:
         return plan
-    first = "the recipe of the plan"
+    first = OWN
     if won is not None and any(variant.name == won for variant in variants):
         variants.sort(key=lambda variant: variant.name != won)
         first = "it won the last search of the line"

@@ -16,7 +16,10 @@ _LABEL, _WIDTH, _ROW = 130, 720, 30
 
 @dataclass(frozen=True)
 class ChartPair:
-    """One row of a dumbbell chart: two shares in [0, 1] and the interval [low, high] of their difference, from n prompts."""
+    """One row of a dumbbell chart: two scores and the interval [low, high] of their difference, from n prompts.
+
+    The scores are shares in [0, 1], or other finite numbers, for example log-probabilities.
+    """
 
     name: str
     before: float
@@ -26,14 +29,23 @@ class ChartPair:
     n: int
 
 
-def dumbbells(rows: Sequence[ChartPair], before: str, after: str) -> Markup:
+def dumbbells(rows: Sequence[ChartPair], before: str, after: str, by: str = "slice") -> Markup:
     """Return a dumbbell chart: per row a dot for the value before, a dot for the value after, and a line between them.
 
-    The line has the CSS class `gain` or `loss` if the interval excludes zero, else `even`. `before` and `after` label the chart.
+    The line has the CSS class `gain` or `loss` if the interval excludes zero, else `even`. `before` and `after` label the chart, and `by`
+    says what a row is. The axis is [0, 1] if all scores are in it, and the range of the scores otherwise.
+    Raises ValueError if a score is not finite, because it has no place on the axis.
     """
+    scores = [score for row in rows for score in (row.before, row.after)]
+    if not all(map(math.isfinite, scores)):
+        raise ValueError(f"a score of the chart {before} and {after} is not a finite number")
     height = _ROW * len(rows) + 46
-    x = _scale(0.0, 1.0, _LABEL, _WIDTH - 150)
-    parts = [_open(height, f"{before} and {after} by slice"), *_grid(x, [0, 0.25, 0.5, 0.75, 1.0], height - 26, "{:.0%}")]
+    shares = all(0 <= score <= 1 for score in scores)
+    low, high = (0.0, 1.0) if shares else (min(scores), max(scores))
+    low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+    x = _scale(low, high, _LABEL, _WIDTH - 150)
+    steps = [low + (high - low) * at / 4 for at in range(5)]
+    parts = [_open(height, f"{before} and {after} by {by}"), *_grid(x, steps, height - 26, "{:.0%}" if shares else "{:.3g}")]
     for at, row in enumerate(rows):
         y = 20 + _ROW * at
         kind = "gain" if row.low > 0 else "loss" if row.high < 0 else "even"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,8 @@ from flows.config.home import Home
 from flows.core.folds.cycle import CycleView, fold_cycle
 from flows.core.folds.line import LineView, fold_line
 from flows.core.folds.rollout import RolloutView, fold_rollout
-from flows.core.search import difference
+from flows.core.search import demanded, difference
+from flows.core.search import measured as with_score
 from flows.core.waiting import waiting_text
 from flows.engine.line import cycle_requests
 from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
@@ -145,19 +145,22 @@ FIGURES = {
 
 
 def _search(cycle: CycleView) -> Markup:
-    """Chart the score of each trial of the search beside that of the first one. Empty without two measured trials."""
+    """Chart the score of each trial of the search beside that of the first one. Empty without two measured trials.
+
+    The interval of a difference has as many standard errors as the choice demands, so its line is coloured by the same rule.
+    """
     if cycle.plan is None or cycle.plan.search is None:
         return Markup("")
-    measured = [one for one in cycle.trials if one.succeeded and math.isfinite(one.score)]
+    measured = with_score(cycle.trials)
     if len(measured) < 2:
         return Markup("")
-    first, rows = measured[0], []
+    first, rows, wide = measured[0], [], demanded(len(measured))
     for one in measured[1:]:
         gain, error = difference(one, first)
         name = f"{one.trial.number}: {cycle.plan.search.variants[one.trial.variant].name}"
         prompts = len(one.end.scores) if one.end else 0
-        rows.append(ChartPair(name, first.score, one.score, gain - error, gain + error, prompts))
-    return dumbbells(rows, f"trial {first.trial.number}", "each other trial")
+        rows.append(ChartPair(name, first.score, one.score, gain - wide * error, gain + wide * error, prompts))
+    return dumbbells(rows, f"trial {first.trial.number}", "each other trial", "trial")
 
 
 def _training(cycle: CycleView, artifacts: Artifacts) -> list[tuple[str, Markup]]:

@@ -17,7 +17,7 @@ from flows.core.folds.cycle import CycleView, fold_cycle, train_key
 from flows.core.folds.line import LineView
 from flows.core.folds.rollout import RolloutView
 from flows.core.requests import ApprovalView
-from flows.core.search import COLUMNS, gain_of_search, results, spent
+from flows.core.search_results import COLUMNS, order_text, picture, results, sentences
 from flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
@@ -40,6 +40,8 @@ class Section:
     table: Table | None = None
     folded: bool = False
     """Whether a page shows the table only on request."""
+    picture: tuple[str, ...] = ()
+    """Lines of text in a fixed-width font. A page has a chart instead."""
 
 
 def tell(
@@ -206,18 +208,12 @@ def _length(metrics: Mapping[str, float]) -> list[str]:
 def _search(cycle: CycleView) -> Section | None:
     if cycle.plan is None or cycle.plan.search is None:
         return None
-    search = cycle.plan.search
-    text = [
-        f"The plan permits {len(search.variants)} recipes; those after the first one may take {search.budget:g} s of job time. "
-        f"{spent(cycle.trials):.0f} s were used."
-    ]
-    if cycle.chosen is not None:
-        gain, error = gain_of_search(cycle.trials, cycle.chosen)
-        worth = f" The search gained {gain:+.3f} (standard error {error:.3f}) on the development prompts over trial 1, which a cycle "
-        worth = worth + "without a search would have published." if cycle.chosen.trial > 1 and error < 1 else ""
-        text.append(f"Trial {cycle.chosen.trial} ({cycle.chosen.variant}) was chosen: {cycle.chosen.reason}.{worth}")
-    rows = tuple(results(cycle.plan, cycle.trials, cycle.chosen))
-    return Section("Search over recipes", tuple(text), Table(COLUMNS, rows) if rows else None)
+    search, chosen = cycle.plan.search, cycle.chosen
+    budget = f"All others together may take {search.budget:,.0f} s of job time."
+    text = [f"The plan permits {len(search.variants)} recipes. {order_text(search)} {budget}"]
+    text += [f"Trial {chosen.trial} ({chosen.variant}) was chosen: {chosen.reason}."] if chosen else []
+    table = Table(COLUMNS, tuple(results(cycle.plan, cycle.trials, chosen))) if cycle.trials else None
+    return Section("Search over recipes", (*text, *sentences(cycle)), table, picture=picture(cycle.plan, cycle.trials, chosen))
 
 
 def _training(cycle: CycleView) -> Section | None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
@@ -56,9 +57,11 @@ DEVELOPMENT = 40
 """Number of development prompts of a line with a search."""
 
 
-def _scores(plan: Digest) -> list[float]:
-    """Return scores that differ by plan, so that searches choose different trials."""
-    return [float((int(plan[:8], 16) >> (prompt % 28)) & 1) for prompt in range(DEVELOPMENT)]
+def _scores(seed: int, plan: Digest) -> list[float]:
+    """Return scores that differ clearly by plan and seed, so that searches choose different trials."""
+    draw = random.Random(f"scores {seed} {plan}")
+    quality = draw.choice((0.2, 0.5, 0.8))
+    return [float(draw.random() < quality) for _ in range(DEVELOPMENT)]
 
 
 class Crash(BaseException):
@@ -176,7 +179,7 @@ class SimulatedLine:
         self.router.counts = self._sent
         self.executor = LeasedExecutor(world, self._outcome, restarts=scenario.restarts)
         self.executor.propose = self._asks
-        self.executor.scores = _scores if scenario.search else None
+        self.executor.scores = partial(_scores, scenario.seed) if scenario.search else None
         self.context = LineContext(
             loop=loop,
             folder=Path(),

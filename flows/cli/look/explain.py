@@ -44,6 +44,8 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
             show(f"  {sentence}")
         if chapter.table:
             table("", chapter.table.columns, chapter.table.rows)
+        for line in chapter.picture:
+            show(f"  {line}")
     if rows:
         shown = ledger_table([*entries, *rollout])
         table("Ledger", shown.columns, shown.rows)

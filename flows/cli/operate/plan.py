@@ -10,9 +10,12 @@ import click
 
 from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
 from flows.cli.terminal import show
+from flows.core.highest_cost import HighestCost, highest_cost
 from flows.core.search import LEAST_PROMPTS
+from flows.core.search_results import SPACE_COLUMNS, space
 
 if TYPE_CHECKING:
+    from contracts.jobs.training import Search
     from flows.engine.context import LineContext
     from flows.engine.preview import Preview
 
@@ -35,8 +38,9 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
         context = open_installation(progress).context(loop)
         found = preview(context, not no_probe)
     cost = _cost(found, context)
+    highest = highest_cost(context.loop, found.search.budget, context.price) if found.search else None
     if as_json:
-        print_json(_as_json(found, cost))
+        print_json(_as_json(found, cost, highest))
         return
     rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
     table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
@@ -56,17 +60,18 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
                 f"{cost['folds']}-fold cross-validation over {found.data.cross_validated_prompts} training prompts. "
                 f"These are {cost['folds']} runs more."
             )
-        _show_search(found, context)
+        _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:
             show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
 
 
-def _show_search(found: Preview, context: LineContext) -> None:
+def _show_search(found: Preview, context: LineContext, highest: HighestCost | None) -> None:
     """Say which recipes a search may try, and what it costs at most; or why the loop file's budget is not used."""
     budget = context.loop.training.search.budget
-    if found.search is not None:
-        names = "; ".join(variant.name for variant in found.search.variants[1:])
-        show(f"A search may then spend {budget:g} s of job time on {len(found.search.variants) - 1} more recipes: {names}.")
+    if found.search is not None and highest is not None:
+        show(f"A search may then spend {budget:,.0f} s of job time on {len(found.search.variants) - 1} more recipes.")
+        table("Recipes, in this order", SPACE_COLUMNS, space(found.search))
+        show(highest.text)
     elif budget:
         show(
             f"training.search.budget = {budget:g} s is not used: a search needs a run of a built-in trainer with steps = auto, another "
@@ -92,7 +97,7 @@ def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
     return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters, validated)
 
 
-def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:
+def _as_json(found: Preview, cost: dict[str, Any] | None, highest: HighestCost | None) -> dict[str, Any]:
     return {
         "method": found.method,
         "reason": found.choice.reason,
@@ -102,7 +107,11 @@ def _as_json(found: Preview, cost: dict[str, Any] | None) -> dict[str, Any]:
         "facts": found.data.facts.model_dump(mode="json"),
         "recipe": found.recipe,
         "estimate": cost,
-        "search": found.search.model_dump(mode="json", include={"budget": True, "variants": {"__all__": {"name"}}})
-        if found.search
-        else None,
+        "search": _searched(found.search, highest) if found.search and highest else None,
     }
+
+
+def _searched(search: Search, highest: HighestCost) -> dict[str, Any]:
+    """Return the budget and the names of the recipes of a search, and its highest cost."""
+    cost = {**highest.model_dump(mode="json"), "seconds": highest.seconds, "gpu_hours": highest.gpu_hours}
+    return {**search.model_dump(mode="json", include={"budget": True, "variants": {"__all__": {"name"}}}), "highest": cost}

@@ -12,6 +12,9 @@ from typing import Any
 
 from contracts.cycle import ApprovalKind
 from contracts.evaluation import EvalReport
+from contracts.jobs.training import Search
+from flows.core.highest_cost import HighestCost
+from flows.core.search_results import SPACE_COLUMNS, order_text, space
 from flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
@@ -95,33 +98,30 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def _space(evidence: Mapping[str, Any]) -> list[str]:
-    """Return the recipes that the cycle may try, and what that costs at most. Requests of earlier releases have no search."""
-    search = evidence.get("search")
-    if not search:
+    """Return the recipes that the cycle may try, and what that costs at most. Requests of earlier releases lack the cost."""
+    if not evidence.get("search"):
         return []
-    names = [one["name"] for one in search["variants"]]
+    search, highest = Search.model_validate(evidence["search"]), evidence.get("highest")
     return [
-        f"**Search over {len(names)} recipes**: the first one trains for at most {evidence['timeout']:g} s per attempt, "
-        f"all others together for at most {search['budget']:g} s of job time. "
-        "The model that scores best on the development prompts is evaluated.",
-        f"In this order: {'; '.join(map(_cell, names))}.",
+        f"**Search over {len(search.variants)} recipes**, in this order. {_cell(order_text(search))} All others together take at most "
+        f"{search.budget:,.0f} s of job time; those that are not tried by then are left out. The development prompts decide which model is "
+        "evaluated: that of the first recipe, unless another one is clearly better.",
+        table(SPACE_COLUMNS, space(search)),
+        *([f"**{HighestCost.model_validate(highest).text}**"] if highest else []),
     ]
 
 
 def _searched(search: Mapping[str, Any] | None) -> list[str]:
-    """Return the results of the search, if there was one."""
+    """Return the results of the search, if there was one. Requests of earlier releases have other columns, no bars and no sentences."""
     if not search:
         return []
-    rows = [dict(zip(search["columns"], row, strict=True)) for row in search["rows"]]
-    told = [
-        (
-            f"{row['recipe']}{' (chosen)' if row['result'] == 'chosen' else ''}",
-            f"score {row['score']}, against trial 1 {row['against trial 1']}, {row['steps']} steps, {row['seconds']} s"
-            + (f"; {row['result']}" if row["result"].startswith("failed") else ""),
-        )
-        for row in rows
+    chosen = " ".join(filter(None, (search.get("chosen"), search["reason"])))
+    return [
+        f"**Search over recipes** on the development prompts. Chosen: {_cell(chosen)}.",
+        *search.get("told", ()),
+        table(search["columns"], search["rows"]),
+        *([_fixed(search["picture"])] if search.get("picture") else []),
     ]
-    return [f"**Search over recipes** on the development prompts. Chosen: {_cell(search['reason'])}.", _points(told)]
 
 
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
@@ -180,6 +180,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a Markdown table. Characters with a meaning in Markdown or HTML are escaped in every cell."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _fixed(lines: Sequence[str]) -> str:
+    """Return lines of text in a Markdown block with a fixed-width font. No line can end the block."""
+    return "\n".join(["```text", *(" ".join(line.splitlines()).replace("`", "'") for line in lines), "```"])
 
 
 def _cell(value: object) -> str:

@@ -207,6 +207,16 @@ def test_diff_names_versions_in_several_ways(reads: Home) -> None:
     assert "there is no version 'v-nothing'" in refused("diff", "sim/0", "v-nothing")
 
 
+def test_explain_shows_the_search_as_a_table_and_as_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1, search=True))
+    sim.live()
+    monkeypatch.setenv("RATCHET_HOME", str(home_of(sim, tmp_path).root))
+    shown = run("explain", "sim/1").stdout.partition("Search over recipes")[2].partition("\nTraining")[0]
+    assert re.search(r"2: DPO, rate × 3 +0\.475 +\+0\.300 ± 0\.\d+ +chosen; 3 steps, \d+ s", shown)
+    assert re.search(r"  2: DPO, rate × 3 +#{20} +0\.475  chosen\n", shown)
+    assert "optimistic estimate" in shown
+
+
 def test_status_explain_and_report_do_not_show_an_answered_request_as_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     cycle = open_cycle(sim.context, "a test")

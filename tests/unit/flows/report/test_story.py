@@ -86,12 +86,18 @@ def test_report_of_a_search_has_its_table_and_its_picture() -> None:
     story = words(sim)
     chosen = sim.view().chosen
     assert "Search over recipes" in story
-    assert f"Trial {chosen.trial} ({chosen.variant}) was chosen: score 0." in story
+    assert (chosen.trial, chosen.variant) == (2, "DPO, rate × 3")
+    assert "Trial 2 (DPO, rate × 3) was chosen: score 0.475, +0.300 against trial 1" in story
+    assert "3 trials were compared, so a gain had to exceed 1.41 standard errors" in story
+    assert "Gain over a cycle without a search: +0.300 with a standard error of 0.089." in story
+    assert "so it is an optimistic estimate; the gate compares the candidate on other prompts." in story
     for name in ("DPO", "DPO, rate × 3", "DPO, rate × 0.33"):
         assert name in story
     page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "2: DPO, rate × 3: 0." in page, "the tooltip of a trial"
-    assert "Search over recipes: score of trial 1" not in render_report(lived().ledger, sim.world.artifacts, "sim", NOW)
+    assert 'class="bar gain"' in page.partition("Search over recipes: score of the first trial")[2].partition("</figure>")[0]
+    assert "so gains are optimistic" in page
+    assert "Search over recipes: score of the first trial" not in render_report(lived().ledger, sim.world.artifacts, "sim", NOW)
 
 
 def test_report_of_an_adjusted_attempt_names_cause_and_start_step() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +16,7 @@ from flows.core.decide import Wait
 from flows.engine.advance import drive
 from flows.engine.evidence import approval_evidence
 from flows.engine.line import open_cycle
-from flows.prefect.cycle.approval_form import evidence_page, table
+from flows.prefect.cycle.approval_form import _fixed, evidence_page, table
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -79,23 +82,52 @@ LOOKS = {"planned": 2, "prompts": 200, "clusters": 200, "compared": [100], "stop
 
 def test_training_form_shows_the_recipes_of_a_search_and_what_they_cost_at_most() -> None:
     page = evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING, search=True), EXPIRES)
+    assert "**Search over 3 recipes**, in this order. The first one is the recipe of the plan." in page
+    assert "All others together take at most 1,000,000 s of job time" in page
+    assert "| DPO, rate × 3 | – × 3 | – |" in page
     assert (
-        "**Search over 3 recipes**: the first one trains for at most 86400 s per attempt, all others together for at most 1e+06 s" in page
+        "**Highest cost: 325.78 hours of job time (2 attempts of at most 86,400 s for the first recipe and 1,000,000 s for all other "
+        "recipes), no GPU, nodes: 1.**" in page
     )
-    assert "In this order: DPO; DPO, rate × 3; DPO, rate × 0.33." in page
     assert "Search" not in evidence_page("approval/sim/0001/training", _waiting(ApprovalKind.TRAINING), EXPIRES)
+
+
+def test_training_form_shows_the_price_that_the_service_knows() -> None:
+    sim = SimulatedLine(Scenario(seed=1, search=True))
+    sim.context = replace(sim.context, price=lambda seconds: seconds / 1000)
+    assert isinstance(drive(open_cycle(sim.context, "500 new traces"), sim.context, timeout=30), Wait)
+    asked = next(row for row in sim.ledger.read(sim.cycle_stream()) if row.kind == "asked")
+    page = evidence_page(asked.stream, json.loads(sim.world.artifacts.get(asked.data["evidence"])), EXPIRES)
+    assert "no GPU, nodes: 1, 1172.80 by the price table.**" in page
 
 
 def test_rollout_form_shows_the_results_of_the_search() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT, search=True), EXPIRES)
-    found = page.partition("**Search over recipes**")[2].split("\n\n")[1].splitlines()
-    assert [line.partition("**:")[0].removeprefix("- **").removesuffix(" (chosen)") for line in found] == [
-        "DPO",
-        "DPO, rate × 3",
-        "DPO, rate × 0.33",
-    ]
-    assert sum("(chosen)" in line for line in found) == 1
-    assert all("score 0." in line and "3 steps" in line for line in found)
+    chosen, gain, cost, rows, bars = page.partition("**Search over recipes**")[2].split("\n\n")[:5]
+    assert "Chosen: trial 2 (DPO, rate × 3): score 0.475, +0.300 against trial 1" in chosen
+    assert gain.startswith("Gain over a cycle without a search: +0.300 with a standard error of 0.089.")
+    assert "measured on the development prompts that chose the trial, so it is an optimistic estimate" in gain
+    assert re.fullmatch(r"Trial 1 took \d+ s; the trials after it took \d+ s of the budget of 1,000,000 s\.", cost)
+    table_rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows.splitlines()]
+    assert table_rows[0] == ["trial", "score", "against trial 1", "result"]
+    assert [row[0] for row in table_rows[2:]] == ["1: DPO", "2: DPO, rate × 3", "3: DPO, rate × 0.33"]
+    assert [row[3].partition(";")[0] for row in table_rows[2:]] == ["trained", "chosen", "trained"]
+    assert bars.splitlines()[0] == "```text"
+    assert bars.splitlines()[2].split("  ")[-1] == "chosen"
+    assert bars.splitlines()[-1] == "```"
+
+
+def test_rollout_form_shows_the_search_of_a_request_of_an_earlier_release() -> None:
+    evidence = _waiting(ApprovalKind.ROLLOUT, search=True)
+    columns = ("trial", "recipe", "steps", "score", "against trial 1", "seconds", "result")
+    evidence["search"] = {"columns": columns, "rows": [("1", "DPO", "3", "0.5", "–", "9", "chosen")], "reason": "the only trained model"}
+    page = evidence_page("r", evidence, EXPIRES)
+    assert "Chosen: the only trained model." in page
+    assert "| 1 | DPO | 3 | 0.5 | – | 9 | chosen |" in page
+
+
+def test_no_line_of_a_picture_ends_its_block() -> None:
+    assert _fixed(["1: a ```", "```", "b\n```"]).count("```") == 2
 
 
 @given(st.text(max_size=40))
