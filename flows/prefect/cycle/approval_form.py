@@ -158,16 +158,21 @@ def _comparison(comparison: Mapping[str, Any]) -> list[str]:
 
 
 def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rules of the rollout. Requests of earlier releases have no margin of slow answers and no mirrored prompts."""
+    slow = f", more slow answers (margin {plan['slow_margin']:.0%})" if "slow_margin" in plan else ""
+    mirrored = f"up to {plan['mirror']} prompts of users are asked again at both versions" if plan.get("mirror") else "none"
     return [
         ["weights", " → ".join(f"{weight:g} %" for weight in plan["steps"])],
         ["champion's share at the end", f"{plan['holdback']:g} %"],
         ["each step takes", f"at least {plan['min_requests']} requests and {plan['min_seconds']:g} s; at most "
          f"{plan['max_seconds']:g} s"],
-        ["roll back if", f"ratings are lower and a loss of more than {plan['margin']:g} cannot be ruled out, errors or refused requests "
-         f"rise by more than {plan['error_margin']:.0%}, median and p95 latency both exceed {plan['latency_ratio']:g} × the champion's, "
-         f"or requests of a version leave no trace for {plan['dark']:g} s"],
+        ["advance if", "the largest step below 100 % excludes a loss of each margin, with ratings of enough people"],
+        ["roll back if", f"a test shows lower ratings (margin {plan['margin']:g}), more errors or refused requests (margin "
+         f"{plan['error_margin']:.0%}){slow}; median and p95 latency both exceed {plan['latency_ratio']:g} × the champion's; requests of a "
+         f"version leave no trace for {plan['dark']:g} s; or a step takes longer than its limit"],
+        ["mirrored prompts", mirrored],
         ["probability of a false rollback", f"{plan['alpha']:.0%}"],
-        ["probability of promoting a worse candidate", f"{plan['beta']:.0%}"],
+        ["probability of promoting a candidate that is worse by a margin", f"{plan['beta']:.0%}"],
     ]  # fmt: skip
 
 
