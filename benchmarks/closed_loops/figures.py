@@ -112,11 +112,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def traps(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a Markdown table with one row per trap: how loops with it ended beside those without, and what stopped their candidates."""
+    """Return a Markdown table with one row per trap: how loops with it ended beside those without, and what stopped their candidates.
+
+    A part of the product counts as having stopped something if the candidate was estimated to be lower than the champion, or if the part
+    left evidence out. A held candidate that was no worse says nothing about a trap.
+    """
     plain = {
         (row["task"], row["seed"]): row["final"] for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0)
     }
-    head = ["trap", "loops", "final accuracy", "without the trap", "worse candidates", "promoted worse", "stopped by"]
+    head = ["trap", "loops", "final accuracy", "without the trap", "lost", "shown worse (99 %)", "of these promoted", "stopped by"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for trap in sorted({row["trap"] for row in rows} - {"none"}):
         found = [row for row in rows if row["trap"] == trap]
@@ -128,16 +132,19 @@ def traps(rows: Sequence[dict[str, Any]]) -> str:
                 reasons[reason] += 1
         known = [plain[row["task"], row["seed"]] for row in found if (row["task"], row["seed"]) in plain]
         counted = [f"{reason} {n}×" for reason, n in sorted(reasons.items(), key=lambda one: (-one[1], one[0]))]
-        cells = [trap, str(len(found)), f"{fmean(row['final'] for row in found):.3f}", f"{fmean(known):.3f}" if known else "–"]
+        final = fmean(row["final"] for row in found)
+        without = [f"{fmean(known):.3f}", f"{fmean(known) - final:+.3f}"] if known else ["–", "–"]
+        cells = [trap, str(len(found)), f"{final:.3f}", *without]
         promoted = sum(cycle["state"] == "promoted" for cycle in worse)
         lines.append("| " + " | ".join([*cells, str(len(worse)), str(promoted), "; ".join(counted) or "–"]) + " |")
     return "\n".join(lines)
 
 
 def _reasons(cycle: dict[str, Any]) -> list[str]:
-    """What limited a trap in a cycle: what stopped the candidate, and evidence that was left out."""
+    """What limited a trap in a cycle: what stopped a candidate that was lower than the champion, and evidence that was left out."""
     out = cycle.get("left_out", {})
-    reasons = [cycle["stopped_by"]] if cycle.get("stopped_by") else []
+    lower = "difference" in cycle and cycle["difference"][1] < 0
+    reasons = [cycle["stopped_by"]] if lower and cycle.get("stopped_by") else []
     reasons += [f"left out: {name.removeprefix('feedback:')}" for name in sorted(out) if name.startswith("feedback:") or name[:4] == "out:"]
     return reasons + ["judge refused" for name, text in out.items() if name.startswith("judge") and str(text).startswith("refused")]
 
@@ -164,14 +171,21 @@ def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
         oracle: [one for row in rows if row["task"] in FRESH and row["trap"] == "none" and (one := share(row, oracle)) is not None]
         for oracle in ("evidence", "truth")
     }
+    gaps = [
+        row["oracles"]["truth"]["accuracy"] - row["oracles"]["evidence"]["accuracy"]
+        for row in rows
+        if row["task"] in FRESH and row["trap"] == "none" and {"truth", "evidence"} <= row["oracles"].keys()
+    ]
+    lacking = f"; the evidence lacks {fmean(gaps):.3f} of accuracy against the truth, at most {max(gaps):.3f}" if gaps else ""
+    codes = len({row["code"] for row in rows})
     told_shares = "; ".join(
         f"{oracle} {fmean(found):.0%} of {len(found)} loops (least {min(found):.0%})" for oracle, found in shares.items() if found
     )
     return "\n".join(
         [
             f"{len(rows)} loops, {sum(len(row['cycles']) for row in rows)} cycles, {len(trained)} candidates, {len(promoted)} promotions; "
-            f"{sum(row['cpu_seconds'] for row in rows) / 3600:.1f} CPU hours",
-            f"share of the gain on the tasks that nothing was tuned on: {told_shares or 'no oracles'}",
+            f"{sum(row['cpu_seconds'] for row in rows) / 3600:.1f} CPU hours; {codes} states of the code",
+            f"share of the gain on the tasks that nothing was tuned on: {told_shares or 'no oracles'}{lacking}",
             f"promotions shown (99 %) to lose more than 2 points: {len(lost)}; shown to lose more than 10 in a slice: {len(shown)}; "
             f"with a slice estimated more than 10 points lower: {len(in_slice)}; "
             f"with a slice 2 to 10 points lower: {len(small)}",

@@ -93,6 +93,8 @@ class TrainingPlan(Frozen):
     """See `TrainingSet.development`. A job reads it if its recipe has `steps = "auto"`."""
     answer_tokens: int | None = None
     """Maximum tokens of an answer to a development prompt, as in the gate."""
+    answer_temperature: float | None = None
+    """Sampling temperature of an answer to a development prompt, as in the gate. None: the most probable token at each place."""
     search: Search | None = None
     """The search that the plan permits. None: its recipe is the only one."""
     cross_validation: Digest | None = None
@@ -100,9 +102,9 @@ class TrainingPlan(Frozen):
 
     @property
     def id(self) -> Digest:
-        """Return the id of the plan, the digest of its content. Plans without a development split, a search or a cross-validation keep the
-        ids that earlier releases gave them."""
-        added = {name for name in ("development", "search", "cross_validation") if getattr(self, name) is None}
+        """Return the id of the plan, the digest of its content. Plans without a development split, a temperature, a search or a
+        cross-validation keep the ids that earlier releases gave them."""
+        added = {name for name in ("development", "answer_temperature", "search", "cross_validation") if getattr(self, name) is None}
         if self.development is None and self.cross_validation is None:
             added.add("answer_tokens")
         return digest(self.model_dump(mode="json", exclude=added))

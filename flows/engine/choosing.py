@@ -31,6 +31,7 @@ Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 
 def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: int, dataset: TrainingSet) -> Draft:
     """Return a function that builds plans for training `start` on `dataset`. Its plans differ only in method and recipe."""
+    measured = bool(dataset.development or dataset.cross_validation)
 
     def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
         return TrainingPlan(
@@ -48,7 +49,8 @@ def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: 
             scorer_options={reward.name: reward.options for reward in loop.rewards},
             code=context.code,
             development=dataset.development,
-            answer_tokens=loop.gate.max_tokens if dataset.development or dataset.cross_validation else None,
+            answer_tokens=loop.gate.max_tokens if measured else None,
+            answer_temperature=(loop.gate.temperature or None) if measured else None,
             cross_validation=dataset.cross_validation,
         )
 

@@ -1,6 +1,6 @@
 """Scores of the model on prompts that it is not trained on, for `steps = "auto"`: development prompts, or those of a fold.
 
-With a verifiable scorer, the model answers the prompts greedily and its answers are scored, as in the gate. Otherwise, and in a run of
+With a verifiable scorer, the model answers the prompts with the gate's temperature, and its answers are scored. Otherwise, and in a run of
 several processes, the score is the log-probability per token of the known right answers.
 """
 
@@ -18,6 +18,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from contracts.conversation import stored_answer
 from contracts.data.records import Tier
 from contracts.errors import Permanent
+from contracts.ids import digest
 from runtime.chat_template import read_answer
 from runtime.jobs.job_protocol import RunFile
 from trainers.cross_validation import LEAST as LEAST_FOLDED
@@ -47,6 +48,7 @@ class Development:
         self._scorers = _verifiable(job)
         self._tokenizer = tokenizer
         self._tokens = job.plan.answer_tokens or 256
+        self._temperature, self._seed = job.plan.answer_temperature, job.plan.seed
         self._max_length = max_length
         found = _rows(job, file)
         tools = shows_tools(tokenizer)
@@ -109,14 +111,19 @@ class Development:
         context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
         ids = torch.tensor([[pad] * (width - len(one)) + one for one in prompts], device=model.device)
         mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts], device=model.device)
-        written = model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            do_sample=False,
-            max_new_tokens=max(1, min(self._tokens, context - width)),
-            pad_token_id=pad,
-            use_cache=True,
+        sampled = (
+            {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0} if self._temperature else {"do_sample": False}
         )
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):  # the training draws as it would without
+            torch.manual_seed(int(digest([self._seed, prompts])[:12], 16))  # the same draws at each measurement, also after a resume
+            written = model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                **sampled,
+                max_new_tokens=max(1, min(self._tokens, context - width)),
+                pad_token_id=pad,
+                use_cache=True,
+            )
         return [self._tokenizer.decode(row[width:], skip_special_tokens=True) for row in written.tolist()]
 
     def _forced(self, trainer: Any) -> list[tuple[float | None, float | None]]:

@@ -125,8 +125,11 @@ def test_a_preempted_run_measures_and_publishes_the_same(workshop: Workshop, met
     assert measured(workshop.executor.events(spec.name)) == measured(workshop.executor.events(whole.name))
 
 
-def test_grpo_measures_its_model_and_publishes_the_same_after_a_preemption(workshop: Workshop) -> None:
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_grpo_measures_its_model_and_publishes_the_same_after_a_preemption(workshop: Workshop, temperature: float | None) -> None:
+    """Sampled answers to the development prompts are the same after a resume, and do not change the draws of the training."""
     plan = planned(workshop, Method.GRPO, most_steps=60, beta=0.0, learning_rate=1e-2, always="yes")
+    plan = plan.model_copy(update={"answer_temperature": temperature})
     whole = workshop.spec(plan)
     checkpoint = finish(workshop, whole)
     scores = measured(workshop.executor.events(whole.name))
