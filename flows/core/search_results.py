@@ -15,9 +15,11 @@ from flows.core.search import OWN, Tried, difference, measured, spent
 
 SPACE_COLUMNS = ("recipe", "learning rate", "steps, at most")
 """Columns of `space`."""
-COLUMNS = ("trial", "score", "against trial 1", "result")
-"""Columns of `results`. There are few, because the approval form is narrow."""
-BAR = 20
+COLUMNS = ("trial", "steps", "score", "against trial 1", "seconds", "result")
+"""Columns of `results`."""
+FORM_COLUMNS = 4
+"""Number of leading columns that fit into the approval form."""
+BAR = 16
 """Length of the longest bar of `picture`, in characters."""
 OPTIMISTIC = (
     "It was measured on the development prompts that chose the trial, so it is an optimistic estimate; the gate compares the candidate on "
@@ -46,7 +48,7 @@ def results(plan: TrainingPlan, tried: Sequence[Tried], chosen: Chosen | None) -
     """Return one row of texts per trial, with the columns of COLUMNS. Raises ValueError if the plan has no search."""
     rows: list[tuple[str, ...]] = []
     for one in tried:
-        rows.append((_name(plan, one), *_score(one, tried[0]), _result(one, chosen)))
+        rows.append((_name(plan, one), _steps(one), *_score(one, tried[0]), *_result(one, chosen)))
     return rows
 
 
@@ -65,15 +67,20 @@ def _score(one: Tried, first: Tried) -> tuple[str, str]:
     return f"{one.score:.3f}", f"{gain:+.3f} ± {error:.3f}" if compared else "–"
 
 
-def _result(one: Tried, chosen: Chosen | None) -> str:
+def _steps(one: Tried) -> str:
+    """Return the number of steps, and for a short trial its limit."""
+    if one.end is None or not one.end.succeeded:
+        return "–"
+    return f"{one.end.step}" + (f" of {one.trial.most_steps}" if one.trial.most_steps else "")
+
+
+def _result(one: Tried, chosen: Chosen | None) -> tuple[str, str]:
+    """Return the job time of a trial in seconds, and how it ended."""
     end = one.end
     if end is None:
-        return "running"
-    if not end.succeeded:
-        return f"failed after {end.seconds:.0f} s: {end.reason}"
-    limit = f" of at most {one.trial.most_steps}" if one.trial.most_steps else ""
+        return "–", "running"
     word = "chosen" if chosen and chosen.trial == one.trial.number else "trained"
-    return f"{word}; {end.step}{limit} steps, {end.seconds:.0f} s"
+    return f"{end.seconds:.0f}", word if end.succeeded else f"failed: {end.reason}"
 
 
 def picture(plan: TrainingPlan, tried: Sequence[Tried], chosen: Chosen | None) -> tuple[str, ...]:

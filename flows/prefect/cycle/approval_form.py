@@ -14,7 +14,7 @@ from contracts.cycle import ApprovalKind
 from contracts.evaluation import EvalReport
 from contracts.jobs.training import Search
 from flows.core.highest_cost import HighestCost
-from flows.core.search_results import SPACE_COLUMNS, order_text, space
+from flows.core.search_results import COLUMNS, FORM_COLUMNS, SPACE_COLUMNS, order_text, space
 from flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
@@ -81,19 +81,19 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
     facts = [[name.replace("_", " "), _figure(value)] for name, value in choice["facts"].items() if value not in (None, {}, [])]
     probe = evidence["probe"]
     sections = ["**Rules of the choice**", _points(rules)] if rules else []
-    sections += ["**Measured facts**", table(["fact", "value"], facts)]
+    sections += ["**Measured facts**", fitting(["fact", "value"], facts)]
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
-        sections += ["**Probe of the champion**", table(["metric", "value"], rows)]
+        sections += ["**Probe of the champion**", fitting(["metric", "value"], rows)]
     sections += _space(evidence)
     recipe = [[name, _figure(value)] for name, value in sorted(evidence["recipe"].items())]
     counts = [[name, _figure(value)] for name, value in evidence["snapshot"].items()]
     return [
         *sections,
         "**Snapshot**",
-        table(["traces", "count"], counts),
+        fitting(["traces", "count"], counts),
         "**Recipe**",
-        table(["setting", "value"], recipe),
+        fitting(["setting", "value"], recipe),
     ]
 
 
@@ -106,7 +106,7 @@ def _space(evidence: Mapping[str, Any]) -> list[str]:
         f"**Search over {len(search.variants)} recipes**, in this order. {_cell(order_text(search))} All others together take at most "
         f"{search.budget:,.0f} s of job time; those that are not tried by then are left out. The development prompts decide which model is "
         "evaluated: that of the first recipe, unless another one is clearly better.",
-        table(SPACE_COLUMNS, space(search)),
+        fitting(SPACE_COLUMNS, space(search)),
         *([f"**{HighestCost.model_validate(highest).text}**"] if highest else []),
     ]
 
@@ -116,11 +116,14 @@ def _searched(search: Mapping[str, Any] | None) -> list[str]:
     if not search:
         return []
     chosen = " ".join(filter(None, (search.get("chosen"), search["reason"])))
+    shown = FORM_COLUMNS if tuple(search["columns"]) == COLUMNS else None
+    failed = [(row[0], row[-1]) for row in search["rows"] if row[-1].startswith("failed")]
     return [
         f"**Search over recipes** on the development prompts. Chosen: {_cell(chosen)}.",
         *search.get("told", ()),
-        table(search["columns"], search["rows"]),
-        *([_fixed(search["picture"])] if search.get("picture") else []),
+        fitting(search["columns"][:shown], [row[:shown] for row in search["rows"]]),
+        *([_points(failed)] if failed else []),
+        *([_fixed(search["picture"][:-1]), search["picture"][-1]] if search.get("picture") else []),
     ]
 
 
@@ -132,6 +135,7 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     errors = {comparison["name"]: (1 - comparison["difference"]["level"]) / 2 for comparison in report["comparisons"]}
     others = next((error for name, error in errors.items() if name != "overall"), 0.0)
     errors_shown = f"error per side: overall {errors.get('overall', 0.0):.2g}, others {others:.2g}"
+    rewards = _cell("; ".join(f"{_short(one['name'])} {one['champion']:.3f} → {one['candidate']:.3f}" for one in report["comparisons"]))
     return [
         f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
         _points(checks),
@@ -139,22 +143,23 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         f"prompts were answered by both; prompts with failed requests: {failures}.",
         *sampling(report.get("samples", 1), report.get("temperature", 0.0)),
         *(stopping(EvalReport.model_validate(report)) if report.get("looks") else ()),
-        table(["comparison", "prompts", "champion → candidate", f"difference ({errors_shown})"], rows),
+        fitting(["comparison", "prompts", "difference"], rows),
+        f"The intervals have this {errors_shown}. Mean rewards, champion → candidate: {rewards}.",
         *_searched(evidence.get("search")),
         "**Rollout plan**",
-        table(["setting", "value"], _plan(plan)),
+        fitting(["setting", "value"], _plan(plan)),
     ]
 
 
 def _comparison(comparison: Mapping[str, Any]) -> list[str]:
-    """Return one row of four columns. The form is narrow, and more columns would cut off the interval."""
+    """Return one row: the name, the number of prompts, and the difference with its interval."""
     difference = comparison["difference"]
-    return [
-        comparison["name"].removeprefix("slice:"),
-        str(comparison["n"]),
-        f"{comparison['champion']:.3f} → {comparison['candidate']:.3f}",
-        f"{difference['estimate']:+.3f} ({difference['low']:+.3f} to {difference['high']:+.3f})",
-    ]
+    interval = f"{difference['estimate']:+.3f} ({difference['low']:+.3f} to {difference['high']:+.3f})"
+    return [_short(comparison["name"]), str(comparison["n"]), interval]
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("slice:")
 
 
 def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
@@ -179,6 +184,21 @@ def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
 def _points(pairs: Sequence[tuple[str, str]]) -> str:
     """Return a Markdown list. Its lines wrap in the narrow form, where the cells of a table would be cut off."""
     return "\n".join(f"- **{_cell(head)}**: {_cell(text)}" for head, text in pairs)
+
+
+_WIDTH, _PADDING = 62, 4
+"""Characters that fit into a row of the form beside each other, and those that the padding of a cell takes. Cells do not wrap."""
+
+
+def fitting(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table, or a list if the table would be wider than the form, which would cut off its last columns."""
+    widths = [max(len(str(cell)) for cell in column) + _PADDING for column in zip(columns, *rows, strict=True)]
+    if sum(widths) <= _WIDTH:
+        return table(columns, rows)
+    if len(columns) == 2:
+        return _points([(str(name), str(value)) for name, value in rows])
+    names = columns[1:]
+    return _points([(str(row[0]), "; ".join(f"{name} {value}" for name, value in zip(names, row[1:], strict=True))) for row in rows])
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -14,7 +14,7 @@ from contracts.jobs.search import Chosen, Trial, TrialEnd
 from contracts.jobs.training import Method, Search, TrainingPlan, Usage, Variant
 from flows.core.folds.cycle import Incarnation
 from flows.core.search import OWN, Tried
-from flows.core.search_results import BAR, COLUMNS, gain_text, order_text, picture, results, sentences, space
+from flows.core.search_results import BAR, COLUMNS, FORM_COLUMNS, gain_text, order_text, picture, results, sentences, space
 from tests.builders import make_plan
 from tests.unit.flows.cycles import training
 
@@ -57,32 +57,32 @@ def test_space_shows_rates_and_steps() -> None:
 
 def test_table_has_a_row_per_trial_with_its_score_its_difference_and_its_end() -> None:
     assert results(plan(), [FIRST, BETTER, FAILED], chosen(2)) == [
-        ("1: SFT", "0.500", "–", "trained; 100 steps, 30 s"),
-        ("2: DPO, rate × 3", "0.750", "+0.250 ± 0.069", "chosen; 100 steps, 30 s"),
-        ("3: SFT, rate × 0.33", "–", "–", "failed after 12 s: not finite"),
+        ("1: SFT", "100", "0.500", "–", "30", "trained"),
+        ("2: DPO, rate × 3", "100", "0.750", "+0.250 ± 0.069", "30", "chosen"),
+        ("3: SFT, rate × 0.33", "–", "–", "–", "12", "failed: not finite"),
     ]
-    assert results(plan(), [FIRST, BETTER, RUNNING], None)[2] == ("3: SFT, rate × 0.33", "–", "–", "running")
+    assert results(plan(), [FIRST, BETTER, RUNNING], None)[2] == ("3: SFT, rate × 0.33", "–", "–", "–", "–", "running")
     short = replace(RUNNING, end=FIRST.end)
-    assert results(plan(), [FIRST, short], None)[1][3] == "trained; 100 of at most 100 steps, 30 s"
-    assert len(COLUMNS) == 4, "the approval form is narrow"
+    assert results(plan(), [FIRST, short], None)[1][1] == "100 of 100"
+    assert COLUMNS[:FORM_COLUMNS] == ("trial", "steps", "score", "against trial 1"), "the approval form is narrow"
     with pytest.raises(ValueError, match="the plan has no search"):
         results(make_plan(Method.SFT, {}), [FIRST], None)
 
 
 def test_picture_has_a_bar_per_trial_on_the_scale_of_the_scores() -> None:
     assert picture(plan(), [FIRST, BETTER, FAILED], chosen(2)) == (
-        "1: SFT               #                      0.500",
-        "2: DPO, rate × 3     ####################   0.750  chosen",
+        "1: SFT               #                  0.500",
+        "2: DPO, rate × 3     ################   0.750  chosen",
         "3: SFT, rate × 0.33  failed",
-        "One # is a score of 0.500, 20 # are 0.750; the bars do not begin at 0.",
+        "One # is a score of 0.500, 16 # are 0.750; the bars do not begin at 0.",
     )
 
 
 def test_picture_shows_log_probabilities() -> None:
     drawn = picture(plan(), [tried(1, -2.0, -2.0), tried(2, -1.0, -1.0), tried(3, -1.5, -1.5)], None)
-    assert [line.count("#") for line in drawn[:3]] == [1, BAR, 11]
+    assert [line.count("#") for line in drawn[:3]] == [1, BAR, 9]
     assert drawn[0].endswith("-2.000")
-    assert drawn[3] == "One # is a score of -2.000, 20 # are -1.000; the bars do not begin at 0."
+    assert drawn[3] == "One # is a score of -2.000, 16 # are -1.000; the bars do not begin at 0."
 
 
 def test_picture_needs_two_scores_and_may_have_equal_ones() -> None:
