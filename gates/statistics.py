@@ -70,7 +70,7 @@ def _never(n: int, level: float) -> float:
 
 LENGTH_LEVEL = 0.975
 """Highest level of the interval at equal length. A candidate whose whole gain comes from the length of its answers then passes in one to
-two percent of the evaluations (`benchmarks/gate_decisions.py`). The level of `quality` is higher, because an edition has several
+three percent of the evaluations (`benchmarks/gate_decisions.py`). The level of `quality` is higher, because an edition has several
 evaluations. At that level, a candidate with longer answers would need a much larger gain than one with answers of equal length."""
 
 
