@@ -1,6 +1,6 @@
 """What can 10, 30, 100 or 300 development prompts tell about the length of a run?
 
-One SFT run per task is measured on two thousand unseen questions at every point that the product measures. Draws of n of these questions
+One SFT run per task is measured on thousands of unseen questions at every point that the product measures. Draws of n of these questions
 then take the place of the line's development prompts: the product's own rules (`trainers.length`) decide on each draw when the run ends and
 which step is published. The accuracy on all questions is the truth. A draw that would train for longer than the run did ends with it.
 
@@ -98,7 +98,7 @@ def rows_of(cell: Cell, draws: int, folder: Path) -> Iterator[dict[str, Any]]:
             "accuracy": fmean(accuracy for _, accuracy, _ in found),
             "best": found[0][2],
             "lost": fmean(top - accuracy for _, accuracy, top in found),
-            "worse_than_start": fmean(accuracy < curve["0"] for _, accuracy, _ in found),
+            "worse_than_start": fmean(accuracy < mean(measured[0]) for _, accuracy, _ in found),
             "date": datetime.now(UTC).date().isoformat(),
             "code": measured_code()[:12],
         }
@@ -123,7 +123,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     assert min(PROMPTS) >= LEAST
-    rows: list[dict[str, Any]] = []
+    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    rows = [row for row in known if row["task"] not in given.tasks or row["seed"] not in given.seeds]
     with tempfile.TemporaryDirectory() as temporary:
         for seed, task in itertools.product(given.seeds, given.tasks):
             rows += rows_of(Cell(task, 0.6, 0.15, seed), given.draws, Path(temporary))

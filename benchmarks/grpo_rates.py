@@ -71,7 +71,7 @@ def rows_of(cell: Cell, rates: list[str], folder: Path) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return a Markdown table: accuracy on unseen questions by task and rate, and the trained steps of `auto`."""
+    """Return a Markdown table: accuracy on unseen questions by task and rate."""
     groups: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         groups[row["task"]][row["rate"]].append(row)

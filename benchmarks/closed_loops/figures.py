@@ -133,7 +133,8 @@ def traps(rows: Sequence[dict[str, Any]]) -> str:
         known = [plain[row["task"], row["seed"]] for row in found if (row["task"], row["seed"]) in plain]
         counted = [f"{reason} {n}×" for reason, n in sorted(reasons.items(), key=lambda one: (-one[1], one[0]))]
         final = fmean(row["final"] for row in found)
-        without = [f"{fmean(known):.3f}", f"{fmean(known) - final:+.3f}"] if known else ["–", "–"]
+        paired = [row["final"] for row in found if (row["task"], row["seed"]) in plain]
+        without = [f"{fmean(known):.3f}", f"{fmean(known) - fmean(paired):+.3f}"] if known else ["–", "–"]
         cells = [trap, str(len(found)), f"{final:.3f}", *without]
         promoted = sum(cycle["state"] == "promoted" for cycle in worse)
         lines.append("| " + " | ".join([*cells, str(len(worse)), str(promoted), "; ".join(counted) or "–"]) + " |")

@@ -94,7 +94,8 @@ class TrainingPlan(Frozen):
     answer_tokens: int | None = None
     """Maximum tokens of an answer to a development prompt, as in the gate."""
     answer_temperature: float | None = None
-    """Sampling temperature of an answer to a development prompt, as in the gate. None: the most probable token at each place."""
+    """Sampling temperature of an answer to a development prompt, as in the gate. None: the most probable token at each place.
+    NeMo RL validates with the sampling of its release."""
     search: Search | None = None
     """The search that the plan permits. None: its recipe is the only one."""
     cross_validation: Digest | None = None

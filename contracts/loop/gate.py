@@ -45,7 +45,8 @@ class GateSettings(Frozen):
     """Number of answers per prompt and model. The gate compares their means, so it sees smaller gains if the answers of a model vary. The
     requests and the scoring cost as many times more. More than 1 needs `temperature` above 0."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Sampling temperature of the answers; best the one of the line's users. 0: greedy. Both models get the same seed for each answer."""
+    """Sampling temperature of the answers; best the one of the line's users. 0: greedy. Training jobs on TRL answer
+    development prompts with it, too. Both models get the same seed for each answer."""
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Entry point name of an installed check (group `ratchet.checks`) -> its options, which the check validates. All installed checks
     apply, also those without options here."""

@@ -119,7 +119,9 @@ def measured(tried: Sequence[Tried]) -> list[Tried]:
 
 def _why(best: Tried, able: Sequence[Tried]) -> str:
     if math.isinf(best.score):
-        return "no model was measured, so the earliest one counts"
+        return (
+            f"{'the first model has no score to compare with' if measured(able) else 'no model was measured'}, so the earliest one counts"
+        )
     others = [one for one in measured(able) if one is not best]
     if not others:
         return f"the only model with a score, {best.score:.3f}"

@@ -241,6 +241,7 @@ def _development(context: LineContext) -> list[Finding]:
 def decidable(context: LineContext) -> Iterator[Finding]:
     """Yield findings about the margin that the rollout can decide with the champion's ratings of the past time of one step."""
     from gates.rollout_forecast import forecast, ratings_needed, time_needed
+    from gates.sequential import MOST_RATINGS
 
     settings = context.loop.rollout
     context.progress("reading the lake …", 0, 0)
@@ -271,7 +272,8 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     longer = f", or rollout.max_seconds to {times * settings.max_seconds:,.0f}" if times else ""
     by_session = ', or rollout.unit to "session"' if settings.unit == "user" else ""
     remedy = f"set rollout.margin to {smallest:g} or more{longer}{by_session}{mirror}"
-    never = settings.unit == "user" and times is None  # people differ by more than any number of ratings can average out
+    # Ratings above a limit per person do not count, so longer times would not help: the people themselves differ too much.
+    never = settings.unit == "user" and times is None and found.ratings >= MOST_RATINGS * found.people
     yield "error" if never else "warning", "rollout", f"{who}; {decided}, not rollout.margin = {settings.margin:g}; {remedy}"
 
 

@@ -84,7 +84,7 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
     sections += ["**Measured facts**", fitting(["fact", "value"], facts)]
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]
-        sections += ["**Probe of the champion**", fitting(["metric", "value"], rows)]
+        sections += ["**Probe of the start model**", fitting(["metric", "value"], rows)]
     sections += _space(evidence)
     recipe = [[name, _figure(value)] for name, value in sorted(evidence["recipe"].items())]
     counts = [[name, _figure(value)] for name, value in evidence["snapshot"].items()]
@@ -117,7 +117,7 @@ def _searched(search: Mapping[str, Any] | None) -> list[str]:
         return []
     chosen = " ".join(filter(None, (search.get("chosen"), search["reason"])))
     shown = FORM_COLUMNS if tuple(search["columns"]) == COLUMNS else None
-    failed = [(row[0], row[-1]) for row in search["rows"] if row[-1].startswith("failed")]
+    failed = [(row[0], row[-1]) for row in search["rows"] if row[-1].startswith("failed") and shown]
     return [
         f"**Search over recipes** on the development prompts. Chosen: {_cell(chosen)}.",
         *search.get("told", ()),

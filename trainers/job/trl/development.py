@@ -111,9 +111,9 @@ class Development:
         context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
         ids = torch.tensor([[pad] * (width - len(one)) + one for one in prompts], device=model.device)
         mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts], device=model.device)
-        sampled = (
-            {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0} if self._temperature else {"do_sample": False}
-        )
+        sampled: dict[str, Any] = {"do_sample": False}
+        if self._temperature:  # invalid values are replaced, because the health rules are to see a diverged model, as with greedy answers
+            sampled = {"do_sample": True, "temperature": self._temperature, "top_k": 0, "top_p": 1.0, "remove_invalid_values": True}
         with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):  # the training draws as it would without
             torch.manual_seed(int(digest([self._seed, prompts])[:12], 16))  # the same draws at each measurement, also after a resume
             written = model.generate(

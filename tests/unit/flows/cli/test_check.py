@@ -67,6 +67,8 @@ def test_assignment_by_user_is_refused_where_no_length_of_time_decides_the_margi
     assert 'or rollout.unit to "session"' in text
     assert "max_seconds to" not in text
     assert findings(rated, unit="session")[0][0] != "error"
+    few = ((2, 2.0),) * 150 + ((2, 1.0),) * 150
+    assert findings(few, unit="user")[0][0] == "warning", "after two ratings each, it is not known how much people differ"
 
 
 def test_without_ratings_the_needed_number_is_told() -> None:
