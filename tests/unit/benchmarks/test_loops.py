@@ -129,7 +129,7 @@ def test_table_and_goals_count_every_loop() -> None:
     rows = [row(), row(seed=2), row(trap="sybils", cycles=[{**bad, "rollout_steps": 2}])]
     assert "| dates | 2 | 0.500 | 0.800 | 0.510 | 1.000 | – | 60% | 2 of 2 |" in table(rows)
     assert "| dates (sybils) | 1 |" in table(rows)
-    assert "| sybils | 1 | 0.800 | 0.800 | 1 | 0 | gate: quality 1×; left out: newcomer 1× |" in traps(rows)
+    assert "| sybils | 1 | 0.800 | 0.800 | +0.000 | 1 | 0 | gate: quality 1×; left out: newcomer 1× |" in traps(rows)
     told = goals(rows)
     assert "3 loops, 3 cycles, 3 candidates, 2 promotions; 0.3 CPU hours" in told
     assert "candidates worse by more than the margin 0.05: 1; past the first canary step: 1; promoted: 0" in told
