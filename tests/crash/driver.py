@@ -381,10 +381,15 @@ def _work(context: LineContext, root: Path) -> bool:
 
 
 def told(root: Path) -> dict[str, Any]:
-    """Return the observable result of a finished run: the projections of all streams, effects, route, aliases and job starts."""
+    """Return the observable result of a finished run: the projections of all streams, effects, route, aliases and job starts.
+
+    `ends` says in words how each job ended, for the message of a test that fails.
+    """
     ledger = SqlLedger(f"sqlite:///{root / 'ledger.db'}")
     streams = ledger.streams("")
+    rows = [row for stream in streams for row in ledger.read(stream) if row.kind == "job_ended"]
     return {
+        "ends": [f"{row.key} {row.data['outcome']}: {row.data['reason']}" for row in rows],
         "projection": [row for stream in streams for row in project(ledger.read(stream))],
         "effects": (root / "effects.log").read_text().split("\n")[:-1],
         "route": json.loads((root / "route.json").read_bytes())["backends"],

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow]
 
 def same(told: dict[str, Any], calm: dict[str, Any], where: object, jobs: int = 1) -> None:
     """Assert that a run has the same rows, effects, route, aliases and job starts as the undisturbed run."""
-    assert told["projection"] == calm["projection"], where
+    assert told["projection"] == calm["projection"], (where, told["ends"])
     assert Counter(told["effects"]) == Counter(calm["effects"]), where
     assert told["route"] == calm["route"], where
     assert told["aliases"] == calm["aliases"], where
