@@ -123,7 +123,8 @@ def _become(
 ) -> NoReturn:
     """Go on as `command`, which is `python -m MODULE …` or `python FILE …`, with this environment and these outputs, as after `exec`.
 
-    Closes all other files except `kept`, because an inherited lock would still be held.
+    Closes all other files except `kept`, because an inherited lock would still be held. /dev/null takes their numbers: an object of the
+    forking process closes its number when it is collected, which must not be that of a new file.
     """
     code = 1
     try:
@@ -132,10 +133,12 @@ def _become(
         atexit._clear()
         for given, number in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(given, number)
+        nothing = os.open(os.devnull, os.O_RDWR)
         for other in [int(name.name) for name in Path("/proc/self/fd").iterdir()]:
             if other > 2 and other not in kept:
                 with contextlib.suppress(OSError):
-                    os.close(other)
+                    os.fstat(other)  # fails for the folder that was listed, which is closed again
+                    os.dup2(nothing, other, inheritable=False)
         while True:
             try:
                 code = _run(command, environment, fresh)

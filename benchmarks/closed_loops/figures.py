@@ -185,7 +185,7 @@ def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
     return "\n".join(
         [
             f"{len(rows)} loops, {sum(len(row['cycles']) for row in rows)} cycles, {len(trained)} candidates, {len(promoted)} promotions; "
-            f"{sum(row['cpu_seconds'] for row in rows) / 3600:.1f} CPU hours; {codes} states of the code",
+            f"{sum(row['cpu_seconds'] for row in rows) / 3600:.1f} CPU hours; {codes} state{'s' * (codes > 1)} of the code",
             f"share of the gain on the tasks that nothing was tuned on: {told_shares or 'no oracles'}{lacking}",
             f"promotions shown (99 %) to lose more than 2 points: {len(lost)}; shown to lose more than 10 in a slice: {len(shown)}; "
             f"with a slice estimated more than 10 points lower: {len(in_slice)}; "

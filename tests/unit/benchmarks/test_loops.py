@@ -113,7 +113,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "rollout_steps": 4,
     }
     plain = {"task": "dates", "seed": 1, "trap": "none", "start": "champion", "search": 0.0, "base": 0.5, "final": 0.8, "cpu_seconds": 360}
-    plain["tests"] = 2000
+    plain |= {"tests": 2000, "code": "c0de"}
     return {**plain, "cycles": [cycle], "oracles": {"truth": {"accuracy": 1.0}, "evidence": {"accuracy": 0.51}}, **changes}
 
 
@@ -131,7 +131,7 @@ def test_table_and_goals_count_every_loop() -> None:
     assert "| dates (sybils) | 1 |" in table(rows)
     assert "| sybils | 1 | 0.800 | 0.800 | +0.000 | 1 | 0 | gate: quality 1×; left out: newcomer 1× |" in traps(rows)
     told = goals(rows)
-    assert "3 loops, 3 cycles, 3 candidates, 2 promotions; 0.3 CPU hours" in told
+    assert "3 loops, 3 cycles, 3 candidates, 2 promotions; 0.3 CPU hours; 1 state of the code" in told
     assert "candidates worse by more than the margin 0.05: 1; past the first canary step: 1; promoted: 0" in told
 
 
