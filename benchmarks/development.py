@@ -20,11 +20,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.recipe_cell import TRAINERS, Bench, base, measured_code, traffic
+from benchmarks.recipe_cell import TRAINERS, measured_code, one_cycle
 from benchmarks.recipe_grid import Cell
 from contracts.data.records import DEVELOPMENT
 from contracts.jobs.training import Method
-from contracts.model import model_ref
 from materializer.lake.schemas import frame_of, parquet
 from trainers.job.trl.figures import STATE
 from trainers.job.trl.length_control import AGREEMENT, SCORES
@@ -37,9 +36,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "development.jsonl"
 
 def measurements(cell: Cell, folder: Path) -> tuple[list[Measurement], list[str | None], int]:
     """Train one run with the test questions as its development prompts. Return its measurements, their slices, and the limit of steps."""
-    place = base(cell, folder)
-    bench = Bench(cell, folder / "cells" / cell.name)
-    data, _ = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
+    cycle = one_cycle(cell, folder, cell.name)
+    bench = cycle.bench
     rows = [
         {
             "prompt_id": f"{i:064d}",
@@ -52,10 +50,9 @@ def measurements(cell: Cell, folder: Path) -> tuple[list[Measurement], list[str 
         for i, question in enumerate(bench.world.test)
     ]
     measured = bench.artifacts.put(parquet(frame_of(rows, DEVELOPMENT), DEVELOPMENT, ["prompt_id"]))
-    data = data.model_copy(update={"development": measured, "development_prompts": len(rows)})
+    data = cycle.data.model_copy(update={"development": measured, "development_prompts": len(rows)})
     recipe = TRAINERS[Method.SFT].recipe(SMALL, data.facts)
-    plan = bench.plan(data, model_ref(place / "model", "0" * 64), Method.SFT, recipe, cell.chance)
-    bench.train(plan, place / "model", "run")
+    bench.train(bench.plan(data, cycle.start, Method.SFT, recipe, cell.chance), cycle.model, "run")
     newest = max((bench.folder / "run" / "i1").glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
     logged = [entry for entry in json.loads((newest / STATE).read_bytes())["log_history"] if SCORES in entry]
     found = [Measurement(entry["step"], tuple(entry[SCORES]), entry["cooled"], tuple(entry[AGREEMENT])) for entry in logged]

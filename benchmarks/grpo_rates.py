@@ -11,17 +11,15 @@ import argparse
 import itertools
 import json
 import tempfile
-import time
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.recipe_cell import TRAINERS, Bench, base, measured_code, right, traffic
+from benchmarks.recipe_cell import one_cycle
 from benchmarks.recipe_grid import Cell
 from contracts.jobs.training import Method
-from contracts.model import model_ref
 
 SMALL = {"gradient_checkpointing": False, "micro_batch": 64, "max_completion": 48, "save_every": 1000}
 RATES: dict[str, dict[str, Any]] = {
@@ -37,35 +35,12 @@ RESULTS = Path(__file__).resolve().parent / "results" / "grpo_rates.jsonl"
 
 def rows_of(cell: Cell, rates: list[str], folder: Path) -> list[dict[str, Any]]:
     """Return a row for each of the `rates`, on the same base model, traffic and training set."""
-    place = base(cell, folder)
-    bench = Bench(cell, folder / "cells" / cell.name)
-    start = model_ref(place / "model", "0" * 64)
-    data, _ = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
-    before = fmean(json.loads((place / "base.json").read_bytes()))
+    cycle = one_cycle(cell, folder, cell.name)
     rows = []
-    for name in rates:
-        recipe = TRAINERS[Method.GRPO].recipe({**SMALL, **RATES[name]}, data.facts)
-        began = time.process_time()
-        run = f"grpo-{rates.index(name)}"
-        trained = bench.train(bench.plan(data, start, Method.GRPO, recipe, cell.chance), place / "model", run)
-        result = json.loads((bench.folder / run / "i1" / "result.json").read_bytes())
-        rows.append(
-            {
-                "task": cell.task,
-                "seed": cell.seed,
-                "rate": name,
-                "base": before,
-                "accuracy": fmean(right(trained, bench.world.test)) if trained else before,
-                "trained": result["step"],
-                "published": int(result["metrics"].get("published_step", result["step"])),
-                "outcome": result["outcome"],
-                "reason": result["reason"],
-                "development": data.development_prompts,
-                "cpu_seconds": round(time.process_time() - began, 1),
-                "date": datetime.now(UTC).date().isoformat(),
-                "code": measured_code()[:12],
-            }
-        )
+    for number, name in enumerate(rates):
+        row = cycle.trained(Method.GRPO, {**SMALL, **RATES[name]}, f"grpo-{number}")
+        del row["metrics"]
+        rows.append({**row, "rate": name, "date": datetime.now(UTC).date().isoformat()})
         print(json.dumps(rows[-1]), flush=True)
     return rows
 

@@ -13,16 +13,14 @@ import itertools
 import json
 import shutil
 import tempfile
-import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.recipe_cell import TRAINERS, Bench, base, measured_code, right, traffic
+from benchmarks.recipe_cell import one_cycle
 from benchmarks.recipe_grid import ASKED, Cell
 from contracts.jobs.training import Method
-from contracts.model import model_ref
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "60": {"steps": 60},
@@ -42,38 +40,15 @@ def rows_of(cell: Cell, method: Method, settings: list[str], folder: Path, known
     wanted = {name: SETTINGS[name] for name in settings if (cell.task, cell.seed, method.value, name, cell.asked) not in known}
     if not wanted:
         return []
-    place = base(cell, folder)
-    here = folder / "cells" / f"{cell.name}-{method.value}"
-    shutil.rmtree(here, ignore_errors=True)
-    bench = Bench(cell, here)
-    start = model_ref(place / "model", "0" * 64)
-    data, _ = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
-    before = fmean(json.loads((place / "base.json").read_bytes()))
+    cycle = one_cycle(cell, folder, f"{cell.name}-{method.value}")
     rows = []
     for name, changes in wanted.items():
-        recipe = TRAINERS[method].recipe({**cell.recipe(method), **changes}, data.facts)
-        began = time.process_time()
-        trained = bench.train(bench.plan(data, start, method, recipe, cell.chance), place / "model", f"steps-{name}")
-        result = json.loads((here / f"steps-{name}" / "i1" / "result.json").read_bytes())
-        rows.append(
-            {
-                "task": cell.task,
-                "seed": cell.seed,
-                "method": method.value,
-                "steps": name,
-                "base": before,
-                "accuracy": fmean(right(trained, bench.world.test)) if trained else before,
-                "trained": result["step"],
-                "published": int(result["metrics"].get("published_step", result["step"])),
-                "development": data.development_prompts,
-                "requests": cell.asked,
-                "folded": data.cross_validated_prompts if "cross_validated_steps" in result["metrics"] else 0,
-                "gain": result["metrics"].get("cross_validated_gain"),
-                "cpu_seconds": round(time.process_time() - began, 1),
-                "code": measured_code()[:12],
-            }
-        )
-    shutil.rmtree(here)
+        row = cycle.trained(method, {**cell.recipe(method), **changes}, f"steps-{name}")
+        metrics = row.pop("metrics")
+        folded = cycle.data.cross_validated_prompts if "cross_validated_steps" in metrics else 0
+        gain = metrics.get("cross_validated_gain")
+        rows.append({**row, "method": method.value, "steps": name, "requests": cell.asked, "folded": folded, "gain": gain})
+    shutil.rmtree(cycle.bench.folder)
     return rows
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -240,6 +241,59 @@ class Bench:
         return verdict_of(tuple(check.check(report) for check in checks(self.loop.gate)), digest("report"))
 
 
+class Traffic(NamedTuple):
+    """A base model, one cycle of traffic on it, and what the product makes of it. Several recipes can be trained on the same."""
+
+    place: Path
+    """Folder of the base model and its results."""
+    bench: Bench
+    data: TrainingSet
+    edition: Any
+    before: list[bool]
+    """Whether the base model answers each test question right."""
+
+    @property
+    def model(self) -> Path:
+        """Folder of the base model's weights."""
+        return self.place / "model"
+
+    @property
+    def start(self) -> ModelRef:
+        """Reference to the base model."""
+        return model_ref(self.model, "0" * 64)
+
+    def trained(self, method: Method, changes: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Train with a recipe and return a row: the accuracy on the test questions before and after, steps and compute time."""
+        cell, bench, began = self.bench.cell, self.bench, time.process_time()
+        recipe = TRAINERS[method].recipe(changes, self.data.facts)
+        model = bench.train(bench.plan(self.data, self.start, method, recipe, cell.chance), self.model, name)
+        result = json.loads((bench.folder / name / "i1" / "result.json").read_bytes())
+        before = fmean(self.before)
+        return {
+            "task": cell.task,
+            "seed": cell.seed,
+            "base": before,
+            "accuracy": fmean(right(model, bench.world.test)) if model else before,
+            "outcome": result["outcome"],
+            "reason": result["reason"],
+            "trained": result["step"],
+            "published": int(result["metrics"].get("published_step", result["step"])),
+            "metrics": result["metrics"],
+            "development": self.data.development_prompts,
+            "cpu_seconds": round(time.process_time() - began, 1),
+            "code": measured_code()[:12],
+        }
+
+
+def one_cycle(cell: Cell, folder: Path, name: str) -> Traffic:
+    """Build the base model of a cell, let its users ask, and assemble the training data in a new folder `cells/name`."""
+    place, here = base(cell, folder), folder / "cells" / name
+    shutil.rmtree(here, ignore_errors=True)
+    bench = Bench(cell, here)
+    data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
+    return Traffic(place, bench, data, edition, json.loads((place / "base.json").read_bytes()))
+
+
 @contextmanager
 def running_in(run: Path, job: Mapping[str, str]) -> Any:
     """Run the block in a run folder, with the environment variables of a job."""
@@ -294,12 +348,8 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     All files of the cell are deleted afterwards. The base model and the oracle's results stay, because other cells use them.
     """
     began = time.monotonic()
-    place = base(cell, folder)
-    here = folder / "cells" / cell.name
-    shutil.rmtree(here, ignore_errors=True)
-    bench = Bench(cell, here)
-    start = model_ref(place / "model", "0" * 64)
-    data, edition = bench.dataset(place / "model", traffic(bench.world, place / "model", cell.flips, cell.chance))
+    cycle = one_cycle(cell, folder, cell.name)
+    (place, bench, data, edition, before), start = cycle, cycle.start
     choice: Choice = choose(data.facts, bench.loop.training, bench.scorer_set.unseen())
     # Where the choice is not to train, DPO runs anyway: the row then shows the effect that training would have had.
     method = choice.method if choice.method is not Method.NONE else Method.DPO
@@ -308,7 +358,7 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
     known = place / "oracle.json"
     if not known.exists():
         known.write_text(json.dumps(oracle(bench, data, place, start)))
-    before, best = json.loads((place / "base.json").read_bytes()), json.loads(known.read_bytes())
+    best = json.loads(known.read_bytes())
     after = right(trained, bench.world.test) if trained else before
     verdict = bench.gate(edition, start, place / "model", trained) if trained else None
     slices = _by_slice(bench.world.test, before, after)
@@ -337,7 +387,7 @@ def run(cell: Cell, folder: Path) -> dict[str, Any]:
         "code": measured_code()[:12],
         "seconds": round(time.monotonic() - began, 1),
     }
-    shutil.rmtree(here)
+    shutil.rmtree(bench.folder)
     return row | {"worst_slice": min(row["slices"].values())}
 
 
