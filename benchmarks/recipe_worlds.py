@@ -138,7 +138,7 @@ class Task:
     intents: tuple[str, ...]
     """The kinds of request; each is a slice."""
     new: tuple[str, ...]
-    """Intents that users began to request after the base was built. A base below the quality GOOD has seen only six examples of them."""
+    """New intents, which users request only after the base was trained. A base with a quality below GOOD has seen six examples of them."""
     capacity: int
     """The upper bound on the number of distinct questions."""
     base_steps: dict[float, int]

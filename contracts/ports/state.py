@@ -32,7 +32,7 @@ class Ledger(Protocol):
         """
 
     def append(self, appends: Sequence[Append], lease: Lease | None, at: datetime) -> list[Entry]:
-        """Write all appends in one transaction. Returns the new entries.
+        """Write all rows of all appends in one transaction, and return the new entries.
 
         `at` is the timestamp of the entries. `lease` is None for streams that need no lease. Raises `Conflict` if a stream has newer
         rows than expected, `Fenced` if `lease` is no longer the newest, and `NewerRelease` if a newer release wrote the last row of

@@ -38,7 +38,7 @@ def demanded(compared: int) -> float:
     It is the normal quantile of 1 - CHANCE / (compared - 1). By the inequality of Bonferroni, the probability that any of the other trials
     replaces trial 1 by chance is then at most CHANCE, also for trials that depend on each other (Dunn 1961, "Multiple comparisons among
     means", Journal of the American Statistical Association 56, doi:10.1080/01621459.1961.10482090). The normal distribution is an
-    approximation: scores are often 0 or 1, and there may be only `LEAST_PROMPTS` of them.
+    approximation, because most scores are 0 or 1 and a search may have as few as `LEAST_PROMPTS` prompts.
     Raises ValueError if fewer than two trials are compared.
     """
     if compared < 2:

@@ -171,7 +171,7 @@ def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
         ["champion's share at the end", f"{plan['holdback']:g} %"],
         ["each step takes", f"at least {plan['min_requests']} requests and {plan['min_seconds']:g} s; at most "
          f"{plan['max_seconds']:g} s"],
-        ["advance if", "the largest step below 100 % excludes a loss of each margin, with ratings of enough people"],
+        ["reach 100 % if", "the tests exclude a loss of each margin, and enough people have rated both versions"],
         ["roll back if", f"a test shows lower ratings (margin {plan['margin']:g}), more errors or refused requests (margin "
          f"{plan['error_margin']:.0%}){slow}; median and p95 latency both exceed {plan['latency_ratio']:g} × the champion's; requests of a "
          f"version leave no trace for {plan['dark']:g} s; or a step takes longer than its limit"],
