@@ -1,8 +1,9 @@
 """What can 10, 30, 100 or 300 development prompts tell about the length of a run?
 
 One SFT run per task is measured on thousands of unseen questions at every point that the product measures. Draws of n of these questions
-then take the place of the line's development prompts: the product's own rules (`trainers.length`) decide on each draw when the run ends and
-which step is published. The accuracy on all questions is the truth. A draw that would train for longer than the run did ends with it.
+then take the place of the line's development prompts: the product's own rules (`ratchet.trainers.length`) decide on each draw when the run
+ends and which step is published. The accuracy on all questions is the truth. A draw that would train for longer than the run did ends with
+it.
 
 `python -m benchmarks.development [--tasks NAME...] [--seeds N...] [--draws N] [--out FILE]` prints a table and writes its rows.
 """
@@ -22,12 +23,12 @@ from typing import Any
 
 from benchmarks.recipe_cell import TRAINERS, measured_code, one_cycle
 from benchmarks.recipe_grid import Cell
-from contracts.data.records import DEVELOPMENT
-from contracts.jobs.training import Method
-from materializer.lake.schemas import frame_of, parquet
-from trainers.job.trl.figures import STATE
-from trainers.job.trl.length_control import AGREEMENT, SCORES
-from trainers.length import LEAST, Measurement, best, decide, mean
+from ratchet.contracts.data.records import DEVELOPMENT
+from ratchet.contracts.jobs.training import Method
+from ratchet.materializer.lake.schemas import frame_of, parquet
+from ratchet.trainers.job.trl.figures import STATE
+from ratchet.trainers.job.trl.length_control import AGREEMENT, SCORES
+from ratchet.trainers.length import LEAST, Measurement, best, decide, mean
 
 PROMPTS = (10, 30, 100, 300)
 SMALL = {"gradient_checkpointing": False, "micro_batch": 16, "save_every": 1000, "steps": "auto"}

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from trainers.code_digest import code_digest
-from trainers.job.trl.micro_batches import PairSize
-from trainers.recipes.completion import complete
-from trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.dpo import DPORecipe
 
 RESULTS = Path(__file__).parent / "results" / "dpo_speed.json"
 PROFILES = {"traces": (256, 0.6, 64, 0.9), "chat": (64, 0.6, 128, 0.9)}
@@ -139,7 +139,7 @@ class Kept:
         self.seconds = 0.0
 
     def __call__(self, trainer: Any) -> Any:
-        from trainers.job.trl.reference_logps import computed
+        from ratchet.trainers.job.trl.reference_logps import computed
 
         began = self.clock()
         table = computed(trainer, range(len(trainer.pairs)))
@@ -153,7 +153,7 @@ def ours(
     """Return the trainer of a Ratchet job with these optimizations; it takes the pairs in the given order."""
     from transformers import AutoTokenizer
 
-    from trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
+    from ratchet.trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
 
     class Ordered(Stepwise):
         def order(self) -> list[int]:
@@ -200,7 +200,7 @@ def timed(trainer: Any, pairs: list[PairSize], batch: int, kept: Kept | None, cl
 
 def ladder() -> dict[str, Any]:
     """Return the cases to measure: no optimization, each optimization alone, then one more at a time."""
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     none = Optimizations(*[False] * 4)
     known, length = none._replace(known_reference=True), none._replace(by_length=True)
@@ -265,7 +265,7 @@ def main(out: Path, toy: bool) -> None:
     """Measure both profiles, print a table and write the JSON report."""
     import torch
 
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     torch.set_num_threads(1)
     size = Size(hidden=32, layers=1, vocabulary=128, steps=2, batch=8, scale=0.1) if toy else Size()

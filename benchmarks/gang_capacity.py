@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarks.gang_recovery import NEVER, observed, running
 from benchmarks.gang_sides import stock_scheduler
-from contracts.jobs.training import JobSpec, JobState
-from k8s.api.client import NODE_POOL
-from k8s.manifests.gang_manifest import GANG
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.pools import dynamic_pool
+from ratchet.contracts.jobs.training import JobSpec, JobState
+from ratchet.k8s.api.client import NODE_POOL
+from ratchet.k8s.manifests.gang_manifest import GANG
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.pools import dynamic_pool
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.gangs import JOBS, gang, pretended
 from tests.cluster.rig.api import until

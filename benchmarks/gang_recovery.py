@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contracts.jobs.training import JobState, JobStatus
+from ratchet.contracts.jobs.training import JobState, JobStatus
 from tests.cluster.bench import Bench
 from tests.cluster.interruptions import WANTED
 from tests.cluster.rig.api import until

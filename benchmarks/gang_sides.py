@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from contracts.errors import Retryable
-from contracts.jobs.training import JobSpec
-from k8s.manifests.gang_manifest import JOB_NAME
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.k8s.manifests.gang_manifest import JOB_NAME
 from tests.cluster.bench import Bench
 from tests.cluster.gangs import JOBS, gang, pretended
 from tests.cluster.rig.cluster import Rig

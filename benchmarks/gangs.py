@@ -31,7 +31,7 @@ from benchmarks.gang_capacity import capacity
 from benchmarks.gang_contest import Contest
 from benchmarks.gang_recovery import LIMIT, recovery
 from benchmarks.gang_sides import Plain, Ratchet, Volcano, plain_job, stock_scheduler
-from contracts.ids import digest, digest_file
+from ratchet.contracts.ids import digest, digest_file
 from tests.cluster.bench import Bench
 from tests.cluster.interruptions import WANTED
 from tests.cluster.rig import build

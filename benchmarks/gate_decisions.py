@@ -23,14 +23,14 @@ import click
 import numpy as np
 from scipy.special import stdtrit
 
-from contracts.evaluation import Comparison, EvalReport, Looks, PromptCount, Result
-from contracts.ids import digest, digest_file
-from contracts.loop import Loop
-from flows.core.triggers import evaluation_level
-from gates.checks import Quality, checks
-from gates.evaluation.looks import LEAST_BATCH, level_at_equal_length, level_of_look, stop
-from gates.slices import losing
-from gates.statistics import LENGTH_LEVEL, length_adjusted_interval, paired_interval
+from ratchet.contracts.evaluation import Comparison, EvalReport, Looks, PromptCount, Result
+from ratchet.contracts.ids import digest, digest_file
+from ratchet.contracts.loop import Loop
+from ratchet.flows.core.triggers import evaluation_level
+from ratchet.gates.checks import Quality, checks
+from ratchet.gates.evaluation.looks import LEAST_BATCH, level_at_equal_length, level_of_look, stop
+from ratchet.gates.slices import losing
+from ratchet.gates.statistics import LENGTH_LEVEL, length_adjusted_interval, paired_interval
 
 ROOT = Path(__file__).parent
 LOOP = Loop.model_validate(

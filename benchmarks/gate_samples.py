@@ -24,14 +24,14 @@ import pyarrow.parquet as pq
 
 from benchmarks.gate_decisions import LEVEL, LOOP
 from benchmarks.gate_variance import PROMPTS, WORLDS, candidate, champion
-from contracts.data.datasets import HoldoutEdition
-from contracts.evaluation import ChatAnswer, ChatRequest, Result
-from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
-from contracts.ids import digest, digest_file
-from contracts.loop import GateSettings
-from flows.core.triggers import evaluation_level
-from gates.checks import Quality, Slices
-from gates.evaluation.evaluator import PairedEvaluator
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, Result
+from ratchet.contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
+from ratchet.contracts.ids import digest, digest_file
+from ratchet.contracts.loop import GateSettings
+from ratchet.flows.core.triggers import evaluation_level
+from ratchet.gates.checks import Quality, Slices
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
 
 ROOT = Path(__file__).parent
 SAMPLES = (1, 2)

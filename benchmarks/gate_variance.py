@@ -21,8 +21,8 @@ import click
 import numpy as np
 
 from benchmarks.gate_decisions import LEVEL, LOOP, passes
-from contracts.ids import digest, digest_file
-from gates.statistics import normal_quantile
+from ratchet.contracts.ids import digest, digest_file
+from ratchet.gates.statistics import normal_quantile
 
 ROOT = Path(__file__).parent
 PROMPTS = 600

@@ -28,10 +28,10 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from contracts.jobs.training import JobEvent, JobSpec, JobState, Method, ResumePoint
+from ratchet.contracts.jobs.training import JobEvent, JobSpec, JobState, Method, ResumePoint
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.save_interval import best_seconds
 from tests.unit.trainers.conftest import Workshop, write_model
-from trainers.code_digest import code_digest
-from trainers.save_interval import best_seconds
 
 SEED = 5
 STEPS = 100_000

@@ -32,15 +32,15 @@ from typing import Any, NamedTuple
 import click
 from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
 
-from contracts.errors import Permanent
-from runtime.jobs.job_protocol import NEMO_RL
-from trainers.code_digest import code_digest
-from trainers.health import out_of_memory as is_short
-from trainers.health import proposed
-from trainers.job.nemo import release
-from trainers.job.parallel import LOOPBACK
-from trainers.job.trl.micro_batches import PairSize
-from trainers.recipes.derived import adjusted
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.jobs.job_protocol import NEMO_RL
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.health import out_of_memory as is_short
+from ratchet.trainers.health import proposed
+from ratchet.trainers.job.nemo import release
+from ratchet.trainers.job.parallel import LOOPBACK
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.recipes.derived import adjusted
 
 
 class Setting(NamedTuple):
@@ -86,7 +86,7 @@ def peak() -> float:
 
 def dpo(setting: Setting) -> dict[str, Any]:
     """Measure throughput and peak memory of the plain script and of Ratchet's trainer, and the largest difference of their losses."""
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     batch, steps = setting.size.batch, setting.size.steps
     fresh()
@@ -107,7 +107,7 @@ def dpo(setting: Setting) -> dict[str, Any]:
 
 def resume(setting: Setting) -> dict[str, Any]:
     """Compare a run of four steps with the same run resumed after its second step; reports the largest difference of a weight."""
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     def run(name: str, **given: Any) -> tuple[Any, list[float]]:
         fresh()
@@ -135,7 +135,7 @@ def out_of_memory(setting: Setting) -> dict[str, Any]:
     """
     import torch
 
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     fresh()
     trainer = ours(setting.model, setting.pairs[:16], setting.arguments(1, "oom"), 16, Optimizations(), Kept(now))
@@ -192,7 +192,7 @@ def sft_trainer(setting: Setting, name: str, more: dict[str, Any]) -> tuple[Any,
     from transformers import AutoTokenizer, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
-    from trainers.job.parallel import world
+    from ratchet.trainers.job.parallel import world
 
     marks: list[float] = []
 
@@ -261,7 +261,7 @@ def train_rank(setting: Setting, out: Path) -> None:
     """Train one rank of the section `fsdp2`; rank 0 writes the result to `out`."""
     from accelerate.utils import gather_object
 
-    from trainers.job.parallel import rank, sharding, world
+    from ratchet.trainers.job.parallel import rank, sharding, world
 
     fresh()
     trainer, marks = sft_trainer(setting, "sharded", sharding(setting.model, world() if setting.gpu else 0))
@@ -282,9 +282,9 @@ def vllm(setting: Setting) -> dict[str, Any]:
     """Measure GRPO with vLLM on the training GPU, with the arguments that a job uses, beside generation with the model itself."""
     if not setting.gpu or importlib.util.find_spec("vllm") is None:
         return {"skipped": "needs a GPU and vllm in this environment"}
-    from trainers.job.trl.grpo import sampling
-    from trainers.recipes.completion import complete
-    from trainers.recipes.grpo import GRPORecipe
+    from ratchet.trainers.job.trl.grpo import sampling
+    from ratchet.trainers.recipes.completion import complete
+    from ratchet.trainers.recipes.grpo import GRPORecipe
 
     recipe = complete(GRPORecipe, {"generation": "vllm", "max_completion": 256})
     engine = sampling(recipe, 1, 64)

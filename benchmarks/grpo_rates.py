@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.recipe_cell import one_cycle
 from benchmarks.recipe_grid import Cell
-from contracts.jobs.training import Method
+from ratchet.contracts.jobs.training import Method
 
 SMALL = {"gradient_checkpointing": False, "micro_batch": 64, "max_completion": 48, "save_every": 1000}
 RATES: dict[str, dict[str, Any]] = {

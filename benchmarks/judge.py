@@ -31,13 +31,13 @@ import click
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rewards.judge.client import Answer, JudgeClient  # noqa: E402
-from rewards.judge.messages import about_answer  # noqa: E402
-from rewards.judge.options import EndpointOptions  # noqa: E402
-from rewards.judge.records import JudgeRecords  # noqa: E402
-from rewards.judge.reward import Judge  # noqa: E402
+from ratchet.rewards.judge.client import Answer, JudgeClient  # noqa: E402
+from ratchet.rewards.judge.messages import about_answer  # noqa: E402
+from ratchet.rewards.judge.options import EndpointOptions  # noqa: E402
+from ratchet.rewards.judge.records import JudgeRecords  # noqa: E402
+from ratchet.rewards.judge.reward import Judge  # noqa: E402
+from ratchet.trainers.code_digest import code_digest  # noqa: E402
 from tests.judge_stub import Arithmetic, Stub, serving  # noqa: E402
-from trainers.code_digest import code_digest  # noqa: E402
 
 SLOTS, SECONDS = 32, 0.5
 RIGHT = 0.7

@@ -27,8 +27,8 @@ from torch.nn.functional import log_softmax
 
 from benchmarks.recipe_cell import Bench, base, measured_code, right, traffic
 from benchmarks.recipe_grid import Cell
-from contracts.data.records import Tier
-from materializer.lake.schemas import read_parquet
+from ratchet.contracts.data.records import Tier
+from ratchet.materializer.lake.schemas import read_parquet
 
 RESULTS = Path(__file__).resolve().parent / "results" / "kto.jsonl"
 STEPS, BATCH, RATE, WARMUP, BETA = 240, 16, 4e-4, 12, 0.1

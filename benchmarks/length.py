@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.recipe_cell import one_cycle
 from benchmarks.recipe_grid import ASKED, Cell
-from contracts.jobs.training import Method
+from ratchet.contracts.jobs.training import Method
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "60": {"steps": 60},

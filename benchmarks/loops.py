@@ -36,9 +36,9 @@ from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
 from benchmarks.recipe_cell import pretrained, right
 from benchmarks.recipe_worlds import Question, Task, World
-from contracts.cycle import State, Step
-from contracts.data.datasets import TrainingSet
-from contracts.ids import digest, digest_file
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.data.datasets import TrainingSet
+from ratchet.contracts.ids import digest, digest_file
 
 HERE = Path(__file__).resolve().parent
 RESULTS, PICTURE = HERE / "results" / "loops.jsonl", HERE.parent / "docs" / "images" / "loops.svg"

@@ -25,9 +25,9 @@ import click
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from contracts.ids import digest, hash_share, normalise
-from materializer.training_sets.near_duplicates import THRESHOLD, Joined, NearIndex, jaccard, shingles, signature
-from materializer.training_sets.prompt_sides import FILE, PromptSides, Side
+from ratchet.contracts.ids import digest, hash_share, normalise
+from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, Joined, NearIndex, jaccard, shingles, signature
+from ratchet.materializer.training_sets.prompt_sides import FILE, PromptSides, Side
 
 _WORDS = (
     "the a my our how do does can could when where why which what is are was to in on of for with without from after before invoice order "

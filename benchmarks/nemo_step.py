@@ -11,18 +11,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from contracts.ids import digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
-from contracts.loop import RewardSettings
-from contracts.model import model_ref
-from local.executor import LocalExecutor
-from rewards.scorer_set import build_scorer_set
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.job_protocol import NEMO_RL
-from trainers.backends.nemo.backend import NemoGRPO
-from trainers.code_digest import code_digest
-from trainers.job.nemo import release
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
+from ratchet.contracts.loop import RewardSettings
+from ratchet.contracts.model import model_ref
+from ratchet.local.executor import LocalExecutor
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import NEMO_RL
+from ratchet.trainers.backends.nemo.backend import NemoGRPO
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.nemo import release
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1200.0

@@ -20,10 +20,10 @@ from typing import Any
 import click
 from privacy_texts import Labelled, labelled
 
-from contracts.ids import digest, digest_file
-from contracts.loop import PrivacySettings
-from materializer.privacy.finding import Finding, disjoint
-from materializer.privacy.masking import detectors
+from ratchet.contracts.ids import digest, digest_file
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy.finding import Finding, disjoint
+from ratchet.materializer.privacy.masking import detectors
 
 PLAIN: Mapping[str, str] = {
     "email": r"[\w.+-]+@[\w-]+\.[\w.]+",

@@ -25,30 +25,30 @@ import torch
 
 from benchmarks.recipe_grid import Cell
 from benchmarks.recipe_worlds import TASKS, Question, World, build_world
-from contracts.data.datasets import RawBatch, TrainingSet
-from contracts.data.records import DEMONSTRATIONS
-from contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
-from contracts.ids import canonical, digest, digest_file
-from contracts.jobs.training import Choice, Method, TrainingPlan
-from contracts.loop import Loop
-from contracts.model import ModelRef, model_ref
-from flows.config.load import load_loop
-from gates.checks import checks
-from gates.evaluation.evaluator import PairedEvaluator
-from local.serve.generate import GenerationRow, Model
-from materializer.datasets import IngestKeys, LakeDatasets
-from materializer.lake.schemas import frame_of, parquet, read_parquet
-from rewards.scorer_set import ScorerSet, build_scorer_set
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.job_protocol import RunFile
-from runtime.secrets.keyring import KeyFile, ensure_keyring
-from runtime.secrets.span_signature import SPAN_KEYS
-from trainers.backends.trl import DPO, GRPO, SFT
-from trainers.choose import choose
-from trainers.code_digest import code_digest
-from trainers.job import tiny_model
-from trainers.job.trl import dpo, grpo, runner, sft
-from trainers.recipes.completion import KINDS
+from ratchet.contracts.data.datasets import RawBatch, TrainingSet
+from ratchet.contracts.data.records import DEMONSTRATIONS
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
+from ratchet.contracts.ids import canonical, digest, digest_file
+from ratchet.contracts.jobs.training import Choice, Method, TrainingPlan
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.model import ModelRef, model_ref
+from ratchet.flows.config.load import load_loop
+from ratchet.gates.checks import checks
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
+from ratchet.local.serve.generate import GenerationRow, Model
+from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.lake.schemas import frame_of, parquet, read_parquet
+from ratchet.rewards.scorer_set import ScorerSet, build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
+from ratchet.trainers.choose import choose
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job import tiny_model
+from ratchet.trainers.job.trl import dpo, grpo, runner, sft
+from ratchet.trainers.recipes.completion import KINDS
 
 USERS, TIMES, CORRECTED, REVIEWED = 200, 4, 0.15, 0.1
 """The traffic: the number of users, how often each question is asked, the share of wrong answers that the user corrects, and the share

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.jobs.training import Method
+from ratchet.contracts.jobs.training import Method
 
 LOOP = """
 [line]

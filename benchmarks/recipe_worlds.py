@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.recipe_untuned import KINDS
-from flows.demo import task as kubectl
+from ratchet.flows.demo import task as kubectl
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.recipe_grid import Cell, forced, grid
 from benchmarks.recipe_table import arms, markdown, summary
-from runtime.threads import threads_of
+from ratchet.runtime.threads import threads_of
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "recipes.jsonl"

@@ -20,15 +20,15 @@ from typing import Any
 import click
 import numpy as np
 
-from contracts.ids import digest, digest_file
-from contracts.loop import RolloutSettings
-from contracts.mirror import MIRROR_SHARE, Mirrored
-from contracts.serving import LATENCY_BASE, Arm, Evidence, StepResult, Stratum
-from flows.core.mirror import BATCH, is_wanted
-from flows.core.rollout import candidate_share, is_largest_concurrent, largest_concurrent
-from gates.rollout_judge import METRICS, EvidenceJudge
-from gates.sequential import rating_difference
-from gates.statistics import normal_quantile
+from ratchet.contracts.ids import digest, digest_file
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.mirror import MIRROR_SHARE, Mirrored
+from ratchet.contracts.serving import LATENCY_BASE, Arm, Evidence, StepResult, Stratum
+from ratchet.flows.core.mirror import BATCH, is_wanted
+from ratchet.flows.core.rollout import candidate_share, is_largest_concurrent, largest_concurrent
+from ratchet.gates.rollout_judge import METRICS, EvidenceJudge
+from ratchet.gates.sequential import rating_difference
+from ratchet.gates.statistics import normal_quantile
 
 ROOT = Path(__file__).parent
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

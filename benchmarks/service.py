@@ -32,19 +32,19 @@ import httpx
 from service_lines import idle_lines, model_servers, processes, quiet
 from service_recovery import cold_starts, recovered
 
-from contracts.cycle import Answer, Identity
-from contracts.data.senders import Role
-from contracts.ids import approval_stream, cycle_stream, digest, digest_file
-from flows.composition.credentials import open_credentials
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.config.variables import LEDGER_URL
-from flows.core.requests import fold_approval
-from flows.demo.users import Crowd, Habits
-from flows.demo.world import base_ready, build_world, start_base, traffic
-from flows.engine.ingest import ingest
-from flows.engine.line import adopt, answer, ask_cancel
-from flows.prefect import server
+from ratchet.contracts.cycle import Answer, Identity
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.ids import approval_stream, cycle_stream, digest, digest_file
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.variables import LEDGER_URL
+from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.demo.users import Crowd, Habits
+from ratchet.flows.demo.world import base_ready, build_world, start_base, traffic
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import adopt, answer, ask_cancel
+from ratchet.flows.prefect import server
 from tests.postgres import postgres_server
 
 LINE = "ops"
@@ -132,7 +132,7 @@ class Site:
         environment = {**os.environ, "RATCHET_HOME": str(self.home.root)}
         log = (self.folder / "serve.log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flows.cli.main", "serve", str(self.loop)], env=environment, stderr=log, stdout=log
+            [sys.executable, "-m", "ratchet.flows.cli.main", "serve", str(self.loop)], env=environment, stderr=log, stdout=log
         )
         wait(lambda: server.known_url(self.home), 120, "the start of Prefect")
         wait(lambda: self.context.router.read(LINE), 120, "the start of the router")
@@ -154,7 +154,7 @@ class Site:
 
     def stop(self) -> None:
         """Stop everything."""
-        command = [sys.executable, "-m", "flows.cli.main", "serve", "--stop", str(self.loop)]
+        command = [sys.executable, "-m", "ratchet.flows.cli.main", "serve", "--stop", str(self.loop)]
         subprocess.run(command, env={**os.environ, "RATCHET_HOME": str(self.home.root)}, check=False, capture_output=True)
 
     def deployment(self) -> dict[str, Any]:

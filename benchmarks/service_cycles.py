@@ -28,18 +28,18 @@ from typing import Any
 import click
 import httpx
 
-from contracts.cycle import Append, Entry, Row
-from contracts.data.senders import Role
-from contracts.ids import cycle_stream, line_stream, rollout_stream
-from contracts.serving import ModelVersion, RouterHeader
-from flows.composition.credentials import open_credentials
-from flows.composition.installation import Installation
-from flows.composition.services import start_receiver
-from flows.config.home import Home
-from flows.engine.line import adopt, ask_rollback
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.cycle import Append, Entry, Row
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.ids import cycle_stream, line_stream, rollout_stream
+from ratchet.contracts.serving import ModelVersion, RouterHeader
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.services import start_receiver
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.line import adopt, ask_rollback
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.trainers.code_digest import code_digest
 from tests.toy_line import TRAINING, like, write_loop, write_model, write_traffic
-from trainers.code_digest import code_digest
 
 FORMER = {"overhead_s": 6.4, "overhead_share": 0.066, "rollback_s": [5.3]}
 """Figures of the former service, measured on 2026-11-22 on another machine with two busy cores."""
@@ -77,7 +77,7 @@ class Lines:
     def serving(self) -> Iterator[None]:
         """Serve all lines, with traffic, until the block ends."""
         environment = {**os.environ, "RATCHET_HOME": str(self.home.root)}
-        command = [sys.executable, "-m", "flows.cli.main", "serve"]
+        command = [sys.executable, "-m", "ratchet.flows.cli.main", "serve"]
         with (self.folder / "serve.log").open("wb") as log:
             subprocess.Popen([*command, *map(str, self.loops)], env=environment, stderr=log, stdout=log)
         users = threading.Thread(target=self._ask, daemon=True)

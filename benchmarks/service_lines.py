@@ -18,13 +18,13 @@ from typing import Any
 import httpx
 import psutil
 
-from contracts.ids import canonical
-from contracts.schema import stamped
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.engine.line import adopt
-from local.processes import own_record
-from local.service import ManagedProcess
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.schema import stamped
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.line import adopt
+from ratchet.local.processes import own_record
+from ratchet.local.service import ManagedProcess
 
 LOOP = """
 [line]
@@ -39,7 +39,7 @@ name = "exact_match"
 MODEL = """
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from runtime.serving.announcement import announce
+from ratchet.runtime.serving.announcement import announce
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_POST(self):
@@ -84,7 +84,7 @@ class ManyLines:
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command line over all lines."""
-        return [sys.executable, "-m", "flows.cli.main", *arguments, *map(str, self.loops)]
+        return [sys.executable, "-m", "ratchet.flows.cli.main", *arguments, *map(str, self.loops)]
 
     @property
     def environment(self) -> dict[str, str]:

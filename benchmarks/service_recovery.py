@@ -14,15 +14,15 @@ from pathlib import Path
 
 import httpx
 
-from contracts.ports import Artifacts
-from contracts.serving import Backend, ModelVersion, Route
-from flows.composition.services import receiver_process, start_receiver
-from flows.config.home import Home
-from flows.config.load import load_loop
-from flows.engine.context import LineContext
-from local.router import LocalRouter
-from local.server import EmbeddedServer
-from local.service import ManagedProcess
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.serving import Backend, ModelVersion, Route
+from ratchet.flows.composition.services import receiver_process, start_receiver
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.flows.engine.context import LineContext
+from ratchet.local.router import LocalRouter
+from ratchet.local.server import EmbeddedServer
+from ratchet.local.service import ManagedProcess
 
 WAIT_SECONDS = 180.0
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import click
 import httpx
 
-from flows.demo.world import base_ready, build_world, start_base
-from runtime.threads import threads_of
-from trainers.code_digest import code_digest
+from ratchet.flows.demo.world import base_ready, build_world, start_base
+from ratchet.runtime.threads import threads_of
+from ratchet.trainers.code_digest import code_digest
 
 
 def free_port() -> int:
@@ -82,7 +82,7 @@ def main(requests: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = str(base_ready(start_base(world, Path(folder)), Path(folder)))
         cases = {
-            "ratchet": ([sys.executable, "-m", "local.serve", base, "--name", "m", "--threads", "2"], "m"),
+            "ratchet": ([sys.executable, "-m", "ratchet.local.serve", base, "--name", "m", "--threads", "2"], "m"),
             "transformers serve": ([str(Path(sys.executable).parent / "transformers"), "serve", base, "--device", "cpu"], base),
         }
         cases["transformers serve --continuous-batching"] = ([*cases["transformers serve"][0], "--continuous-batching"], base)

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 
 import click
 
-from runtime.threads import threads_of
-from trainers.code_digest import code_digest
+from ratchet.runtime.threads import threads_of
+from ratchet.trainers.code_digest import code_digest
 
 _THREADS = 2
 _BUSY = "while True: pass"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from contracts.ids import canonical, content_text
+from ratchet.contracts.ids import canonical, content_text
 
 Message: TypeAlias = dict[str, Any]
 

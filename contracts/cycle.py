@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.ids import Digest
-from contracts.model import Frozen
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Frozen
 
 
 class State(StrEnum):

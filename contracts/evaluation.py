@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from contracts.extension import ExtensionVersion
-from contracts.ids import Digest
-from contracts.model import Count, Finite, Frozen, Magnitude
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Count, Finite, Frozen, Magnitude
 
 
 class ChatRequest(Frozen):

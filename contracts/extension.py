@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contracts.ids import Digest
-from contracts.model import Frozen
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Frozen
 
 
 class ExtensionVersion(Frozen):

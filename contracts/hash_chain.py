@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from contracts.cycle import Entry, Row
-from contracts.errors import Permanent
-from contracts.ids import Digest, digest
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from ratchet.contracts.cycle import Entry, Row
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED
 
 GENESIS: Final[Digest] = "0" * 64
 

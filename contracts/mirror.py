@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from contracts.model import Count, Frozen
+from ratchet.contracts.model import Count, Frozen
 
 MIRROR_PEOPLE = 10
 """Minimum effective number of people whose prompts were mirrored, before the pairs decide anything."""

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts.errors import Permanent
-from contracts.ids import Digest, digest, digest_file
-from contracts.safetensors import read_header
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest, digest, digest_file
+from ratchet.contracts.safetensors import read_header
 
 
 class Frozen(BaseModel):

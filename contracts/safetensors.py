@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent
 
 HEADER_BYTES = 100_000_000
 """Maximum length of a header, as in the reference implementation."""

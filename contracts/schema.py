@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
-from contracts.cycle import Entry, Step
-from contracts.errors import NewerRelease
-from contracts.ids import canonical, digest
+from ratchet.contracts.cycle import Entry, Step
+from ratchet.contracts.errors import NewerRelease
+from ratchet.contracts.ids import canonical, digest
 
 SCHEMA_VERSION: Final = 4
 """Version that this release writes. A change that an older release cannot read, or that needs an upgrade function, increases it."""

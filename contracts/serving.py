@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from contracts.evaluation import Interval
-from contracts.ids import Digest
-from contracts.model import Count, Finite, Frozen, Magnitude, ModelRef
+from ratchet.contracts.evaluation import Interval
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Count, Finite, Frozen, Magnitude, ModelRef
 
 
 class ModelVersion(Frozen):

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contracts import ids
+from ratchet.contracts import ids
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
@@ -48,7 +48,7 @@ def members(kind: type) -> dict[str, str]:
     """Return name -> docstring of the attributes of a class of this project, with those of its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if base.__module__.split(".")[0] in PACKAGES:
+        if base.__module__.split(".")[0] == "ratchet":
             body = tree(Path(inspect.getsourcefile(base) or "")).body
             found |= documented(next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == base.__name__))
     return found

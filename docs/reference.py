@@ -25,25 +25,25 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from contracts import cycle, loop, ports, schema  # noqa: E402
-from contracts.jobs import exit_codes  # noqa: E402
-from contracts.jobs.training import JobEvent  # noqa: E402
-from contracts.loop import Loop, TrainingSettings  # noqa: E402
 from docs import code_facts  # noqa: E402
 from docs.code_facts import constants, documented, members  # noqa: E402
-from flows.cli.main import cli  # noqa: E402
-from flows.cli.main import exit_code as command_exit_code  # noqa: E402
-from flows.config import variables  # noqa: E402
-from flows.config.home import Home  # noqa: E402
-from flows.config.values import FORMS  # noqa: E402
-from flows.core.folds.cycle import _STATE_AFTER  # noqa: E402
-from materializer.receive import receiver  # noqa: E402
-from runtime.jobs import job_protocol  # noqa: E402
-from runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
-from runtime.serving import announcement  # noqa: E402
-from trainers.recipes import health_limits  # noqa: E402
-from trainers.recipes.completion import KINDS  # noqa: E402
-from trainers.recipes.recipe import Recipe  # noqa: E402
+from ratchet.contracts import cycle, loop, ports, schema  # noqa: E402
+from ratchet.contracts.jobs import exit_codes  # noqa: E402
+from ratchet.contracts.jobs.training import JobEvent  # noqa: E402
+from ratchet.contracts.loop import Loop, TrainingSettings  # noqa: E402
+from ratchet.flows.cli.main import cli  # noqa: E402
+from ratchet.flows.cli.main import exit_code as command_exit_code  # noqa: E402
+from ratchet.flows.config import variables  # noqa: E402
+from ratchet.flows.config.home import Home  # noqa: E402
+from ratchet.flows.config.values import FORMS  # noqa: E402
+from ratchet.flows.core.folds.cycle import _STATE_AFTER  # noqa: E402
+from ratchet.materializer.receive import receiver  # noqa: E402
+from ratchet.runtime.jobs import job_protocol  # noqa: E402
+from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
+from ratchet.runtime.serving import announcement  # noqa: E402
+from ratchet.trainers.recipes import health_limits  # noqa: E402
+from ratchet.trainers.recipes.completion import KINDS  # noqa: E402
+from ratchet.trainers.recipes.recipe import Recipe  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "docs" / "reference.toml").read_text())

@@ -9,11 +9,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result
-from contracts.loop import GateSettings
-from contracts.ports import Check
-from gates.boundaries import error_of_look
-from gates.slices import losing
+from ratchet.contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result
+from ratchet.contracts.loop import GateSettings
+from ratchet.contracts.ports import Check
+from ratchet.gates.boundaries import error_of_look
+from ratchet.gates.slices import losing
 
 _ROUNDING, _LEAST = 1e-6, 1e-15
 """Relative and absolute rounding error of the error of a look."""

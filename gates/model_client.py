@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
-from contracts.conversation import are_tool_calls, stored_answer
-from contracts.errors import Unreachable
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.ports import Progress
-from contracts.serving import Endpoint, RouterHeader
+from ratchet.contracts.conversation import are_tool_calls, stored_answer
+from ratchet.contracts.errors import Unreachable
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.ports import Progress
+from ratchet.contracts.serving import Endpoint, RouterHeader
 
 _TRIES = 3
 _FUNCTION = ("name", "arguments")

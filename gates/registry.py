@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.training import StepFigures
-from contracts.serving import ModelVersion
-from runtime.telemetry import disable_telemetry
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.training import StepFigures
+from ratchet.contracts.serving import ModelVersion
+from ratchet.runtime.telemetry import disable_telemetry
 
 log = logging.getLogger("ratchet.registry")
 _TAG = "ratchet.tag"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contracts.loop import RolloutSettings
-from contracts.mirror import MIRROR_PAIRS
-from gates.sequential import MOST_RATINGS
-from gates.statistics import normal_share
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.mirror import MIRROR_PAIRS
+from ratchet.gates.sequential import MOST_RATINGS
+from ratchet.gates.statistics import normal_share
 
 _POWER = 0.8
 """Probability of the decision if both versions are equal."""
@@ -78,9 +78,9 @@ def pairs_needed(settings: RolloutSettings, deviation: float, people: int) -> in
     """Return the number of mirrored pairs that decide `rollout.margin` with probability 0.8 if both versions are equal.
 
     `deviation` is the standard deviation of the difference of the two rewards of a pair, `people` the number of people with equally many
-    pairs. The test uses the larger one of two estimates of the variance (`gates.sequential.mirrored_difference`). The estimate that is
-    clustered by person has the relative standard error e = sqrt(2 / (people - 1)). The mean of the larger estimate is therefore about
-    1 + 0.4 * e times the true variance.
+    pairs. The test uses the larger one of two estimates of the variance (`ratchet.gates.sequential.mirrored_difference`). The estimate that
+    is clustered by person has the relative standard error e = sqrt(2 / (people - 1)). The mean of the larger estimate is therefore about 1
+    + 0.4 * e times the true variance.
     """
     larger = 1 + 0.4 * math.sqrt(2 / max(1, people - 1))
     variance = max(deviation**2 * larger, settings.margin)

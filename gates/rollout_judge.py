@@ -20,11 +20,11 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from contracts.evaluation import Interval
-from contracts.loop import RolloutSettings
-from contracts.mirror import MIRROR_PAIRS, MIRROR_PEOPLE, Mirrored
-from contracts.serving import Arm, Evidence, SequentialTest, StepJudgement, StepResult, Stratum, latency_bucket
-from gates.sequential import (
+from ratchet.contracts.evaluation import Interval
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.mirror import MIRROR_PAIRS, MIRROR_PEOPLE, Mirrored
+from ratchet.contracts.serving import Arm, Evidence, SequentialTest, StepJudgement, StepResult, Stratum, latency_bucket
+from ratchet.gates.sequential import (
     Difference,
     Share,
     harm_evidence,
@@ -34,7 +34,7 @@ from gates.sequential import (
     share_difference,
     share_evidence,
 )
-from gates.statistics import sample_ratio_p
+from ratchet.gates.statistics import sample_ratio_p
 
 METRICS = 4
 """Number of metrics that are tested without mirrored prompts: ratings, errors, refused requests and slow answers."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contracts.serving import Arm
+from ratchet.contracts.serving import Arm
 
 MOST_RATINGS = 40
 """Ratings of one person that count, over both versions and all steps. If a person has more, all of them together count as this many."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from contracts.evaluation import Comparison
-from gates.statistics import deviation_of, normal_quantile
+from ratchet.contracts.evaluation import Comparison
+from ratchet.gates.statistics import deviation_of, normal_quantile
 
 FAMILY_ERROR = 0.046
 """Probability that a candidate with the same difference in all slices has a slice found by `losing`. Rewards have few

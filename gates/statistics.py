@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from contracts.evaluation import Interval
+from ratchet.contracts.evaluation import Interval
 
 _LEAST_LENGTHS = 10
 """Minimum number of differences with a length for an adjustment."""

@@ -23,4 +23,4 @@ RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index 
 # The user of the shipped profiles. A pod sets it, too; this is for runs without a manifest.
 USER 1000:1000
 WORKDIR /tmp
-ENTRYPOINT ["/opt/ratchet/bin/python", "-m", "trainers.job.pod_entrypoint"]
+ENTRYPOINT ["/opt/ratchet/bin/python", "-m", "ratchet.trainers.job.pod_entrypoint"]

@@ -11,9 +11,9 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
-from runtime.serving.announcement import DRAIN_SECONDS, announce
-from runtime.serving.line_server import allow_files, bind
+from ratchet.runtime.http_limits import HttpLimits, LimitedApp, with_deadlines
+from ratchet.runtime.serving.announcement import DRAIN_SECONDS, announce
+from ratchet.runtime.serving.line_server import allow_files, bind
 
 _POLL_SECONDS = 0.2
 _Result = TypeVar("_Result")

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import psutil
 
-from contracts.errors import NewerRelease, Permanent, RatchetError
-from contracts.ids import canonical
-from contracts.jobs.exit_codes import ALREADY_STARTED, Outcome, outcome_of
-from contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
-from contracts.schema import stamped
-from local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
-from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.jobs import job_drop
-from runtime.jobs.job_files import BadJobFile, is_number, is_there, read_job_object
-from runtime.jobs.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
-from runtime.jobs.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
+from ratchet.contracts.errors import NewerRelease, Permanent, RatchetError
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.exit_codes import ALREADY_STARTED, Outcome, outcome_of
+from ratchet.contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
+from ratchet.contracts.schema import stamped
+from ratchet.local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.jobs import job_drop
+from ratchet.runtime.jobs.job_files import BadJobFile, is_number, is_there, read_job_object
+from ratchet.runtime.jobs.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
+from ratchet.runtime.jobs.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
 
 PENDING_SECONDS = 60.0
 """Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""
@@ -70,7 +70,7 @@ class LocalExecutor:
         log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         with os.fdopen(os.open(folder / IncarnationFile.OUTPUT, log_flags, 0o666), "ab") as log:
             self._children[folder] = subprocess.Popen(
-                [self.python, "-m", "local.processes", str(folder), "--", *filled],
+                [self.python, "-m", "ratchet.local.processes", str(folder), "--", *filled],
                 cwd=run,
                 env=self._environment(spec, incarnation),
                 stdin=subprocess.DEVNULL,

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent, Retryable
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED, stamped
-from local.service import ManagedProcess
-from runtime.artifacts import write_atomic
-from runtime.json_files import read_json
-from runtime.serving.settings import ANSWERS, LINES, ServedLine
-from runtime.watched_file import stamp_of
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED, stamped
+from ratchet.local.service import ManagedProcess
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.serving.settings import ANSWERS, LINES, ServedLine
+from ratchet.runtime.watched_file import stamp_of
 
 OPEN_SECONDS = 30.0
 """Seconds within which a running process opens the port of a line."""

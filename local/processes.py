@@ -1,6 +1,6 @@
 """Processes that outlive the service: starts process 1 of a job, identifies it later, and kills it.
 
-`python -m local.processes FOLDER -- COMMAND…` is the launcher of a job. It takes the attempt's lock, records its own identity, and
+`python -m ratchet.local.processes FOLDER -- COMMAND…` is the launcher of a job. It takes the attempt's lock, records its own identity, and
 replaces itself with the command. At most one process per attempt passes this point, even after a crash between start and record. The
 module imports few modules, so that it starts fast.
 """
@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from contracts.jobs.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
-from runtime.jobs.job_files import BadJobFile, is_number, read_job_object
-from runtime.jobs.job_protocol import LOCK_FD, IncarnationFile, RunFile
-from runtime.process_identity import is_running, process_identity
-from runtime.telemetry import NO_TELEMETRY
+import ratchet
+from ratchet.contracts.jobs.exit_codes import ALREADY_STARTED, PERMANENT, Outcome
+from ratchet.runtime.jobs.job_files import BadJobFile, is_number, read_job_object
+from ratchet.runtime.jobs.job_protocol import LOCK_FD, IncarnationFile, RunFile
+from ratchet.runtime.process_identity import is_running, process_identity
+from ratchet.runtime.telemetry import NO_TELEMETRY
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV")
 """Environment variables that child processes inherit. Credentials are not among them. Other variables are passed explicitly by name."""
@@ -41,7 +42,7 @@ def child_environment() -> dict[str, str]:
     It contains the variables of INHERITED, a path that finds the own packages, and the variables that turn off usage statistics.
     """
     ours = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    here = str(Path(__file__).resolve().parent.parent)  # finds the packages without installation, too
+    here = str(Path(ratchet.__file__).resolve().parents[1])  # finds the package without installation, too
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     return {**ours, **NO_TELEMETRY, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
@@ -53,7 +54,7 @@ class ProcessIdentity(NamedTuple):
     started: float
     """Seconds since the epoch."""
     token: str | None = None
-    """Result of runtime.process_identity.process_identity. None in old records, or if the system does not support it."""
+    """Result of ratchet.runtime.process_identity.process_identity. None in old records, or if the system does not support it."""
 
 
 def own_record(pid: int) -> dict[str, Any]:

@@ -13,19 +13,19 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from contracts.errors import Permanent
-from contracts.ids import canonical
-from contracts.model import Frozen
-from contracts.schema import parse, stamped
-from contracts.serving import Route
-from local.line_process import LineProcess
-from local.proxy.forwarded import FORWARDED, read_counts
-from local.proxy.settings import ROUTE, RouterLine
-from local.proxy.state import STATE, read_in_flight
-from local.service import ManagedProcess, invalid_options
-from runtime.artifacts import write_atomic
-from runtime.json_files import read_json
-from runtime.serving.announcement import DRAIN_SECONDS, STARTED
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped
+from ratchet.contracts.serving import Route
+from ratchet.local.line_process import LineProcess
+from ratchet.local.proxy.forwarded import FORWARDED, read_counts
+from ratchet.local.proxy.settings import ROUTE, RouterLine
+from ratchet.local.proxy.state import STATE, read_in_flight
+from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.serving.announcement import DRAIN_SECONDS, STARTED
 
 _PORT = "port.json"
 """File with the line's port, which stays the same after a restart."""
@@ -75,7 +75,7 @@ class LocalRouter:
         Without this call, the line has a process of its own, below its folder.
         """
         self._line = line
-        self.process = LineProcess(process, ["-m", "local.proxy", "--folder"], DRAIN_SECONDS)
+        self.process = LineProcess(process, ["-m", "ratchet.local.proxy", "--folder"], DRAIN_SECONDS)
 
     def set(self, route: Route) -> None:
         """Put a route in force, and start the router process if it does not run. A process of an older release is replaced.

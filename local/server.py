@@ -10,12 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
-from contracts.errors import Permanent
-from contracts.model import Frozen
-from contracts.ports import Artifacts
-from contracts.serving import Capabilities, Endpoint, ModelVersion
-from local.service import ManagedProcess, invalid_options
-from runtime.threads import threads_of
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
+from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.runtime.threads import threads_of
 
 Options = TypeVar("Options", bound=Frozen)
 
@@ -92,7 +92,7 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
         return super().ensure(version)
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "local.serve", str(model), "--name", tag, "--threads", str(self._options.threads)]
+        command = ["-m", "ratchet.local.serve", str(model), "--name", tag, "--threads", str(self._options.threads)]
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
         return ManagedProcess(self._folder / tag, command, environment)
 
@@ -103,7 +103,7 @@ class VllmServer(_ProcessServer[VllmOptions]):
     options_type = VllmOptions
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "local.vllm", str(model), tag, self._options.executable, *self._options.arguments]
+        command = ["-m", "ratchet.local.vllm", str(model), tag, self._options.executable, *self._options.arguments]
         return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, timeout=self._options.patience)
 
 

@@ -21,13 +21,13 @@ from typing import Any
 import psutil
 from pydantic import BaseModel, ValidationError
 
-from contracts.errors import ConfigError, Permanent, Retryable
-from contracts.ids import canonical
-from local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
-from runtime.artifacts import write_atomic
-from runtime.jobs.run_folder import last_words
-from runtime.json_files import read_json
-from runtime.serving.announcement import READY, SERVICE, STARTED
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.ids import canonical
+from ratchet.local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.run_folder import last_words
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.serving.announcement import READY, SERVICE, STARTED
 
 _LOG_BYTES = 20_000_000
 STARTS = 3

@@ -1,7 +1,7 @@
 """Runs `vllm serve` for one model version, announces when it is ready, and exits when it exits.
 
-Run as `python -m local.vllm MODEL NAME EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its /health. SIGTERM
-is forwarded, so that vLLM handles requests in flight by its own rules.
+Run as `python -m ratchet.local.vllm MODEL NAME EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its /health.
+SIGTERM is forwarded, so that vLLM handles requests in flight by its own rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from contracts.jobs.exit_codes import PERMANENT
-from runtime.serving.announcement import announce
+from ratchet.contracts.jobs.exit_codes import PERMANENT
+from ratchet.runtime.serving.announcement import announce
 
 
 def serve_command(model: str, name: str, port: int, executable: str, arguments: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ base="$RATCHET_HOME/base"
 loop="$RATCHET_HOME/gsm8k.toml"
 mkdir -p "$RATCHET_HOME"
 sed "s#\"../../shared/#\"$shared/#" loops/gsm8k.toml > "$loop"  # the trace data may lie elsewhere
-[ -d "$base" ] || "$BIN/python" -m flows.demo.gsm8k "$shared/data/gsm8k_traces" "$base"
+[ -d "$base" ] || "$BIN/python" -m ratchet.flows.demo.gsm8k "$shared/data/gsm8k_traces" "$base"
 "$BIN/ratchet" adopt "$loop" "$base" --by "${USER:-somebody}"
 "$BIN/ratchet" run "$loop"
 "$BIN/ratchet" explain gsm8k

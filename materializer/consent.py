@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from contracts.data.records import ConsentSubject
+from ratchet.contracts.data.records import ConsentSubject
 
 _KEYS: Mapping[ConsentSubject, tuple[str, ...]] = {
     ConsentSubject.TRACE: ("source", "id"),

@@ -15,8 +15,8 @@ from typing import TypeVar
 import orjson
 import polars as pl
 
-from contracts.conversation import without_call_ids
-from contracts.data.datasets import (
+from ratchet.contracts.conversation import without_call_ids
+from ratchet.contracts.data.datasets import (
     CROSS_VALIDATED_BELOW,
     CROSS_VALIDATED_PROMPTS,
     Cursor,
@@ -27,44 +27,44 @@ from contracts.data.datasets import (
     Snapshot,
     TrainingSet,
 )
-from contracts.data.decoding import Limits
-from contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
-from contracts.errors import ConfigError, Inconclusive, Permanent
-from contracts.ids import NORMALISER, Digest, digest, root_id, root_text
-from contracts.loop import Loop
-from contracts.mirror import MirrorAsk, MirrorPrompts
-from contracts.model import Frozen
-from contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
-from contracts.schema import parse, stamped
-from materializer.consent import refusing_users, settle, spoken, withdrawn_texts
-from materializer.dialects.decode import BUILT_IN
-from materializer.governance import Governed, govern
-from materializer.labels.conflicts import pooled, uncontested
-from materializer.labels.credible import without_newcomers
-from materializer.labels.scores import attach, label, prompts_of, references
-from materializer.lake.dedup_index import DedupIndex
-from materializer.lake.ingest import ingest_batch
-from materializer.lake.schemas import empty_frame, parquet, read_parquet
-from materializer.lake.tables import Lake
-from materializer.mirror import MirrorReader, forget_key
-from materializer.privacy.masking import Masker
-from materializer.privacy.summary import masked_data
-from materializer.quarantine.replay import LakeQuarantine, Rules
-from materializer.quarantine.writing import Keeping
-from materializer.receive.sources import open_file
-from materializer.settled import Settled, SettledReader
-from materializer.training_sets.account import account
-from materializer.training_sets.demonstrations import make_demonstrations, teachable
-from materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
-from materializer.training_sets.facts import label_noise, measure
-from materializer.training_sets.holdout import choose_edition, identify_prompts, independent, read_golden
-from materializer.training_sets.pairs import make_pairs
-from materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
-from materializer.training_sets.split import Split, largest_cluster
-from rewards.scorer_set import ScorerSet
-from runtime.secrets.keyring import KeyFile
-from runtime.secrets.pseudonyms import Subject, pseudonym
-from runtime.secrets.span_signature import is_signed
+from ratchet.contracts.data.decoding import Limits
+from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
+from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
+from ratchet.contracts.schema import parse, stamped
+from ratchet.materializer.consent import refusing_users, settle, spoken, withdrawn_texts
+from ratchet.materializer.dialects.decode import BUILT_IN
+from ratchet.materializer.governance import Governed, govern
+from ratchet.materializer.labels.conflicts import pooled, uncontested
+from ratchet.materializer.labels.credible import without_newcomers
+from ratchet.materializer.labels.scores import attach, label, prompts_of, references
+from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.ingest import ingest_batch
+from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
+from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.mirror import MirrorReader, forget_key
+from ratchet.materializer.privacy.masking import Masker
+from ratchet.materializer.privacy.summary import masked_data
+from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules
+from ratchet.materializer.quarantine.writing import Keeping
+from ratchet.materializer.receive.sources import open_file
+from ratchet.materializer.settled import Settled, SettledReader
+from ratchet.materializer.training_sets.account import account
+from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
+from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
+from ratchet.materializer.training_sets.facts import label_noise, measure
+from ratchet.materializer.training_sets.holdout import choose_edition, identify_prompts, independent, read_golden
+from ratchet.materializer.training_sets.pairs import make_pairs
+from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
+from ratchet.materializer.training_sets.split import Split, largest_cluster
+from ratchet.rewards.scorer_set import ScorerSet
+from ratchet.runtime.secrets.keyring import KeyFile
+from ratchet.runtime.secrets.pseudonyms import Subject, pseudonym
+from ratchet.runtime.secrets.span_signature import is_signed
 
 Result = TypeVar("Result", bound=Frozen)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from contracts.data.records import PARTIAL
-from contracts.loop import GovernanceSettings
+from ratchet.contracts.data.records import PARTIAL
+from ratchet.contracts.loop import GovernanceSettings
 
 _CONTENT = ["messages", "answer", "tools"]
 _IMAGE = '{"type":"image_url","image_url":{"url":'

@@ -12,10 +12,10 @@ from pathlib import Path
 import polars as pl
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
-from contracts.data.records import FeedbackKind
-from contracts.serving import Arm, Evidence, latency_buckets
-from materializer.labels.credible import credible
-from materializer.lake.tables import Lake
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.serving import Arm, Evidence, latency_buckets
+from ratchet.materializer.labels.credible import credible
+from ratchet.materializer.lake.tables import Lake
 
 _TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "model_version", "status", "latency_ms", "verified")
 

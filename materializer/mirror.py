@@ -23,18 +23,18 @@ import orjson
 import polars as pl
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 
-from contracts.data.records import FeedbackKind
-from contracts.ids import digest, prompt_id, root_text
-from contracts.loop import Loop
-from contracts.mirror import MIRROR_SHARE, MirrorAsk, MirrorPrompt, MirrorPrompts
-from contracts.schema import stamped, unstamped
-from materializer.consent import refusing_users, settle, spoken
-from materializer.governance import Governed, govern
-from materializer.labels.scores import attach, references
-from materializer.lake.tables import Lake, preferred
-from materializer.training_sets.near_duplicates import NearIndex, shingles, signature
-from rewards.scorer_set import ScorerSet
-from runtime.artifacts import write_atomic
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.ids import digest, prompt_id, root_text
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.mirror import MIRROR_SHARE, MirrorAsk, MirrorPrompt, MirrorPrompts
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.materializer.consent import refusing_users, settle, spoken
+from ratchet.materializer.governance import Governed, govern
+from ratchet.materializer.labels.scores import attach, references
+from ratchet.materializer.lake.tables import Lake, preferred
+from ratchet.materializer.training_sets.near_duplicates import NearIndex, shingles, signature
+from ratchet.rewards.scorer_set import ScorerSet
+from ratchet.runtime.artifacts import write_atomic
 
 _KEY = "mirror.json"
 """File beside the tables with the rollout's key."""

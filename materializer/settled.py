@@ -8,11 +8,11 @@ from datetime import datetime
 
 import polars as pl
 
-from contracts.ids import Digest, digest
-from materializer.consent import refusing_users, settle
-from materializer.lake.concealment import concealed
-from materializer.lake.tables import Lake, TableName, preferred, until
-from runtime.secrets.pseudonyms import Subject
+from ratchet.contracts.ids import Digest, digest
+from ratchet.materializer.consent import refusing_users, settle
+from ratchet.materializer.lake.concealment import concealed
+from ratchet.materializer.lake.tables import Lake, TableName, preferred, until
+from ratchet.runtime.secrets.pseudonyms import Subject
 
 Pinned = dict[str, int | None]
 """Table -> Iceberg snapshot id."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contracts.data.records import FeedbackKind, Tier
-from contracts.model import Frozen
-from rewards.options import check_options
+from ratchet.contracts.data.records import FeedbackKind, Tier
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.options import check_options
 
 
 class UserFeedbackOptions(Frozen):

@@ -15,12 +15,12 @@ from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
 from pydantic import Field
 
-from contracts.data.records import Tier
-from contracts.errors import ConfigError
-from contracts.model import Frozen
-from rewards.bounded.worker import bounded_score
-from rewards.code_blocks import only_block
-from rewards.options import check_options
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.bounded.worker import bounded_score
+from ratchet.rewards.code_blocks import only_block
+from ratchet.rewards.options import check_options
 
 
 class JsonSchemaOptions(Frozen):

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from contracts.data.records import Tier
-from contracts.model import Frozen
-from rewards.options import check_options
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.options import check_options
 
 
 class LatencyOptions(Frozen):

@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.data.records import Tier
-from contracts.errors import ConfigError
-from contracts.model import Frozen
-from rewards.bounded.worker import bounded_score
-from rewards.options import check_options
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.bounded.worker import bounded_score
+from ratchet.rewards.options import check_options
 
 
 class MathOptions(Frozen):

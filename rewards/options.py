@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from contracts.errors import ConfigError
-from contracts.model import Frozen
-from runtime.extensions import nearest
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.model import Frozen
+from ratchet.runtime.extensions import nearest
 
 Options = TypeVar("Options", bound=Frozen)
 

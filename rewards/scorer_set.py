@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.data.datasets import Label, ScorerVersion
-from contracts.data.records import FeedbackKind, Tier
-from contracts.errors import Permanent, RatchetError
-from contracts.jobs.training import TrainingPlan
-from contracts.loop import RewardSettings
-from contracts.ports import RewardFunction
-from rewards.feedback import ratings
-from rewards.verifiable import ExactMatch
-from runtime.extensions import ExtensionKind, load
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.datasets import Label, ScorerVersion
+from ratchet.contracts.data.records import FeedbackKind, Tier
+from ratchet.contracts.errors import Permanent, RatchetError
+from ratchet.contracts.jobs.training import TrainingPlan
+from ratchet.contracts.loop import RewardSettings
+from ratchet.contracts.ports import RewardFunction
+from ratchet.rewards.feedback import ratings
+from ratchet.rewards.verifiable import ExactMatch
+from ratchet.runtime.extensions import ExtensionKind, load
 
 if TYPE_CHECKING:
-    from rewards.judge.records import JudgeRecords
+    from ratchet.rewards.judge.records import JudgeRecords
 
 UNSEEN = frozenset({"prompt", "answer", "reference"})
 """Sample keys that are available for a new answer, before any user has seen it."""

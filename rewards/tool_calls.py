@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from contracts.conversation import Message, answer_message, arguments_of, written_answer
-from contracts.data.records import Tier
-from contracts.model import Frozen
-from rewards.options import check_options
+from ratchet.contracts.conversation import Message, answer_message, arguments_of, written_answer
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.options import check_options
 
 
 class ToolCallMatchOptions(Frozen):

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.data.records import Tier
-from contracts.model import Frozen
-from rewards.options import check_options
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.options import check_options
 
 
 class ExactMatchOptions(Frozen):

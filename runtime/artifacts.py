@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from contracts.errors import Permanent, Retryable
-from contracts.ids import Digest, canonical, digest, digest_file
-from contracts.model import Frozen
-from contracts.schema import parse, stamped, unstamped
-from runtime.jobs.job_files import open_job_file, regular_files
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import Digest, canonical, digest, digest_file
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped, unstamped
+from ratchet.runtime.jobs.job_files import open_job_file, regular_files
 
 
 def write_atomic(path: Path, data: bytes) -> None:

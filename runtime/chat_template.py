@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from contracts.conversation import Message, text_of
+from ratchet.contracts.conversation import Message, text_of
 
 Render: TypeAlias = Callable[[Sequence[Message], Sequence[dict[str, Any]] | None], str]
 """Renders messages and tools with a chat template. It may raise any exception of the template."""

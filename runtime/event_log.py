@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from contracts.ids import canonical
-from contracts.jobs.training import JobEvent
-from runtime.jobs.job_files import HIGHEST_STEP, BadJobFile, open_job_file
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.training import JobEvent
+from ratchet.runtime.jobs.job_files import HIGHEST_STEP, BadJobFile, open_job_file
 
 LINE_BYTES = 256 << 10
 """Maximum length of a line of the event log."""

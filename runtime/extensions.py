@@ -22,9 +22,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from contracts.errors import ConfigError, RatchetError
-from contracts.extension import ExtensionVersion
-from contracts.ids import Digest, digest, digest_file
+import ratchet
+from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.ids import Digest, digest, digest_file
+
+_PRODUCT = Path(ratchet.__file__).resolve().parent
 
 
 class ExtensionKind(StrEnum):
@@ -186,7 +189,8 @@ def _checked(parameter: Parameter | None, value: Any, label: str) -> Any:
 
 
 def _code(source: Path) -> Digest:
-    packages = list(takewhile(lambda folder: (folder / "__init__.py").is_file(), source.parents))
+    """Return the digest of the top-level package that contains `source`, for our own extensions of the subpackage of `ratchet`."""
+    packages = list(takewhile(lambda folder: folder != _PRODUCT and (folder / "__init__.py").is_file(), source.parents))
     if not packages:
         return digest_file(source)
     files = tuple(_files(packages[-1]))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from contracts.errors import Permanent
-from contracts.ids import Digest, digest
-from contracts.schema import stamped, unstamped
-from runtime.artifacts import write_atomic
-from runtime.jobs.job_files import MANIFEST_BYTES, BadJobFile, open_job_file, read_job_file, regular_files
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.job_files import MANIFEST_BYTES, BadJobFile, open_job_file, read_job_file, regular_files
 
 MANIFEST = "manifest.json"
 

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from contracts.errors import NewerRelease
-from contracts.schema import parse
+from ratchet.contracts.errors import NewerRelease
+from ratchet.contracts.schema import parse
 
 log = logging.getLogger("ratchet.files")
 Model = TypeVar("Model", bound=BaseModel)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.data.datasets import Facts
-from contracts.jobs.training import Method, TrainingPlan
-from contracts.model import ModelRef
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.jobs.training import Method, TrainingPlan
+from ratchet.contracts.model import ModelRef
 
 START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
 """A start model without files."""

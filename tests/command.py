@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[1]
-RATCHET = (sys.executable, "-m", "flows.cli.main")
+RATCHET = (sys.executable, "-m", "ratchet.flows.cli.main")
 """The command `ratchet` of this checkout."""
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contracts.ids import Digest, checkpoint_name
-from contracts.jobs.training import Checkpoint, JobSpec
-from contracts.model import model_ref
-from contracts.schema import stamped
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.ids import Digest, checkpoint_name
+from ratchet.contracts.jobs.training import Checkpoint, JobSpec
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import stamped
+from ratchet.runtime.artifacts import FolderArtifacts
 
 
 def offer(run: Path, spec: JobSpec, incarnation: int = 1) -> Digest:

@@ -14,23 +14,23 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from contracts.cycle import Append, Row, State, Step
-from contracts.data.senders import Role, Sender
-from contracts.evaluation import ChatRequest
-from contracts.fakes.serving import FakeClient
-from contracts.ids import line_stream, version_tag
-from contracts.jobs.training import Checkpoint
-from contracts.model import ModelRef
-from contracts.serving import Endpoint, ModelVersion
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.core.folds.cycle import CycleView
-from flows.engine.context import LineContext
-from flows.engine.effects import EFFECTS, job_of
-from flows.engine.ingest import ingest
-from flows.engine.line import adopt, open_cycle
-from materializer.receive.spool import Spool
-from runtime.jobs.run_folder import RunFolders
+from ratchet.contracts.cycle import Append, Row, State, Step
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.evaluation import ChatRequest
+from ratchet.contracts.fakes.serving import FakeClient
+from ratchet.contracts.ids import line_stream, version_tag
+from ratchet.contracts.jobs.training import Checkpoint
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.serving import Endpoint, ModelVersion
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.effects import EFFECTS, job_of
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import adopt, open_cycle
+from ratchet.materializer.receive.spool import Spool
+from ratchet.runtime.jobs.run_folder import RunFolders
 from tests.unit.materializer.records import evaluation, log, logs, span, spans
 
 SHOP = Sender(name="shop", roles=(Role.TRACES, Role.FEEDBACK))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.errors import Permanent, Retryable
-from k8s.api.client import JOB, NODE, POD, AlreadyExists, Kind, Listing, Object
-from k8s.manifests.gang_manifest import GANG, VERSION
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.k8s.api.client import JOB, NODE, POD, AlreadyExists, Kind, Listing, Object
+from ratchet.k8s.manifests.gang_manifest import GANG, VERSION
 
 Key = tuple[str, str, str]
 

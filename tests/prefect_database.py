@@ -15,7 +15,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.config.home import Home
+from ratchet.flows.config.home import Home
 
 _MIGRATE = """
 import asyncio

@@ -13,7 +13,7 @@ import pytest
 from boto3.session import Session
 from moto.server import ThreadedMotoServer
 
-from contracts.jobs.cluster import BucketSettings
+from ratchet.contracts.jobs.cluster import BucketSettings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a-key-of-this-test", "AWS_SECRET_ACCESS_KEY": "a-secret-of-this-test"}
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from contracts.serving import Backend, Route
-from local.line_process import LineProcess
-from local.router import LocalRouter
-from materializer.receive.credentials import CredentialStore
-from materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
-from runtime.serving.settings import ANSWERS
+from ratchet.contracts.serving import Backend, Route
+from ratchet.local.line_process import LineProcess
+from ratchet.local.router import LocalRouter
+from ratchet.materializer.receive.credentials import CredentialStore
+from ratchet.materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
+from ratchet.runtime.serving.settings import ANSWERS
 
 
 class Site:
@@ -97,7 +97,7 @@ class Receiver:
         store = CredentialStore(folder / "credentials.json", folder / "receiver.token", lambda: datetime.now(UTC))
         self.folder = folder
         self.token = store.ensure_router()
-        self.lines = LineProcess(folder / "receiver", ["-m", "materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
+        self.lines = LineProcess(folder / "receiver", ["-m", "ratchet.materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
 
     @property
     def address(self) -> Path:

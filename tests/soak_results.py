@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from contracts.ids import digest, digest_file
+from ratchet.contracts.ids import digest, digest_file
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("contracts", "runtime", "flows", "local", "materializer", "gates", "tests/crash")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import httpx
 
-from contracts.serving import RouterHeader
-from flows.config.home import Home
+from ratchet.contracts.serving import RouterHeader
+from ratchet.flows.config.home import Home
 from tests.command import ROOT
 
 _WORDS = ("red", "blue", "green", "house", "tree", "water", "stone", "light", "dark", "road", "sea", "bird", "fish", "cloud", "rain")
@@ -93,7 +93,18 @@ def write_model(folder: Path) -> Path:
     pairs, corpus, model = folder / "pairs.jsonl", folder / "corpus.txt", folder / "base"
     _write(pairs, [{"prompt": question, "answer": "no"} for question in _QUESTIONS])
     corpus.write_text("".join(f"{question}\nno\nyes\n" for question in _QUESTIONS))
-    command = [sys.executable, "-m", "trainers.job.tiny_model", str(pairs), str(corpus), str(model), "--steps", "30", "--threads", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "ratchet.trainers.job.tiny_model",
+        str(pairs),
+        str(corpus),
+        str(model),
+        "--steps",
+        "30",
+        "--threads",
+        "1",
+    ]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
     return model
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from contracts.jobs.training import JobStatus
-from contracts.ports import Executor
+from ratchet.contracts.jobs.training import JobStatus
+from ratchet.contracts.ports import Executor
 
 T = TypeVar("T")
 

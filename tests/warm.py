@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from local.executor import LocalExecutor
-from runtime.telemetry import NO_TELEMETRY
-from runtime.threads import threads_of
+from ratchet.local.executor import LocalExecutor
+from ratchet.runtime.telemetry import NO_TELEMETRY
+from ratchet.runtime.threads import threads_of
 
 TRAINER = ("datasets", "peft", "transformers", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer")
 """The libraries of a training job."""
@@ -47,9 +47,9 @@ COMMAND = (
 """The libraries of `ratchet` commands, except torch, which a test hides, and Prefect, which reads variables when it loads."""
 THREADED = "polars"
 """A library that starts threads when it is loaded. A forked process would lack them, so each process loads it by itself."""
-FRESH = ("contracts", "flows", "gates", "k8s", "local", "materializer", "rewards", "runtime", "sitecustomize", "tests", "trainers")
+FRESH = ("ratchet", "sitecustomize", "tests")
 """Top-level modules that every process imports again."""
-FORKING = ("local.processes", "trainers.job.supervisor", "trainers.job.nemo")
+FORKING = ("ratchet.local.processes", "ratchet.trainers.job.supervisor", "ratchet.trainers.job.nemo")
 """Programs whose children are forked, too."""
 PLAIN = subprocess.Popen
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,7 +31,7 @@ echo "installing $(basename "$wheel")[train] with uv"
 UV_TOOL_DIR=$folder/uv UV_TOOL_BIN_DIR=$folder/uv-bin "$uv" tool install -q --python "$python" "$wheel[train]"
 first uv
 echo '{"prompt": "list all pods", "answer": "kubectl get pods"}' >pairs.jsonl
-"$folder/uv/ratchet/bin/python" -m trainers.job.tiny_model pairs.jsonl pairs.jsonl "$folder/model" --steps 1 --batch 1
+"$folder/uv/ratchet/bin/python" -m ratchet.trainers.job.tiny_model pairs.jsonl pairs.jsonl "$folder/model" --steps 1 --batch 1
 ratchet adopt loop.toml "$folder/model" --by ada
 ratchet status
 ratchet serve loop.toml --stop

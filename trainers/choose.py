@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts.data.datasets import UNMEASURED_NOISE, Facts
-from contracts.data.records import Tier
-from contracts.jobs.training import Choice, Method, RuleResult
-from contracts.loop import TrainingSettings
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.data.datasets import UNMEASURED_NOISE, Facts
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.jobs.training import Choice, Method, RuleResult
+from ratchet.contracts.loop import TrainingSettings
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 MIN_GAIN = 0.02
 """Smallest gain in mean reward that justifies a run. A holdout of the usual size cannot show a smaller one."""

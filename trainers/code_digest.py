@@ -10,10 +10,11 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
-from contracts.errors import Permanent
-from contracts.ids import Digest, digest, digest_file
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest, digest, digest_file
 
 PACKAGES = ("contracts", "runtime", "rewards", "trainers")
+"""Subpackages of `ratchet`."""
 
 
 @cache
@@ -27,10 +28,12 @@ def code_digest() -> Digest:
 
 
 def _folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(f"ratchet.{package}")
     places = list(spec.submodule_search_locations or []) if spec else []
     if not places:
-        raise Permanent(f"package {package!r} is not importable; install the complete ratchet distribution, or run in its source folder")
+        raise Permanent(
+            f"package 'ratchet.{package}' is not importable; install the complete ratchet distribution, or run in its source folder"
+        )
     return Path(places[0])
 
 

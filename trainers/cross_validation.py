@@ -15,9 +15,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from contracts.ids import hash_share
-from trainers.length import Measurement, best, cooldown_steps, difference, mean
-from trainers.recipes.recipe import Recipe
+from ratchet.contracts.ids import hash_share
+from ratchet.trainers.length import Measurement, best, cooldown_steps, difference, mean
+from ratchet.trainers.recipes.recipe import Recipe
 
 LEAST = 20
 """Minimum number of clusters of near-duplicates with a prompt that can be scored. With fewer, the standard error of a difference is

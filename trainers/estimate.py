@@ -7,12 +7,12 @@ The module is pure.
 
 from __future__ import annotations
 
-from contracts.errors import Permanent
-from contracts.model import Frozen
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.recipe import Recipe
-from trainers.recipes.sft import SFTRecipe
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.model import Frozen
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 CPU_SPEED = 1e10
 """Operations per second and thread that small models reach in float32."""

@@ -1,7 +1,7 @@
 """Checks of a machine with GPUs before the first paid hour: driver, CUDA, NCCL, network, shared memory, compiler, disk.
 
 `ratchet doctor --gpu` runs this module in a process of its own, because it loads torch. In the container that will train, run
-`python -m trainers.gpu_checks FOLDER`, where FOLDER is on the disk that the jobs write to.
+`python -m ratchet.trainers.gpu_checks FOLDER`, where FOLDER is on the disk that the jobs write to.
 
 Each finding is one line of JSON on stdout: [level, about, text]. The levels are ok, note and error; the text of an error contains the
 remedy. The exit code is 1 if there was an error. The checks use at most 2 GiB of GPU memory and one gigabyte of disk. They never ran on a
@@ -255,7 +255,7 @@ def _all_reduce() -> Iterator[Finding]:
 
 def all_reduce(processes: int, size: int) -> Finding:
     """Measure an all-reduce of `size` bytes per rank over `processes` ranks on this machine: NCCL with GPUs, gloo without."""
-    from trainers.job.parallel import LOOPBACK
+    from ratchet.trainers.job.parallel import LOOPBACK
 
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--rdzv-backend", "c10d"]
     command += [
@@ -266,7 +266,7 @@ def all_reduce(processes: int, size: int) -> Finding:
         "--max-restarts",
         "0",
         "-m",
-        "trainers.gpu_checks",
+        "ratchet.trainers.gpu_checks",
         _WORKER,
         str(size),
     ]
@@ -335,7 +335,7 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _code() -> Iterator[Finding]:
-    from trainers.code_digest import code_digest
+    from ratchet.trainers.code_digest import code_digest
 
     installed = {name: _version(name) for name in _PACKAGES}
     yield "ok", "versions", ", ".join(f"{name} {found}" for name, found in installed.items() if found)

@@ -16,8 +16,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
-from contracts.jobs.training import Adjustment, JobEvent, Proposal
-from trainers.recipes.health_limits import Action, Health, Limit
+from ratchet.contracts.jobs.training import Adjustment, JobEvent, Proposal
+from ratchet.trainers.recipes.health_limits import Action, Health, Limit
 
 Figures = Mapping[str, float]
 """Name of a figure -> its value in one step."""

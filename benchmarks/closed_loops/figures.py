@@ -11,12 +11,12 @@ from typing import Any
 from benchmarks.closed_loops.line import ClosedLine, interval
 from benchmarks.closed_loops.tasks import FRESH
 from benchmarks.recipe_worlds import Question
-from contracts.cycle import State, Step
-from contracts.data.datasets import Snapshot
-from contracts.evaluation import Result
-from contracts.ids import rollout_stream
-from flows.core.folds.cycle import CycleView
-from trainers.choose import RULES
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.data.datasets import Snapshot
+from ratchet.contracts.evaluation import Result
+from ratchet.contracts.ids import rollout_stream
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.trainers.choose import RULES
 
 MARGIN = 0.05
 """Loss from which a candidate counts as worse: the margin of the rollout."""

@@ -21,38 +21,38 @@ from benchmarks.closed_loops.people import CYCLE, START, People
 from benchmarks.recipe_cell import BUILD, Answers, right, running_in
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World, arm
-from contracts.data.datasets import RawBatch
-from contracts.evaluation import Interval
-from contracts.fakes import FakeRegistry, FakeRouter, FakeWorld, MemoryLedger
-from contracts.ids import checkpoint_name, digest, rollout_stream
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
-from contracts.loop import Loop
-from contracts.model import model_ref
-from contracts.schema import parse, stamped
-from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
-from flows.config.load import load_loop
-from flows.core.decide import End
-from flows.core.folds.cycle import CycleView
-from flows.core.rollout import candidate_share
-from flows.engine.context import LineContext, process_holder
-from flows.engine.line import adopt, open_cycle
-from flows.engine.work import turn
-from gates.checks import checks
-from gates.evaluation.evaluator import PairedEvaluator
-from gates.rollout_judge import EvidenceJudge
-from materializer.datasets import IngestKeys, LakeDatasets
-from rewards.judge.records import JudgeRecords
-from rewards.scorer_set import build_scorer_set
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.run_folder import read_events
-from runtime.secrets.keyring import KeyFile, ensure_keyring
-from runtime.secrets.span_signature import SPAN_KEYS
-from trainers.backends.trl import DPO, GRPO, SFT
-from trainers.choose import choose
-from trainers.code_digest import code_digest
-from trainers.job.trl import runner
-from trainers.recipes.completion import KINDS
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.evaluation import Interval
+from ratchet.contracts.fakes import FakeRegistry, FakeRouter, FakeWorld, MemoryLedger
+from ratchet.contracts.ids import checkpoint_name, digest, rollout_stream
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import parse, stamped
+from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
+from ratchet.flows.config.load import load_loop
+from ratchet.flows.core.decide import End
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.rollout import candidate_share
+from ratchet.flows.engine.context import LineContext, process_holder
+from ratchet.flows.engine.line import adopt, open_cycle
+from ratchet.flows.engine.work import turn
+from ratchet.gates.checks import checks
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
+from ratchet.gates.rollout_judge import EvidenceJudge
+from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.rewards.judge.records import JudgeRecords
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.run_folder import read_events
+from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
+from ratchet.trainers.choose import choose
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.trl import runner
+from ratchet.trainers.recipes.completion import KINDS
 
 LOOP = """
 [line]

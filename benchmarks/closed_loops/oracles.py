@@ -14,17 +14,17 @@ from typing import Any
 
 from benchmarks.recipe_cell import BUILD, right, running_in
 from benchmarks.recipe_worlds import Question
-from contracts.data.datasets import TrainingSet
-from contracts.data.records import DEMONSTRATIONS
-from contracts.ids import canonical
-from contracts.jobs.training import Method, TrainingPlan
-from contracts.model import model_ref
-from materializer.lake.schemas import frame_of, parquet, read_parquet
-from runtime.artifacts import FolderArtifacts
-from trainers.backends.trl import DPO, SFT
-from trainers.code_digest import code_digest
-from trainers.job.trl import runner
-from trainers.recipes.completion import KINDS
+from ratchet.contracts.data.datasets import TrainingSet
+from ratchet.contracts.data.records import DEMONSTRATIONS
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.training import Method, TrainingPlan
+from ratchet.contracts.model import model_ref
+from ratchet.materializer.lake.schemas import frame_of, parquet, read_parquet
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.trainers.backends.trl import DPO, SFT
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.trl import runner
+from ratchet.trainers.recipes.completion import KINDS
 
 GRID: tuple[tuple[int, float], ...] = ((60, 1.0), (240, 1.0), (960, 1.0), (480, 3.0))
 """(steps, factor on the product's learning rate)."""

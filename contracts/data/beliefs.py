@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from contracts.ids import Digest
-from contracts.model import Count, Frozen
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Count, Frozen
 
 
 class JudgeBelief(Frozen):

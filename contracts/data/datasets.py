@@ -13,12 +13,12 @@ from typing import BinaryIO, Literal
 
 from pydantic import Field
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.data.records import Tier
-from contracts.data.senders import Sender
-from contracts.extension import ExtensionVersion
-from contracts.ids import Digest, canonical
-from contracts.model import Frozen
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.data.senders import Sender
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.ids import Digest, canonical
+from ratchet.contracts.model import Frozen
 
 
 @dataclass(frozen=True)

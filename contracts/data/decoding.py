@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from contracts.errors import Rejected
+from ratchet.contracts.errors import Rejected
 
 Row: TypeAlias = dict[str, Any]
 """Columns of records.TRACES or records.FEEDBACK that the record itself determines (not source, ingested, batch), plus `position`. Times

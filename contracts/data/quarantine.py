@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from contracts.model import Frozen
+from ratchet.contracts.model import Frozen
 
 
 class QuarantineEntry(Frozen):

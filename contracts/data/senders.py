@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from contracts.data.records import FeedbackKind
-from contracts.model import Frozen
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.model import Frozen
 
 
 class Role(StrEnum):

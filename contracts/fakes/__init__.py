@@ -6,9 +6,9 @@ executed, so that tests can detect repeated effects. The tests and the simulatio
 
 from __future__ import annotations
 
-from contracts.fakes.data import FakeDatasets, FakeQuarantine, FakeSource
-from contracts.fakes.jobs import FakeExecutor, FakeTrainer
-from contracts.fakes.serving import (
+from ratchet.contracts.fakes.data import FakeDatasets, FakeQuarantine, FakeSource
+from ratchet.contracts.fakes.jobs import FakeExecutor, FakeTrainer
+from ratchet.contracts.fakes.serving import (
     FakeCheck,
     FakeClient,
     FakeEvaluator,
@@ -19,7 +19,7 @@ from contracts.fakes.serving import (
     FakeRouter,
     FakeServer,
 )
-from contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
+from ratchet.contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
 
 __all__ = [
     "FakeCheck",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
-from contracts.data.datasets import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
-from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
-from contracts.fakes.state import FakeWorld
-from contracts.ids import Digest, canonical, digest
-from contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
-from contracts.ports import ModelClient, Progress
-from contracts.schema import parse, stamped
+from ratchet.contracts.data.datasets import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
+from ratchet.contracts.fakes.state import FakeWorld
+from ratchet.contracts.ids import Digest, canonical, digest
+from ratchet.contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
+from ratchet.contracts.ports import ModelClient, Progress
+from ratchet.contracts.schema import parse, stamped
 
 
 class FakeSource:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from contracts.data.datasets import Facts
-from contracts.fakes.state import FakeWorld, fake_model
-from contracts.ids import Digest, canonical, checkpoint_name, digest, job_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
-from contracts.schema import stamped
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.fakes.state import FakeWorld, fake_model
+from ratchet.contracts.ids import Digest, canonical, checkpoint_name, digest, job_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, Checkpoint, JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.schema import stamped
 
 
 class FakeTrainer:

@@ -7,17 +7,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
-from contracts.data.records import Tier
-from contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EarlierAnswers, EvalReport, Interval, Result
-from contracts.fakes.state import FakeWorld
-from contracts.ids import digest
-from contracts.jobs.training import StepFigures
-from contracts.mirror import Mirrored, MirrorOutcome, MirrorPrompt
-from contracts.model import ModelRef
-from contracts.ports import ModelClient, Progress
-from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult, Stratum
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EarlierAnswers, EvalReport, Interval, Result
+from ratchet.contracts.fakes.state import FakeWorld
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.training import StepFigures
+from ratchet.contracts.mirror import Mirrored, MirrorOutcome, MirrorPrompt
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.ports import ModelClient, Progress
+from ratchet.contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult, Stratum
 
 
 class FakeServer:

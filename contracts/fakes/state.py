@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from contracts.cycle import Append, Entry, Head, Lease
-from contracts.errors import Conflict, Fenced, Permanent
-from contracts.hash_chain import GENESIS, seal_row
-from contracts.ids import Digest, canonical, digest
-from contracts.model import ModelRef
-from contracts.schema import check_version
+from ratchet.contracts.cycle import Append, Entry, Head, Lease
+from ratchet.contracts.errors import Conflict, Fenced, Permanent
+from ratchet.contracts.hash_chain import GENESIS, seal_row
+from ratchet.contracts.ids import Digest, canonical, digest
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.schema import check_version
 
 Faults = Callable[[str], None]
 """Called with the name of a fault point, for example "before append"; it may raise an error."""

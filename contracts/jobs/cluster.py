@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from contracts.model import Frozen
+from ratchet.contracts.model import Frozen
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Seconds = Annotated[float, Field(gt=0)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from contracts.ids import Digest
-from contracts.jobs.training import TrainingPlan
-from contracts.model import Frozen
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.training import TrainingPlan
+from ratchet.contracts.model import Frozen
 
 
 class Trial(Frozen):

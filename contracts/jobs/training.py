@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.data.datasets import Facts, ScorerVersion
-from contracts.ids import Digest, digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.model import Frozen, ModelRef
+from ratchet.contracts.data.datasets import Facts, ScorerVersion
+from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.model import Frozen, ModelRef
 
 
 class Method(StrEnum):

@@ -6,15 +6,15 @@ Shares are in [0, 1]. Rollout weights are percentages. File paths are relative t
 
 from __future__ import annotations
 
-from contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
-from contracts.loop.gate import GateSettings
-from contracts.loop.line import Approvals, ApprovalSettings, LineSettings, TriggerSettings
-from contracts.loop.loop_file import Loop
-from contracts.loop.privacy import NameSettings, PersonalData, PrivacySettings
-from contracts.loop.rollout import RolloutSettings
-from contracts.loop.serving import ServingSettings
-from contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
-from contracts.loop.training import SearchSettings, TrainingSettings
+from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
+from ratchet.contracts.loop.gate import GateSettings
+from ratchet.contracts.loop.line import Approvals, ApprovalSettings, LineSettings, TriggerSettings
+from ratchet.contracts.loop.loop_file import Loop
+from ratchet.contracts.loop.privacy import NameSettings, PersonalData, PrivacySettings
+from ratchet.contracts.loop.rollout import RolloutSettings
+from ratchet.contracts.loop.serving import ServingSettings
+from ratchet.contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
+from ratchet.contracts.loop.training import SearchSettings, TrainingSettings
 
 __all__ = [
     "ApprovalSettings",

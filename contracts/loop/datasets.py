@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from contracts.data.records import Tier
-from contracts.loop.field_types import Positive, Share
-from contracts.model import Frozen
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.loop.field_types import Positive, Share
+from ratchet.contracts.model import Frozen
 
 
 class RewardSettings(Frozen):

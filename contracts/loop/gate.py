@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from contracts.loop.field_types import Positive, Share
-from contracts.model import Frozen
+from ratchet.contracts.loop.field_types import Positive, Share
+from ratchet.contracts.model import Frozen
 
 
 class GateSettings(Frozen):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from contracts.loop.field_types import Name, Positive, Seconds
-from contracts.model import Frozen
+from ratchet.contracts.loop.field_types import Name, Positive, Seconds
+from ratchet.contracts.model import Frozen
 
 
 class LineSettings(Frozen):

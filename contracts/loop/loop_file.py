@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from contracts.jobs.cluster import ClusterSettings
-from contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
-from contracts.loop.gate import GateSettings
-from contracts.loop.line import Approvals, LineSettings, TriggerSettings
-from contracts.loop.privacy import PrivacySettings
-from contracts.loop.rollout import RolloutSettings
-from contracts.loop.serving import ServingSettings
-from contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
-from contracts.loop.training import TrainingSettings
-from contracts.model import Frozen
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
+from ratchet.contracts.loop.gate import GateSettings
+from ratchet.contracts.loop.line import Approvals, LineSettings, TriggerSettings
+from ratchet.contracts.loop.privacy import PrivacySettings
+from ratchet.contracts.loop.rollout import RolloutSettings
+from ratchet.contracts.loop.serving import ServingSettings
+from ratchet.contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
+from ratchet.contracts.loop.training import TrainingSettings
+from ratchet.contracts.model import Frozen
 
 
 class Loop(Frozen):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from contracts.loop.field_types import Share
-from contracts.model import Frozen
+from ratchet.contracts.loop.field_types import Share
+from ratchet.contracts.model import Frozen
 
 
 def _pattern(value: str) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from contracts.loop.field_types import Percent, Positive, Seconds
-from contracts.model import Frozen
-from contracts.serving import Unit
+from ratchet.contracts.loop.field_types import Percent, Positive, Seconds
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.serving import Unit
 
 
 class RolloutSettings(Frozen):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.model import Frozen
+from ratchet.contracts.model import Frozen
 
 
 class ServingSettings(Frozen):

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from contracts.loop.field_types import Positive, Seconds, Share
-from contracts.model import Frozen
-from contracts.time_window import checked_window
+from ratchet.contracts.loop.field_types import Positive, Seconds, Share
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.time_window import checked_window
 
 
 class SearchSettings(Frozen):

@@ -7,13 +7,13 @@ Fakes are in contracts/fakes. The contract tests of the ports are in tests/contr
 
 from __future__ import annotations
 
-from contracts.ports.data import Datasets, Dialect, Quarantine, TraceSource
-from contracts.ports.decisions import Check, Evaluator, RolloutJudge
-from contracts.ports.jobs import Executor, Trainer
-from contracts.ports.progress import Progress
-from contracts.ports.rewards import RewardFunction, Rewards
-from contracts.ports.serving import Metrics, ModelClient, Registry, Router, Server
-from contracts.ports.state import Artifacts, Clock, Ledger
+from ratchet.contracts.ports.data import Datasets, Dialect, Quarantine, TraceSource
+from ratchet.contracts.ports.decisions import Check, Evaluator, RolloutJudge
+from ratchet.contracts.ports.jobs import Executor, Trainer
+from ratchet.contracts.ports.progress import Progress
+from ratchet.contracts.ports.rewards import RewardFunction, Rewards
+from ratchet.contracts.ports.serving import Metrics, ModelClient, Registry, Router, Server
+from ratchet.contracts.ports.state import Artifacts, Clock, Ledger
 
 __all__ = [
     "Artifacts",

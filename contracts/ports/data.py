@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any, Protocol
 
-from contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
-from contracts.data.decoding import Decoded, Limits
-from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
-from contracts.mirror import MirrorAsk, MirrorPrompts
-from contracts.ports.progress import Progress
-from contracts.ports.serving import ModelClient
+from ratchet.contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
+from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
+from ratchet.contracts.ports.progress import Progress
+from ratchet.contracts.ports.serving import ModelClient
 
 
 class TraceSource(Protocol):
@@ -76,8 +76,8 @@ class Quarantine(Protocol):
 class Datasets(Protocol):
     """Pipeline from traces to training sets.
 
-    `name` arguments are effect names (see `contracts.ids.effect_name`). A call with a name that was completed before returns the earlier
-    result.
+    `name` arguments are effect names (see `ratchet.contracts.ids.effect_name`). A call with a name that was completed before returns the
+    earlier result.
     """
 
     @property

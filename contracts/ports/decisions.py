@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from contracts.data.datasets import HoldoutEdition
-from contracts.evaluation import CheckResult, EarlierAnswers, EvalReport
-from contracts.mirror import Mirrored, MirrorOutcome, MirrorPrompt
-from contracts.model import ModelRef
-from contracts.ports.progress import Progress
-from contracts.ports.serving import ModelClient
-from contracts.serving import StepJudgement, Stratum
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport
+from ratchet.contracts.mirror import Mirrored, MirrorOutcome, MirrorPrompt
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.ports.progress import Progress
+from ratchet.contracts.ports.serving import ModelClient
+from ratchet.contracts.serving import StepJudgement, Stratum
 
 
 class Evaluator(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from contracts.data.datasets import Facts
-from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, TrainingPlan
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, ResumePoint, TrainingPlan
 
 
 class Trainer(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.data.datasets import Label, ScorerVersion
-from contracts.data.records import Tier
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.datasets import Label, ScorerVersion
+from ratchet.contracts.data.records import Tier
 
 
 class RewardFunction(Protocol):

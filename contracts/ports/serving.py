@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.jobs.training import StepFigures
-from contracts.ports.progress import Progress
-from contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.jobs.training import StepFigures
+from ratchet.contracts.ports.progress import Progress
+from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route
 
 
 class Server(Protocol):

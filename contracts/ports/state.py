@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from contracts.cycle import Append, Entry, Head, Lease
-from contracts.ids import Digest
+from ratchet.contracts.cycle import Append, Entry, Head, Lease
+from ratchet.contracts.ids import Digest
 
 
 class Clock(Protocol):

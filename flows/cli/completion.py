@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from contracts.errors import Permanent
-from flows.cli.terminal import show
+from ratchet.contracts.errors import Permanent
+from ratchet.flows.cli.terminal import show
 
 
 @click.command()
@@ -19,7 +19,7 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from flows.cli.main import cli
+    from ratchet.flows.cli.main import cli
 
     kind = get_completion_class(shell)
     if kind is None:

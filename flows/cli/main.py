@@ -9,47 +9,47 @@ from typing import Any
 
 import click
 
-from contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable
-from flows.cli.terminal import show
-from runtime.telemetry import disable_telemetry
+from ratchet.contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable
+from ratchet.flows.cli.terminal import show
+from ratchet.runtime.telemetry import disable_telemetry
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("flows.cli.setup.starter", "Create a starter loop file."),
-    "check": ("flows.cli.setup.check", "Validate a loop file and show how much evidence its decisions need."),
-    "adopt": ("flows.cli.setup.adopt", "Register the model in production as version 0 of a line."),
-    "doctor": ("flows.cli.setup.doctor", "Check packages, storage, services and configuration."),
-    "token": ("flows.cli.setup.token", "Manage the credentials of a line's receiver."),
-    "serve": ("flows.cli.serve", "Run the service: schedules, event triggers, approvals and rollouts."),
-    "status": ("flows.cli.look.status", "Show lines, champions, cycles and pending approvals."),
-    "logs": ("flows.cli.look.logs", "Show what a cycle did, and follow it."),
-    "history": ("flows.cli.look.history", "List all cycles and versions of a line."),
-    "diff": ("flows.cli.look.diff", "Compare two versions of a line."),
-    "explain": ("flows.cli.look.explain", "Explain the decisions of a cycle from the ledger."),
-    "card": ("flows.cli.look.card", "Show the dataset card of a cycle."),
-    "report": ("flows.cli.look.explain", "Write the report of a line as one HTML file."),
-    "open": ("flows.cli.look.browser", "Open a report or a page of the Prefect UI in a browser."),
-    "approve": ("flows.cli.operate.approvals", "Approve a pending request."),
-    "reject": ("flows.cli.operate.approvals", "Reject a pending request; the cycle ends."),
-    "cancel": ("flows.cli.operate.rollback", "Cancel the open cycle; the champion keeps serving."),
-    "rollback": ("flows.cli.operate.rollback", "Roll back to the previous version."),
-    "trigger": ("flows.cli.operate.openings", "Open a cycle now."),
-    "retry": ("flows.cli.operate.openings", "Open a new cycle after an ended one."),
-    "freeze": ("flows.cli.operate.openings", "Let no new cycle of a line open."),
-    "unfreeze": ("flows.cli.operate.openings", "Let cycles of a line open again."),
-    "ingest": ("flows.cli.operate.run", "Ingest traces and feedback into the lake."),
-    "quarantine": ("flows.cli.operate.quarantine", "List, show and replay records that could not be stored."),
-    "plan": ("flows.cli.operate.plan", "Show which training method the next cycle would use, and why."),
-    "run": ("flows.cli.operate.run", "Run one cycle now."),
-    "erase": ("flows.cli.operate.erase", "Erase the data of people, and show what was trained on them."),
-    "gc": ("flows.cli.operate.gc", "Delete files that nothing refers to, and data whose retention has ended."),
-    "judge": ("flows.cli.operate.judge", "Export answers for people to grade, and read their grades back."),
-    "verify": ("flows.cli.admin.anchor", "Verify the ledger: its hash chains and its signed exports."),
-    "anchor": ("flows.cli.admin.anchor", "Export the signed heads of the ledger."),
-    "k8s": ("flows.cli.admin.k8s", "Render manifests, check the cluster, guard gangs and show job logs."),
-    "prefect": ("flows.cli.admin.prefect", "Print prefect.yaml for a work pool of an existing Prefect server."),
-    "demo": ("flows.cli.admin.demo", "Run the complete loop on this machine with simulated users."),
-    "dev": ("flows.cli.admin.dev", "Tools for developing Ratchet: a local Kubernetes test cluster."),
-    "completion": ("flows.cli.completion", "Print the completion script for a shell."),
+    "init": ("ratchet.flows.cli.setup.starter", "Create a starter loop file."),
+    "check": ("ratchet.flows.cli.setup.check", "Validate a loop file and show how much evidence its decisions need."),
+    "adopt": ("ratchet.flows.cli.setup.adopt", "Register the model in production as version 0 of a line."),
+    "doctor": ("ratchet.flows.cli.setup.doctor", "Check packages, storage, services and configuration."),
+    "token": ("ratchet.flows.cli.setup.token", "Manage the credentials of a line's receiver."),
+    "serve": ("ratchet.flows.cli.serve", "Run the service: schedules, event triggers, approvals and rollouts."),
+    "status": ("ratchet.flows.cli.look.status", "Show lines, champions, cycles and pending approvals."),
+    "logs": ("ratchet.flows.cli.look.logs", "Show what a cycle did, and follow it."),
+    "history": ("ratchet.flows.cli.look.history", "List all cycles and versions of a line."),
+    "diff": ("ratchet.flows.cli.look.diff", "Compare two versions of a line."),
+    "explain": ("ratchet.flows.cli.look.explain", "Explain the decisions of a cycle from the ledger."),
+    "card": ("ratchet.flows.cli.look.card", "Show the dataset card of a cycle."),
+    "report": ("ratchet.flows.cli.look.explain", "Write the report of a line as one HTML file."),
+    "open": ("ratchet.flows.cli.look.browser", "Open a report or a page of the Prefect UI in a browser."),
+    "approve": ("ratchet.flows.cli.operate.approvals", "Approve a pending request."),
+    "reject": ("ratchet.flows.cli.operate.approvals", "Reject a pending request; the cycle ends."),
+    "cancel": ("ratchet.flows.cli.operate.rollback", "Cancel the open cycle; the champion keeps serving."),
+    "rollback": ("ratchet.flows.cli.operate.rollback", "Roll back to the previous version."),
+    "trigger": ("ratchet.flows.cli.operate.openings", "Open a cycle now."),
+    "retry": ("ratchet.flows.cli.operate.openings", "Open a new cycle after an ended one."),
+    "freeze": ("ratchet.flows.cli.operate.openings", "Let no new cycle of a line open."),
+    "unfreeze": ("ratchet.flows.cli.operate.openings", "Let cycles of a line open again."),
+    "ingest": ("ratchet.flows.cli.operate.run", "Ingest traces and feedback into the lake."),
+    "quarantine": ("ratchet.flows.cli.operate.quarantine", "List, show and replay records that could not be stored."),
+    "plan": ("ratchet.flows.cli.operate.plan", "Show which training method the next cycle would use, and why."),
+    "run": ("ratchet.flows.cli.operate.run", "Run one cycle now."),
+    "erase": ("ratchet.flows.cli.operate.erase", "Erase the data of people, and show what was trained on them."),
+    "gc": ("ratchet.flows.cli.operate.gc", "Delete files that nothing refers to, and data whose retention has ended."),
+    "judge": ("ratchet.flows.cli.operate.judge", "Export answers for people to grade, and read their grades back."),
+    "verify": ("ratchet.flows.cli.admin.anchor", "Verify the ledger: its hash chains and its signed exports."),
+    "anchor": ("ratchet.flows.cli.admin.anchor", "Export the signed heads of the ledger."),
+    "k8s": ("ratchet.flows.cli.admin.k8s", "Render manifests, check the cluster, guard gangs and show job logs."),
+    "prefect": ("ratchet.flows.cli.admin.prefect", "Print prefect.yaml for a work pool of an existing Prefect server."),
+    "demo": ("ratchet.flows.cli.admin.demo", "Run the complete loop on this machine with simulated users."),
+    "dev": ("ratchet.flows.cli.admin.dev", "Tools for developing Ratchet: a local Kubernetes test cluster."),
+    "completion": ("ratchet.flows.cli.completion", "Print the completion script for a shell."),
 }
 """Command -> its module and its purpose, in the order of the help text."""
 
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         """Write the command list of the help text without importing any command."""
         for title in dict.fromkeys(SECTIONS.values()):
             with formatter.section(title):
-                formatter.write_dl([(name, text) for name, (module, text) in COMMANDS.items() if SECTIONS[module.split(".")[2]] == title])
+                formatter.write_dl([(name, text) for name, (module, text) in COMMANDS.items() if SECTIONS[module.split(".")[3]] == title])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the command. For an unknown name, fail and say what to use instead, or suggest a similar name."""
@@ -127,7 +127,7 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         return
     from importlib.metadata import version
 
-    from trainers.code_digest import code_digest
+    from ratchet.trainers.code_digest import code_digest
 
     show(f"ratchet {version('ratchet')} (training code {code_digest()[:12]})")
     context.exit()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.errors import ConfigError, RatchetError
 
 if TYPE_CHECKING:
-    from flows.composition.installation import Installation
-    from flows.core.folds.cycle import CycleView
-    from flows.report.version_diff import Made
+    from ratchet.flows.composition.installation import Installation
+    from ratchet.flows.core.folds.cycle import CycleView
+    from ratchet.flows.report.version_diff import Made
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -34,7 +34,7 @@ def named_line(installation: Installation, name: str | None) -> str:
             raise ConfigError(f"name a line; there are {', '.join(lines)}" if lines else f"no line exists in {installation.home.root} yet")
         return lines[0]
     if name not in lines and is_file_name(name):
-        from flows.config.load import load_loop
+        from ratchet.flows.config.load import load_loop
 
         name = load_loop(Path(name)).line.name
     if name not in lines:
@@ -57,7 +57,7 @@ def named_cycle(installation: Installation, name: str | None) -> CycleView:
 
     Raises ConfigError if there is no such cycle.
     """
-    from contracts.ids import cycle_stream
+    from ratchet.contracts.ids import cycle_stream
 
     line, _, number = (name or named_line(installation, None)).removeprefix("cycle/").partition("/")
     known = installation.ledger.streams("cycle/")
@@ -103,7 +103,7 @@ def _version_of(installation: Installation, line: str, which: str, name: str) ->
 
 def line_versions(installation: Installation, line: str) -> list[Made]:
     """Return the adopted model and the versions of all cycles of a line, oldest first."""
-    from flows.report.version_diff import Made
+    from ratchet.flows.report.version_diff import Made
 
     base = installation.line(line).base
     cycles = installation.cycles(line)
@@ -117,8 +117,8 @@ _Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 def _completes(candidates: Callable[[Installation], Iterable[str]]) -> _Complete:
     def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-        from flows.composition.installation import Installation
-        from flows.config.home import Home
+        from ratchet.flows.composition.installation import Installation
+        from ratchet.flows.config.home import Home
 
         home = Home.from_environment()
         file = home.ledger_url.removeprefix("sqlite:///")
@@ -141,7 +141,7 @@ def _cycles(installation: Installation) -> list[str]:
 
 
 def _requests(installation: Installation) -> list[str]:
-    from flows.engine.line import approvals
+    from ratchet.flows.engine.line import approvals
 
     found = [view for line in _lines(installation) for view in approvals(installation.ledger, line)]
     return [view.id.removeprefix("approval/") for view in found if view.awaiting]

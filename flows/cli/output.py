@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.terminal import CONTROL, say, visible
+from ratchet.flows.cli.terminal import CONTROL, say, visible
 
 if TYPE_CHECKING:  # imported late, so that the first line of progress is printed at once
-    from contracts.ports import Progress
-    from flows.composition.installation import Installation
+    from ratchet.contracts.ports import Progress
+    from ratchet.flows.composition.installation import Installation
 
 loop_argument = click.argument("loop", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -131,8 +131,8 @@ def _lines() -> Progress:
 
 def open_installation(progress: Progress | None = None) -> Installation:
     """Return the installation in RATCHET_HOME, with `progress` as its callback if given."""
-    from flows.composition.installation import Installation
-    from flows.config.home import Home
+    from ratchet.flows.composition.installation import Installation
+    from ratchet.flows.config.home import Home
 
     home = Home.from_environment()
     return Installation(home, progress) if progress else Installation(home)

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import ConfigError, RatchetError, Retryable
-from flows.cli.output import json_option, open_installation, print_json, table
-from flows.cli.terminal import say
-from flows.composition.installation import Installation
-from flows.config import variables
-from flows.config.load import load_loop
-from flows.engine.context import LineContext, process_holder
+from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table
+from ratchet.flows.cli.terminal import say
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config import variables
+from ratchet.flows.config.load import load_loop
+from ratchet.flows.engine.context import LineContext, process_holder
 
 if TYPE_CHECKING:
     import psutil
 
-    from flows.service.claims import Claims
+    from ratchet.flows.service.claims import Claims
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
@@ -90,7 +90,7 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
 
 
 def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], port: int, as_json: bool) -> None:
-    from flows.prefect import server
+    from ratchet.flows.prefect import server
 
     home = installation.home
     say("starting the Prefect server …" if server.known_url(home) is None else "connecting to the Prefect server …")
@@ -101,8 +101,8 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     if external:
         os.environ.pop(variables.PREFECT_OWN, None)
 
-    from flows.prefect import serve as service  # imported late: Prefect reads its settings on import
-    from flows.prefect import service_lock
+    from ratchet.flows.prefect import serve as service  # imported late: Prefect reads its settings on import
+    from ratchet.flows.prefect import service_lock
 
     served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
@@ -124,8 +124,8 @@ def _claimed(installation: Installation, lines: list[str]) -> Iterator[Claims | 
     if variables.LEDGER_URL not in os.environ:
         yield None
         return
-    from flows.prefect.deployments import installation_id
-    from flows.service.claims import Claims
+    from ratchet.flows.prefect.deployments import installation_id
+    from ratchet.flows.service.claims import Claims
 
     claims = Claims(installation.ledger, installation_id(installation.home), lines)
     claims.take(datetime.now(UTC))
@@ -155,7 +155,7 @@ def _guarded(contexts: Sequence[LineContext], installation: Installation) -> Ite
 
 
 def _guard(context: LineContext, installation: Installation, stop: threading.Event) -> None:
-    from flows.composition.cluster import guard_cluster
+    from ratchet.flows.composition.cluster import guard_cluster
 
     for repair in guard_cluster(context.loop, context.folder, installation.home, GUARD_SECONDS, once=False, stop=stop):
         say(f"{context.line}: {repair}")
@@ -201,7 +201,7 @@ def _start_lines(lines: Sequence[tuple[Path, LineContext]], installation: Instal
 
 def _start_line(path: Path, context: LineContext, installation: Installation) -> list[list[str]]:
     """Let receiver and router answer for a line. Return the rows (line, service, address) to show."""
-    from flows.composition.services import start_receiver
+    from ratchet.flows.composition.services import start_receiver
 
     name, rows = context.line, []
     if any(source.kind == "receiver" for source in context.loop.sources):
@@ -218,7 +218,7 @@ def _start_line(path: Path, context: LineContext, installation: Installation) ->
 
 def _repair(context: LineContext) -> None:
     """Repair model servers, route and other copies of a line, and say what was repaired."""
-    from flows.engine.reconcile import reconcile
+    from ratchet.flows.engine.reconcile import reconcile
 
     try:
         for text in reconcile(replace(context, holder=process_holder())):
@@ -242,9 +242,9 @@ def _announce(rows: list[list[str]], as_json: bool) -> None:
 
 def _stop(installation: Installation, contexts: list[LineContext], as_json: bool) -> None:
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
-    from flows.composition.services import stop_line
-    from flows.prefect import server
-    from runtime.serving.announcement import DRAIN_SECONDS
+    from ratchet.flows.composition.services import stop_line
+    from ratchet.flows.prefect import server
+    from ratchet.runtime.serving.announcement import DRAIN_SECONDS
 
     stopped = _stop_serving(installation)
     say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")
@@ -267,7 +267,7 @@ def _stop_serving(installation: Installation, seconds: float = STOP_SECONDS) -> 
     """
     import psutil
 
-    from flows.prefect.service_lock import serving_process
+    from ratchet.flows.prefect.service_lock import serving_process
 
     process = serving_process(installation.home)
     if process is None:
@@ -288,7 +288,7 @@ def _has_ended(process: psutil.Process, seconds: float) -> bool:
     """Wait at most `seconds` until a process has ended. A process that its parent has not noticed yet has ended too."""
     import psutil
 
-    from local.processes import is_zombie
+    from ratchet.local.processes import is_zombie
 
     until = time.monotonic() + seconds
     with suppress(psutil.NoSuchProcess):

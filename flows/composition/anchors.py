@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from contracts.cycle import Head
-from contracts.errors import ConfigError, NewerRelease, Permanent, Retryable
-from contracts.jobs.cluster import BucketSettings
-from contracts.ports import Ledger
-from flows.config import variables
-from flows.config.home import Home
-from flows.core.anchors import Damage, Export, Unanchored, anchor_damage, chain_damage, unanchored
-from flows.ledger.anchor_key import AnchorKey
-from flows.ledger.anchors import Anchors, ExportStore, FolderExports
+from ratchet.contracts.cycle import Head
+from ratchet.contracts.errors import ConfigError, NewerRelease, Permanent, Retryable
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.contracts.ports import Ledger
+from ratchet.flows.config import variables
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.anchors import Damage, Export, Unanchored, anchor_damage, chain_damage, unanchored
+from ratchet.flows.ledger.anchor_key import AnchorKey
+from ratchet.flows.ledger.anchors import Anchors, ExportStore, FolderExports
 
 
 class BucketExports:
@@ -25,7 +25,7 @@ class BucketExports:
     """
 
     def __init__(self, url: str) -> None:
-        from k8s.storage.bucket import Bucket
+        from ratchet.k8s.storage.bucket import Bucket
 
         try:
             self._bucket = Bucket(BucketSettings(url=url))

@@ -8,24 +8,24 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import ConfigError, RatchetError
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobSpec
-from contracts.loop import Loop
-from flows.composition.extensions import open_trainers
-from flows.composition.samples import samples
-from flows.config.home import Home
+from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.contracts.loop import Loop
+from ratchet.flows.composition.extensions import open_trainers
+from ratchet.flows.composition.samples import samples
+from ratchet.flows.config.home import Home
 
 if TYPE_CHECKING:
-    from k8s.gangs.executor import KubernetesExecutor
-    from k8s.manifests.render import Site
+    from ratchet.k8s.gangs.executor import KubernetesExecutor
+    from ratchet.k8s.manifests.render import Site
 
 
 def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
     """Open the executor for the cluster named in the loop file. Sends no request yet."""
-    from k8s.api.client import connect
-    from k8s.gangs.executor import KubernetesExecutor
-    from k8s.profiles.profile import load_profile
+    from ratchet.k8s.api.client import connect
+    from ratchet.k8s.gangs.executor import KubernetesExecutor
+    from ratchet.k8s.profiles.profile import load_profile
 
     name, profile, restarts = loop.line.name, load_profile(settings.profile, folder), loop.training.max_restarts
     return KubernetesExecutor(connect(settings.context), name, settings, profile, home.jobs(name), home.artifacts, restarts)
@@ -37,8 +37,8 @@ def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple
     If RATCHET_HOME is not on the shared volume, the folder `ratchet` on that volume is assumed. This is the case on a machine that only
     prepares the cluster. Raises ConfigError if the loop file has no section [cluster].
     """
-    from k8s.manifests.render import Site
-    from k8s.profiles.profile import load_profile
+    from ratchet.k8s.manifests.render import Site
+    from ratchet.k8s.profiles.profile import load_profile
 
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
@@ -53,10 +53,10 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: str, others: Sequ
     """Render the manifests that the loop file requires on its cluster, as YAML.
 
     `part` is admin, gang or all. `others` are further lines in the same namespace with the folders of their loop files. `options` are
-    those of k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace.
+    those of ratchet.k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace.
     """
-    from k8s.manifests.environment import extras
-    from k8s.manifests.render import write_sheet
+    from ratchet.k8s.manifests.environment import extras
+    from ratchet.k8s.manifests.render import write_sheet
 
     site, jobs = cluster_site(loop, folder, home)
     beside = [cluster_site(other, place, home)[0] for other, place in others]
@@ -99,7 +99,7 @@ def job_logs(loop: Loop, folder: Path, home: Home, job: str | None, lines: int, 
 
     With `follow`, new lines are yielded as they arrive. Raises ConfigError if the loop file has no section [cluster].
     """
-    from k8s.gangs.logs import log_lines, newest_job
+    from ratchet.k8s.gangs.logs import log_lines, newest_job
 
     if loop.cluster is None:
         raise ConfigError(f"line {loop.line.name} trains on this machine: its jobs' logs are below {home.jobs(loop.line.name)}")
@@ -111,8 +111,8 @@ def job_logs(loop: Loop, folder: Path, home: Home, job: str | None, lines: int, 
 
 def lint_cluster(loop: Loop, folder: Path, home: Home) -> list[tuple[str, str, str, str]]:
     """List the problems of the live cluster for the line's gangs: (level, subject, text, remedy); level is stop or note."""
-    from k8s.api.client import connect
-    from k8s.preflight.checks import find_problems
+    from ratchet.k8s.api.client import connect
+    from ratchet.k8s.preflight.checks import find_problems
 
     site, jobs = cluster_site(loop, folder, home)
     return [(one.level, one.about, one.text, one.remedy) for one in find_problems(connect(site.settings.context), site, jobs)]

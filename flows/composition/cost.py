@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contracts.jobs.training import Cost, Method, TrainingPlan
-from contracts.loop import Loop
-from contracts.model import count_parameters
-from contracts.ports import Artifacts
+from ratchet.contracts.jobs.training import Cost, Method, TrainingPlan
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.model import count_parameters
+from ratchet.contracts.ports import Artifacts
 
 
 def estimate_cost(
@@ -20,9 +20,9 @@ def estimate_cost(
     `cross_validated` states whether the training set has the prompts for a cross-validation.
     Return the estimate as JSON values. On a cluster it also contains `price` in the price table's currency, or None for unknown machines.
     """
-    from trainers.cross_validation import folds_of_run
-    from trainers.estimate import estimate
-    from trainers.recipes.completion import KINDS, complete
+    from ratchet.trainers.cross_validation import folds_of_run
+    from ratchet.trainers.estimate import estimate
+    from ratchet.trainers.recipes.completion import KINDS, complete
 
     full, nodes, gpus = complete(KINDS[Method(method)], recipe), loop.training.nodes, loop.training.gpus
     folds = folds_of_run(full, nodes, gpus) if cross_validated else 0
@@ -40,8 +40,8 @@ def price_of_time(loop: Loop, folder: Path, seconds: float) -> float | None:
     """
     if loop.cluster is None:
         return None
-    from k8s.gangs.meter import at_most
-    from k8s.profiles.profile import load_profile
+    from ratchet.k8s.gangs.meter import at_most
+    from ratchet.k8s.profiles.profile import load_profile
 
     return at_most(load_profile(loop.cluster.profile, folder), loop.cluster.pool.capacity, loop.training.nodes, seconds)
 

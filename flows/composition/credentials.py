@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from flows.config.home import Home
-from materializer.receive.credentials import CredentialStore
+from ratchet.flows.config.home import Home
+from ratchet.materializer.receive.credentials import CredentialStore
 
 
 def open_credentials(home: Home, line: str) -> CredentialStore:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ConfigError
-from contracts.extension import ExtensionVersion
-from contracts.loop import GateSettings, Loop, SourceSettings
-from contracts.ports import Artifacts, Check, Dialect, Metrics, Router, Server, TraceSource, Trainer
-from flows.composition.credentials import open_credentials
-from flows.config.home import Home
-from runtime.extensions import Extension, ExtensionKind, load, nearest, offers
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.loop import GateSettings, Loop, SourceSettings
+from ratchet.contracts.ports import Artifacts, Check, Dialect, Metrics, Router, Server, TraceSource, Trainer
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.config.home import Home
+from ratchet.runtime.extensions import Extension, ExtensionKind, load, nearest, offers
 
 BUILT_IN_CHECKS = ("coverage", "quality", "slices", "erosion", "agreement", "length")
 """Names of Ratchet's own checks, in the order in which the gate applies them. The other installed checks follow in the order of names."""
@@ -101,7 +101,7 @@ def _checks(gate: GateSettings) -> list[Extension]:
 
 
 def _router(loop: Loop, home: Home) -> Router:
-    from local.router import LocalRouter
+    from ratchet.local.router import LocalRouter
 
     line, serving = loop.line.name, loop.serving
     places = home.serving(line), home.receiver(line), open_credentials(home, line).ensure_router()

@@ -10,17 +10,17 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from contracts.errors import ConfigError
-from contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
-from contracts.loop import Loop
-from contracts.ports import Ledger, Progress
-from flows.composition.ports import build_line_context, open_ledger, silent
-from flows.config.home import Home
-from flows.config.load import load_loop
-from flows.core.folds.cycle import CycleView, fold_cycle
-from flows.core.folds.line import LineView, fold_line
-from flows.core.folds.rollout import RolloutView, fold_rollout
-from flows.engine.context import LineContext
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.ports import Ledger, Progress
+from ratchet.flows.composition.ports import build_line_context, open_ledger, silent
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
+from ratchet.flows.core.folds.line import LineView, fold_line
+from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
+from ratchet.flows.engine.context import LineContext
 
 
 class Installation:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from contracts.jobs.training import JobEvent
-from flows.composition.cluster import job_logs
-from flows.composition.ports import open_artifacts, open_executor
-from flows.config.home import Home
-from flows.core.folds.cycle import CycleView
-from flows.engine.training_curves import read_event_logs
+from ratchet.contracts.jobs.training import JobEvent
+from ratchet.flows.composition.cluster import job_logs
+from ratchet.flows.composition.ports import open_artifacts, open_executor
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.engine.training_curves import read_event_logs
 
 
 def job_events(cycle: CycleView, home: Home) -> dict[int, Sequence[JobEvent]]:
@@ -34,7 +34,7 @@ def job_output(cycle: CycleView, home: Home, lines: int) -> Iterator[str]:
     if cycle.loop.cluster is not None:
         yield from job_logs(cycle.loop, Path(cycle.opened["folder"]), home, newest.job, lines, follow=False)
         return
-    from local.executor import LocalExecutor
+    from ratchet.local.executor import LocalExecutor
 
     yield f"{newest.job}, incarnation {newest.number}:"
     yield from LocalExecutor(home.jobs(cycle.line), home.artifacts).output(newest.job, newest.number, lines)

@@ -6,17 +6,17 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contracts.loop import Loop
-from contracts.ports import Artifacts, Executor, Ledger, Progress
-from flows.composition.cluster import open_cluster
-from flows.composition.cost import estimate_plan_cost, price_of_time
-from flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
-from flows.config.home import Home
-from flows.core.triggers import evaluation_level
-from flows.engine.context import LineContext, process_holder
-from flows.ledger.sql import SqlLedger
-from runtime.artifacts import FolderArtifacts
-from runtime.secrets.keyring import KeyFile, ensure_keyring
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.ports import Artifacts, Executor, Ledger, Progress
+from ratchet.flows.composition.cluster import open_cluster
+from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
+from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.triggers import evaluation_level
+from ratchet.flows.engine.context import LineContext, process_holder
+from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 
 MIRROR_REQUESTS = 8
 """Number of mirrored prompts that a model server answers at a time."""
@@ -56,15 +56,15 @@ def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress 
     `folder` is the folder of the loop file. `ledger` is the ledger of the installation, if the caller has opened it already. Raises
     ConfigError if a named trainer, server or setting is not available.
     """
-    from gates.evaluation.evaluator import PairedEvaluator
-    from gates.model_client import HttpModelClient
-    from gates.registry import MlflowRegistry
-    from gates.rollout_judge import EvidenceJudge
-    from materializer.datasets import IngestKeys, LakeDatasets
-    from rewards.judge.records import JudgeRecords
-    from rewards.scorer_set import build_scorer_set
-    from trainers.choose import choose
-    from trainers.code_digest import code_digest
+    from ratchet.gates.evaluation.evaluator import PairedEvaluator
+    from ratchet.gates.model_client import HttpModelClient
+    from ratchet.gates.registry import MlflowRegistry
+    from ratchet.gates.rollout_judge import EvidenceJudge
+    from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+    from ratchet.rewards.judge.records import JudgeRecords
+    from ratchet.rewards.scorer_set import build_scorer_set
+    from ratchet.trainers.choose import choose
+    from ratchet.trainers.code_digest import code_digest
 
     name, clock = loop.line.name, SystemClock()
     artifacts = open_artifacts(home)
@@ -112,7 +112,7 @@ def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:
     """
     name = loop.line.name
     if loop.cluster is None:
-        from local.executor import LocalExecutor
+        from ratchet.local.executor import LocalExecutor
 
         return LocalExecutor(home.jobs(name), home.artifacts)
     return open_cluster(loop, loop.cluster, folder, home)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from contracts.errors import RatchetError
-from contracts.ids import digest
-from contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
-from contracts.loop import Loop
-from contracts.model import ModelRef
-from contracts.ports import Trainer
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.ports import Trainer
 
 
 class Sample(NamedTuple):

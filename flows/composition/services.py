@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from contracts.ids import canonical
-from contracts.loop import Loop
-from flows.composition.credentials import open_credentials
-from flows.config.home import Home
-from flows.engine.context import LineContext
-from runtime.artifacts import write_atomic
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.loop import Loop
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.context import LineContext
+from ratchet.runtime.artifacts import write_atomic
 
 if TYPE_CHECKING:
-    from local.line_process import LineProcess
-    from local.service import ManagedProcess
+    from ratchet.local.line_process import LineProcess
+    from ratchet.local.service import ManagedProcess
 
 
 def start_receiver(loop: Loop, home: Home) -> str:
@@ -23,7 +23,7 @@ def start_receiver(loop: Loop, home: Home) -> str:
 
     The port is stored and reused after a restart, so that senders keep their configuration. Raises Permanent if it is taken.
     """
-    from materializer.receive.settings import ReceiverLine
+    from ratchet.materializer.receive.settings import ReceiverLine
 
     name, kept, process = loop.line.name, home.receiver_port(loop.line.name), receiver_process(home)
     known = int(kept.read_bytes()) if kept.exists() else 0
@@ -51,15 +51,15 @@ def receiver_is_alive(line: str, home: Home) -> bool:
 
 def receiver_process(home: Home) -> LineProcess:
     """Return the handle of the installation's receiver process."""
-    from local.line_process import LineProcess
-    from materializer.receive.settings import DRAIN_SECONDS
+    from ratchet.local.line_process import LineProcess
+    from ratchet.materializer.receive.settings import DRAIN_SECONDS
 
-    return LineProcess(home.receiver_process, ["-m", "materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
+    return LineProcess(home.receiver_process, ["-m", "ratchet.materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
 
 
 def _end_former_receiver(line: str, home: Home) -> bool:
     """Stop the receiver that an earlier release has started for this line alone. Return whether it ran."""
-    from local.service import ManagedProcess
+    from ratchet.local.service import ManagedProcess
 
     folder = home.root / "lines" / line / "receiver"
     if not folder.exists():
@@ -95,13 +95,13 @@ PREFECT_SERVER = "server"
 
 def prefect_server(home: Home, command: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
     """Return the handle of the installation's Prefect server process. `command` and `environment` are used only to start it."""
-    from local.service import ManagedProcess
+    from ratchet.local.service import ManagedProcess
 
     return ManagedProcess(home.prefect / PREFECT_SERVER, command, environment)
 
 
 def announce_service(port: int) -> None:
     """Announce that this long-lived process answers on `port`. The process itself calls this when it is ready."""
-    from runtime.serving.announcement import announce
+    from ratchet.runtime.serving.announcement import announce
 
     announce(port)

@@ -7,9 +7,9 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.config import variables
-from runtime.secrets.files import create_secret
-from runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.flows.config import variables
+from ratchet.runtime.secrets.files import create_secret
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
 
 
 @dataclass(frozen=True)

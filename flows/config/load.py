@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from contracts.errors import ConfigError
-from contracts.loop import Loop
-from flows.config.values import FORMS, wrong_booleans, wrong_trigger
-from trainers.recipes.completion import KINDS, complete
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.loop import Loop
+from ratchet.flows.config.values import FORMS, wrong_booleans, wrong_trigger
+from ratchet.trainers.recipes.completion import KINDS, complete
 
 
 def load_loop(path: Path) -> Loop:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from contracts.loop import TriggerSettings
+from ratchet.contracts.loop import TriggerSettings
 
 FORMS: Final[dict[str, str]] = {
     r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 40",

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from contracts.cycle import Entry, Head
-from contracts.errors import Permanent
-from contracts.hash_chain import verify_chain
-from contracts.ids import Digest
-from contracts.model import Frozen
+from ratchet.contracts.cycle import Entry, Head
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.hash_chain import verify_chain
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Frozen
 
 FIRST_PREVIOUS: Digest = "0" * 64
 """`previous` of the first export."""

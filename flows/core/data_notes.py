@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 
 CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""

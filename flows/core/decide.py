@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from contracts.cycle import Answer, ApprovalKind, State, Step
-from contracts.evaluation import Result
-from contracts.ids import Digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.search import Chosen, Trial
-from contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
-from contracts.time_window import length, opens_at, seconds_left
-from flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
-from flows.core.search import choice, expected_seconds, next_trial
+from ratchet.contracts.cycle import Answer, ApprovalKind, State, Step
+from ratchet.contracts.evaluation import Result
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.search import Chosen, Trial
+from ratchet.contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
+from ratchet.contracts.time_window import length, opens_at, seconds_left
+from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
+from ratchet.flows.core.search import choice, expected_seconds, next_trial
 
 
 @dataclass(frozen=True)

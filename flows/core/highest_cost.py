@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from contracts.loop import Loop
-from contracts.model import Frozen
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.model import Frozen
 
 
 class HighestCost(Frozen):

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contracts.cycle import Entry
-from contracts.loop import RolloutSettings
-from contracts.mirror import MIRROR_PAIRS, MIRROR_PEOPLE, Mirrored
-from contracts.serving import StepJudgement, StepResult
+from ratchet.contracts.cycle import Entry
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.mirror import MIRROR_PAIRS, MIRROR_PEOPLE, Mirrored
+from ratchet.contracts.serving import StepJudgement, StepResult
 
 BATCH = 8
 """Maximum number of prompts that one tick asks again."""
@@ -21,7 +21,7 @@ class Batch:
 
     number: int
     secret: str
-    """Name of the key of the hashes (`contracts.mirror.MirrorPrompts`)."""
+    """Name of the key of the hashes (`ratchet.contracts.mirror.MirrorPrompts`)."""
     prompts: tuple[tuple[str, str], ...]
     """(prompt, person), both as hashes."""
     result: Mirrored | None = None

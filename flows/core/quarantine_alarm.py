@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contracts.data.quarantine import QuarantineCounts
-from contracts.loop import QuarantineSettings
+from ratchet.contracts.data.quarantine import QuarantineCounts
+from ratchet.contracts.loop import QuarantineSettings
 
 _CALM = 0.8
 """Part of the share for the alarm at which a raised alarm ends, so that it does not begin and end with each batch."""

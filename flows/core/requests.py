@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from contracts.cycle import Answer, ApprovalKind, Entry
-from contracts.schema import upgraded
+from ratchet.contracts.cycle import Answer, ApprovalKind, Entry
+from ratchet.contracts.schema import upgraded
 
 
 @dataclass(frozen=True)

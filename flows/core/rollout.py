@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from contracts.loop import RolloutSettings
-from contracts.serving import Backend, Endpoint, Evidence, StepJudgement, StepResult
-from flows.core.folds.rollout import RolloutStep, RolloutView
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.serving import Backend, Endpoint, Evidence, StepJudgement, StepResult
+from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
 
 
 @dataclass(frozen=True)

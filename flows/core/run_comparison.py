@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.cycle import Entry, Step
-from contracts.ids import Digest, digest
+from ratchet.contracts.cycle import Entry, Step
+from ratchet.contracts.ids import Digest, digest
 
 
 def project(entries: Sequence[Entry]) -> list[tuple[str, str, str, Digest]]:

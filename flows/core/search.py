@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
-from contracts.jobs.training import TrainingPlan
+from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
+from ratchet.contracts.jobs.training import TrainingPlan
 
 THIRD = 3
 """Divisor of the steps and of the recipes: the first trial of another recipe has a third of the steps of trial 1, and the best third of

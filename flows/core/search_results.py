@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from contracts.jobs.search import Chosen
-from contracts.jobs.training import Search, TrainingPlan
-from flows.core.folds.cycle import CycleView
-from flows.core.search import OWN, Tried, difference, measured, spent
+from ratchet.contracts.jobs.search import Chosen
+from ratchet.contracts.jobs.training import Search, TrainingPlan
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.search import OWN, Tried, difference, measured, spent
 
 SPACE_COLUMNS = ("recipe", "learning rate", "steps, at most")
 """Columns of `space`."""

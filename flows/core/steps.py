@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from contracts.cycle import ApprovalKind, State, Step
-from contracts.evaluation import Result
-from contracts.jobs.training import Method
-from flows.core.folds.cycle import CycleView
-from flows.core.folds.rollout import RolloutView
+from ratchet.contracts.cycle import ApprovalKind, State, Step
+from ratchet.contracts.evaluation import Result
+from ratchet.contracts.jobs.training import Method
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.rollout import RolloutView
 
 
 class CycleStep(StrEnum):

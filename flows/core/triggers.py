@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 
-from contracts.data.datasets import Cursor
-from contracts.loop import Loop, TriggerSettings
-from flows.core.folds.line import LineView
+from ratchet.contracts.data.datasets import Cursor
+from ratchet.contracts.loop import Loop, TriggerSettings
+from ratchet.flows.core.folds.line import LineView
 
 
 def cycle_is_due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from contracts.cycle import ApprovalKind
-from flows.core.folds.cycle import CycleView
-from flows.core.requests import ApprovalView
+from ratchet.contracts.cycle import ApprovalKind
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.requests import ApprovalView
 
 
 def waiting_text(cycle: CycleView, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> str:

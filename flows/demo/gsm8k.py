@@ -1,8 +1,8 @@
 """Builds the small base model for `loops/gsm8k.toml` from correct answers to questions that the loop does not read.
 
-Usage: `python -m flows.demo.gsm8k DATA OUT`, where DATA is the folder of the GSM8K traces. The loop reads the third of the questions
-that is in OTLP format. This script uses the correct answers of the other two thirds, so the base model has seen neither the holdout
-nor the golden set.
+Usage: `python -m ratchet.flows.demo.gsm8k DATA OUT`, where DATA is the folder of the GSM8K traces. The loop reads the third of the
+questions that is in OTLP format. This script uses the correct answers of the other two thirds, so the base model has seen neither the
+holdout nor the golden set.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError
-from runtime.threads import threads_of
+from ratchet.contracts.errors import ConfigError
+from ratchet.runtime.threads import threads_of
 
 _CONTEXT = "512"
 _THREADS = 2
@@ -50,7 +50,7 @@ def main(data: Path, out: Path, steps: int) -> None:
         lines.write_text("\n".join(json.dumps(pair) for pair in pairs), encoding="utf-8")
         corpus.write_text("\n".join(text for pair in pairs for text in pair.values()), encoding="utf-8")
         options = ["--steps", str(steps), "--context", _CONTEXT, "--vocabulary", "4096", "--batch", "16", "--threads", str(_THREADS)]
-        command = [sys.executable, "-m", "trainers.job.tiny_model", str(lines), str(corpus), str(out), *options]
+        command = [sys.executable, "-m", "ratchet.trainers.job.tiny_model", str(lines), str(corpus), str(out), *options]
         subprocess.run(command, env={**os.environ, **threads_of(_THREADS)}, check=True)
 
 

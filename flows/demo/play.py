@@ -14,22 +14,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contracts.cycle import State
-from contracts.data.senders import Role
-from contracts.errors import ConfigError, Permanent
-from flows.composition.credentials import open_credentials
-from flows.composition.installation import Installation
-from flows.composition.services import start_receiver
-from flows.config.home import Home
-from flows.core.decide import End
-from flows.core.folds.cycle import CycleView
-from flows.demo.users import Crowd, Habits
-from flows.demo.world import DemoWorld, base_ready, build_world, start_base, traffic, write_golden
-from flows.engine.context import TURN_SECONDS, LineContext
-from flows.engine.ingest import ingest
-from flows.engine.line import adopt, open_cycle
-from flows.engine.reconcile import reconcile
-from flows.engine.work import run_to_end
+from ratchet.contracts.cycle import State
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.services import start_receiver
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.decide import End
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.demo.users import Crowd, Habits
+from ratchet.flows.demo.world import DemoWorld, base_ready, build_world, start_base, traffic, write_golden
+from ratchet.flows.engine.context import TURN_SECONDS, LineContext
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import adopt, open_cycle
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.work import run_to_end
 
 Say = Callable[[str], None]
 _FIRST_TRAFFIC, _SEED = 900, 1

@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 
-from contracts.errors import ConfigError, Permanent
-from flows.config import variables
-from flows.config.home import Home
-from flows.demo.play import MARKER, Say
-from flows.engine.context import LineContext
-from flows.engine.line import approvals
-from flows.prefect import server
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.flows.config import variables
+from ratchet.flows.config.home import Home
+from ratchet.flows.demo.play import MARKER, Say
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.line import approvals
+from ratchet.flows.prefect import server
 
 _TIMEOUT = 90.0
 LOOP = "demo.toml"
@@ -38,7 +38,7 @@ class Stage:
         """Start the service and return without waiting until it is ready."""
         environment = {**os.environ, variables.HOME: str(self._home.root)}
         with (self._home.root / "serve.log").open("ab") as log:
-            command = [sys.executable, "-m", "flows.cli.main", "serve", str(self._home.root / LOOP)]
+            command = [sys.executable, "-m", "ratchet.flows.cli.main", "serve", str(self._home.root / LOOP)]
             self._service = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ def stop(home: Home) -> bool:
     loop = home.root / LOOP
     if loop.exists():
         environment = {**os.environ, variables.HOME: str(home.root)}
-        command = [sys.executable, "-m", "flows.cli.main", "serve", str(loop), "--stop"]
+        command = [sys.executable, "-m", "ratchet.flows.cli.main", "serve", str(loop), "--stop"]
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False, capture_output=True)
         if ended.returncode != 0:
             output = (ended.stderr or ended.stdout).decode(errors="replace").strip()[-300:]

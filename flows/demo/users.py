@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 
-from contracts.data.senders import Role
-from contracts.serving import RouterHeader
-from flows.demo.task import Request
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.serving import RouterHeader
+from ratchet.flows.demo.task import Request
 
 _REGIONS = ("eu", "us", "kr")
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import Permanent
-from flows.demo.task import ESTABLISHED_INTENTS, NEW_INTENTS, Request, requests
-from runtime.threads import threads_of
+from ratchet.contracts.errors import Permanent
+from ratchet.flows.demo.task import ESTABLISHED_INTENTS, NEW_INTENTS, Request, requests
+from ratchet.runtime.threads import threads_of
 
 _LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 520
 
@@ -59,7 +59,7 @@ def start_base(world: DemoWorld, folder: Path) -> subprocess.Popen[bytes]:
     pairs.write_text("".join(json.dumps({"prompt": r.prompt, "answer": r.reference}) + "\n" for r in world.learnt), encoding="utf-8")
     corpus_requests: Sequence[Request] = requests(1, 4000)
     corpus.write_text("".join(f"{r.prompt}\n{r.reference}\n" for r in corpus_requests), encoding="utf-8")
-    command = [sys.executable, "-m", "trainers.job.tiny_model", str(pairs), str(corpus), str(folder / "base"), "--steps", "110"]
+    command = [sys.executable, "-m", "ratchet.trainers.job.tiny_model", str(pairs), str(corpus), str(folder / "base"), "--steps", "110"]
     with (folder / "base.log").open("wb") as log:
         return subprocess.Popen(command, env={**os.environ, **threads_of(1)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

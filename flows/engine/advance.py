@@ -9,12 +9,12 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
-from contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable, Unreachable
-from contracts.ids import approval_stream, line_stream, rollout_stream
-from contracts.jobs.training import JobEvent, Proposal, ResumePoint
-from contracts.schema import stamped
-from flows.core.decide import (
+from ratchet.contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
+from ratchet.contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable, Unreachable
+from ratchet.contracts.ids import approval_stream, line_stream, rollout_stream
+from ratchet.contracts.jobs.training import JobEvent, Proposal, ResumePoint
+from ratchet.contracts.schema import stamped
+from ratchet.flows.core.decide import (
     AcceptStep,
     Ask,
     BeginTrial,
@@ -29,12 +29,12 @@ from flows.core.decide import (
     Wait,
     decide,
 )
-from flows.core.folds.cycle import CycleView
-from flows.core.requests import fold_approval
-from flows.engine.context import LineContext, leased
-from flows.engine.effects import EFFECTS, job_of
-from flows.engine.evidence import approval_evidence
-from flows.engine.search import begun, trial_end
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.engine.context import LineContext, leased
+from ratchet.flows.engine.effects import EFFECTS, job_of
+from ratchet.flows.engine.evidence import approval_evidence
+from ratchet.flows.engine.search import begun, trial_end
 
 
 def advance(cycle_id: str, context: LineContext) -> Decision:

@@ -11,12 +11,12 @@ from itertools import chain
 from math import ceil
 from typing import Any
 
-from contracts.data.datasets import Facts, TrainingSet
-from contracts.errors import ConfigError
-from contracts.jobs.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
-from contracts.loop import Loop, TrainingSettings
-from contracts.model import ModelRef
-from flows.engine.context import LineContext
+from ratchet.contracts.data.datasets import Facts, TrainingSet
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
+from ratchet.contracts.loop import Loop, TrainingSettings
+from ratchet.contracts.model import ModelRef
+from ratchet.flows.engine.context import LineContext
 
 SLACK = 50.0
 """A run is rejected if its estimate exceeds its timeout or its cap by more than this factor.

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import Append, Lease, Row
-from contracts.data.datasets import Facts
-from contracts.errors import Leased, Permanent, RatchetError, Retryable
-from contracts.extension import ExtensionVersion
-from contracts.ids import Digest, line_stream
-from contracts.jobs.training import Choice, Cost, TrainingPlan
-from contracts.loop import Loop, TrainingSettings
-from contracts.model import ModelRef, model_ref
-from contracts.ports import (
+from ratchet.contracts.cycle import Append, Lease, Row
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.errors import Leased, Permanent, RatchetError, Retryable
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.ids import Digest, line_stream
+from ratchet.contracts.jobs.training import Choice, Cost, TrainingPlan
+from ratchet.contracts.loop import Loop, TrainingSettings
+from ratchet.contracts.model import ModelRef, model_ref
+from ratchet.contracts.ports import (
     Artifacts,
     Check,
     Clock,
@@ -40,11 +40,11 @@ from contracts.ports import (
     TraceSource,
     Trainer,
 )
-from contracts.serving import Endpoint
-from flows.core.folds.cycle import CycleView, fold_cycle
-from flows.core.folds.line import LineView, fold_line
-from flows.core.folds.rollout import RolloutView, fold_rollout
-from runtime.process_identity import is_running, process_identity, same_boot
+from ratchet.contracts.serving import Endpoint
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
+from ratchet.flows.core.folds.line import LineView, fold_line
+from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
+from ratchet.runtime.process_identity import is_running, process_identity, same_boot
 
 LEASE_SECONDS = 60.0
 """Lifetime of a lease without renewal, in seconds."""

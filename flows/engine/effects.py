@@ -11,21 +11,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contracts.cycle import Append, Row, Step
-from contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot
-from contracts.errors import Conflict, Permanent
-from contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
-from contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
-from contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
-from contracts.ports import Check
-from contracts.schema import parse, stamped, unstamped
-from contracts.serving import Backend, ModelVersion, Route
-from flows.core.folds.cycle import CycleView
-from flows.core.triggers import edition_history, edition_number, evaluation_level
-from flows.engine.choosing import choose_plan, drafts
-from flows.engine.context import LineContext
-from flows.engine.search import last_winner, with_search
-from flows.engine.training_curves import accepted_line, read_event_logs
+from ratchet.contracts.cycle import Append, Row, Step
+from ratchet.contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot
+from ratchet.contracts.errors import Conflict, Permanent
+from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
+from ratchet.contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
+from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
+from ratchet.contracts.ports import Check
+from ratchet.contracts.schema import parse, stamped, unstamped
+from ratchet.contracts.serving import Backend, ModelVersion, Route
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
+from ratchet.flows.engine.choosing import choose_plan, drafts
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.search import last_winner, with_search
+from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 
 Output = dict[str, Any]
 """The data of an effect's `done` row, as JSON values."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from contracts.cycle import ApprovalKind, Step
-from contracts.ids import digest
-from flows.core.folds.cycle import CycleView
-from flows.core.highest_cost import highest_cost
-from flows.core.search_results import COLUMNS, picture, results, sentences
+from ratchet.contracts.cycle import ApprovalKind, Step
+from ratchet.contracts.ids import digest
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.highest_cost import highest_cost
+from ratchet.flows.core.search_results import COLUMNS, picture, results, sentences
 
 
 def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[float], float | None] | None = None) -> dict[str, Any]:

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from contracts.cycle import Append, Lease, Row
-from contracts.data.datasets import IngestReport, RawBatch
-from contracts.errors import Conflict, RatchetError, Retryable
-from contracts.ids import ingest_stream, line_stream
-from contracts.ports import TraceSource
-from contracts.schema import upgraded
-from flows.core.quarantine_alarm import alarm_text, is_alarm
-from flows.engine.context import LineContext, leased
+from ratchet.contracts.cycle import Append, Lease, Row
+from ratchet.contracts.data.datasets import IngestReport, RawBatch
+from ratchet.contracts.errors import Conflict, RatchetError, Retryable
+from ratchet.contracts.ids import ingest_stream, line_stream
+from ratchet.contracts.ports import TraceSource
+from ratchet.contracts.schema import upgraded
+from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
+from ratchet.flows.engine.context import LineContext, leased
 
 
 def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:

@@ -8,18 +8,18 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import Answer, Append, ApprovalKind, Row, State, Step
-from contracts.errors import Conflict, Permanent, Rejected
-from contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
-from contracts.model import model_ref, refuse_code
-from contracts.ports import Ledger
-from contracts.serving import ModelVersion
-from flows.core.folds.cycle import CycleView
-from flows.core.folds.line import LineView, fold_line
-from flows.core.requests import ApprovalView, fold_approval
-from flows.core.triggers import cycle_is_due
-from flows.engine.context import LineContext
-from flows.engine.recall import clean_ancestor
+from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row, State, Step
+from ratchet.contracts.errors import Conflict, Permanent, Rejected
+from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
+from ratchet.contracts.model import model_ref, refuse_code
+from ratchet.contracts.ports import Ledger
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.line import LineView, fold_line
+from ratchet.flows.core.requests import ApprovalView, fold_approval
+from ratchet.flows.core.triggers import cycle_is_due
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.recall import clean_ancestor
 
 
 def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:

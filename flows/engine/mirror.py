@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from contracts.cycle import Lease, Row
-from contracts.errors import RatchetError, Retryable
-from contracts.loop import RolloutSettings
-from contracts.mirror import MirrorAsk, Mirrored, MirrorOutcome, MirrorPrompts
-from contracts.serving import StepJudgement
-from flows.core.folds.rollout import RolloutView
-from flows.core.mirror import Batch, batches, is_wanted, left, turns
-from flows.core.rollout import largest_concurrent
-from flows.engine.context import LineContext, append_to_rollout
+from ratchet.contracts.cycle import Lease, Row
+from ratchet.contracts.errors import RatchetError, Retryable
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.mirror import MirrorAsk, Mirrored, MirrorOutcome, MirrorPrompts
+from ratchet.contracts.serving import StepJudgement
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.core.mirror import Batch, batches, is_wanted, left, turns
+from ratchet.flows.core.rollout import largest_concurrent
+from ratchet.flows.engine.context import LineContext, append_to_rollout
 
 
 def ask_batch(view: RolloutView, settings: RolloutSettings, judgement: StepJudgement | None, context: LineContext, lease: Lease) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.data.datasets import ProbeReport, TrainingSet
-from contracts.errors import Rejected
-from contracts.ids import digest
-from contracts.jobs.training import Choice, Method, Search
-from contracts.model import count_parameters
-from contracts.serving import ModelVersion
-from flows.engine.choosing import choose_plan, drafts
-from flows.engine.context import LineContext
-from flows.engine.line import start_of
-from flows.engine.recall import clean_ancestor
-from flows.engine.search import last_winner, with_search
+from ratchet.contracts.data.datasets import ProbeReport, TrainingSet
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.training import Choice, Method, Search
+from ratchet.contracts.model import count_parameters
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.engine.choosing import choose_plan, drafts
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.line import start_of
+from ratchet.flows.engine.recall import clean_ancestor
+from ratchet.flows.engine.search import last_winner, with_search
 
 EDITION = 0
 """Edition number for previews. Cycles use editions from 1 on; edition 0 only separates holdout prompts from training prompts."""

@@ -9,17 +9,17 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts.cycle import Append, Lease, Row, State
-from contracts.errors import Conflict, RatchetError
-from contracts.ids import Digest, line_stream
-from contracts.ports import Ledger
-from contracts.serving import ModelVersion
-from flows.core.decide import End
-from flows.core.folds.cycle import CycleView, fold_cycle
-from flows.core.folds.line import LineView
-from flows.engine.advance import end
-from flows.engine.context import LineContext
-from flows.engine.effects import job_of
+from ratchet.contracts.cycle import Append, Lease, Row, State
+from ratchet.contracts.errors import Conflict, RatchetError
+from ratchet.contracts.ids import Digest, line_stream
+from ratchet.contracts.ports import Ledger
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.decide import End
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.engine.advance import end
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.effects import job_of
 
 _TRIES = 20
 """Tries to append rows to a line whose stream other processes write at the same time."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import Append, Row, State, Step
-from contracts.errors import RatchetError, Retryable
-from contracts.ids import line_stream, rollout_stream
-from contracts.jobs.training import JobState
-from contracts.loop import RolloutSettings
-from contracts.schema import stamped
-from contracts.serving import ModelVersion, Route
-from flows.core.folds.cycle import CycleView
-from flows.core.folds.line import LineView
-from flows.core.folds.rollout import RolloutView
-from flows.core.rollout import SetWeight
-from flows.engine.context import LineContext, leased
-from flows.engine.effects import job_of, lay_resume_point, sole_route
-from flows.engine.rollout import step_route
-from runtime.artifacts import write_atomic
-from runtime.json_files import read_json
+from ratchet.contracts.cycle import Append, Row, State, Step
+from ratchet.contracts.errors import RatchetError, Retryable
+from ratchet.contracts.ids import line_stream, rollout_stream
+from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.schema import stamped
+from ratchet.contracts.serving import ModelVersion, Route
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.core.rollout import SetWeight
+from ratchet.flows.engine.context import LineContext, leased
+from ratchet.flows.engine.effects import job_of, lay_resume_point, sole_route
+from ratchet.flows.engine.rollout import step_route
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
 
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from contracts.cycle import Lease, Row
-from contracts.errors import Permanent, RatchetError, Retryable
-from contracts.loop import RolloutSettings
-from contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
-from flows.core.folds.rollout import RolloutView
-from flows.core.mirror import batches, mirrored
-from flows.core.rollout import (
+from ratchet.contracts.cycle import Lease, Row
+from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.core.mirror import batches, mirrored
+from ratchet.flows.core.rollout import (
     Delivery,
     Finish,
     Hold,
@@ -28,9 +28,9 @@ from flows.core.rollout import (
     weights,
     windows,
 )
-from flows.engine.context import LineContext, append_to_rollout, leased
-from flows.engine.effects import sole_route
-from flows.engine.mirror import ask_batch
+from ratchet.flows.engine.context import LineContext, append_to_rollout, leased
+from ratchet.flows.engine.effects import sole_route
+from ratchet.flows.engine.mirror import ask_batch
 
 SMALL_CORRECTION = 60.0
 """Seconds by which the clock may be set back during a step without a rollback."""

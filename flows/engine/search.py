@@ -6,18 +6,18 @@ import contextlib
 import math
 from typing import Any
 
-from contracts.data.datasets import TrainingSet
-from contracts.errors import ConfigError, Permanent, RatchetError
-from contracts.ids import checkpoint_name, cycle_stream
-from contracts.jobs.search import Trial, TrialEnd, trial_plan
-from contracts.jobs.training import Attempt, Checkpoint, Method, Search, TrainingPlan, Variant
-from contracts.loop import TrainingSettings
-from contracts.schema import parse
-from flows.core.folds.cycle import CycleView, Incarnation
-from flows.core.search import LEAST_PROMPTS, OWN
-from flows.engine.choosing import Draft
-from flows.engine.context import LineContext
-from flows.engine.training_curves import read_event_logs
+from ratchet.contracts.data.datasets import TrainingSet
+from ratchet.contracts.errors import ConfigError, Permanent, RatchetError
+from ratchet.contracts.ids import checkpoint_name, cycle_stream
+from ratchet.contracts.jobs.search import Trial, TrialEnd, trial_plan
+from ratchet.contracts.jobs.training import Attempt, Checkpoint, Method, Search, TrainingPlan, Variant
+from ratchet.contracts.loop import TrainingSettings
+from ratchet.contracts.schema import parse
+from ratchet.flows.core.folds.cycle import CycleView, Incarnation
+from ratchet.flows.core.search import LEAST_PROMPTS, OWN
+from ratchet.flows.engine.choosing import Draft
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.training_curves import read_event_logs
 
 SCALES = (3.0, 1 / 3)
 """Factors on the learning rate that a search tries, in this order."""

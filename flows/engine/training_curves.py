@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from contracts.errors import RatchetError
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobEvent, StepFigures
-from contracts.ports import Artifacts
-from contracts.schema import unstamped
-from flows.core.folds.cycle import CycleView, train_key
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobEvent, StepFigures
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.schema import unstamped
+from ratchet.flows.core.folds.cycle import CycleView, train_key
 
 EventLogs = Mapping[int, Sequence[JobEvent]]
 """Maps an attempt number to its events, over all incarnations, in order."""

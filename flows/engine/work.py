@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from contracts.cycle import State
-from contracts.errors import Retryable
-from contracts.ids import rollout_stream
-from flows.core.decide import Decision, End, Wait
-from flows.core.folds.cycle import CycleView
-from flows.core.rollout import Hold
-from flows.engine.advance import advance
-from flows.engine.context import LineContext
-from flows.engine.ingest import ingest
-from flows.engine.reconcile import reconcile
-from flows.engine.rollout import tick
+from ratchet.contracts.cycle import State
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import rollout_stream
+from ratchet.flows.core.decide import Decision, End, Wait
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.rollout import Hold
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.rollout import tick
 
 
 def pull_spool(context: LineContext) -> None:

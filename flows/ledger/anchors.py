@@ -13,15 +13,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from contracts.cycle import Head
-from contracts.errors import Permanent, Retryable
-from contracts.ids import Digest, canonical, digest
-from contracts.model import Frozen
-from contracts.ports import Ledger
-from contracts.schema import parse, stamped
-from flows.core.anchors import FIRST_PREVIOUS, Damage, Export, anchor_damage
-from flows.ledger.anchor_key import AnchorKey, write_new
-from runtime.artifacts import write_atomic
+from ratchet.contracts.cycle import Head
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import Digest, canonical, digest
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.ports import Ledger
+from ratchet.contracts.schema import parse, stamped
+from ratchet.flows.core.anchors import FIRST_PREVIOUS, Damage, Export, anchor_damage
+from ratchet.flows.ledger.anchor_key import AnchorKey, write_new
+from ratchet.runtime.artifacts import write_atomic
 
 LAST = ".last"
 """Suffix of the file next to the key that names the newest export."""

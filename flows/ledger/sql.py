@@ -19,11 +19,11 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateColumn
 
-from contracts.cycle import Append, Entry, Head, Lease
-from contracts.errors import Conflict, Fenced, Permanent, Retryable
-from contracts.hash_chain import GENESIS, seal_row
-from contracts.ids import Digest, canonical
-from contracts.schema import UNVERSIONED, check_version
+from ratchet.contracts.cycle import Append, Entry, Head, Lease
+from ratchet.contracts.errors import Conflict, Fenced, Permanent, Retryable
+from ratchet.contracts.hash_chain import GENESIS, seal_row
+from ratchet.contracts.ids import Digest, canonical
+from ratchet.contracts.schema import UNVERSIONED, check_version
 
 _meta = sa.MetaData()
 _rows = sa.Table(

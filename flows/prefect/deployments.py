@@ -17,12 +17,12 @@ from prefect.client.schemas.sorting import DeploymentSort
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
-from contracts.errors import ConfigError
-from contracts.loop import Loop
-from flows.config.home import Home
-from flows.prefect.cycle.cycle_flow import retrain
-from flows.prefect.cycle.run_names import FLOW, LINE_TAG
-from runtime.artifacts import write_atomic
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.loop import Loop
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect.cycle.cycle_flow import retrain
+from ratchet.flows.prefect.cycle.run_names import FLOW, LINE_TAG
+from ratchet.runtime.artifacts import write_atomic
 
 TAG = "ratchet"
 _OWNER = "ratchet-installation:"
@@ -75,7 +75,7 @@ async def register(client: PrefectClient, home: Home, loop: Loop) -> UUID:
             parameter_openapi_schema=schema,
             enforce_parameter_schema=True,
             path=".",
-            entrypoint="flows.prefect.cycle.cycle_flow:retrain",
+            entrypoint="ratchet.flows.prefect.cycle.cycle_flow:retrain",
         )
         return created
     others = [tag for tag in found.tags if tag.startswith(_OWNER) and tag != owner]

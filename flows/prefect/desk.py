@@ -33,24 +33,24 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Cancelled, Pending, Running, Scheduled
 
-from contracts.cycle import ApprovalKind
-from contracts.errors import ConfigError, Rejected
-from contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
-from contracts.loop import Loop
-from flows.config.home import Home
-from flows.core.folds.cycle import CycleView, fold_cycle
-from flows.core.folds.line import LineView
-from flows.core.steps import APPROVALS
-from flows.engine.line import ask_cancel
-from flows.prefect.cycle import forms
-from flows.prefect.cycle.carriers import Carriers
-from flows.prefect.cycle.cycle_flow import final_state
-from flows.prefect.cycle.host import Host
-from flows.prefect.cycle.run_names import LINE_TAG, cycle_tag, run_name
-from flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
-from flows.prefect.events import Outbox, ingested_event, with_deployment
-from flows.service.carry import look, position
-from flows.service.keeper import News
+from ratchet.contracts.cycle import ApprovalKind
+from ratchet.contracts.errors import ConfigError, Rejected
+from ratchet.contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
+from ratchet.contracts.loop import Loop
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.steps import APPROVALS
+from ratchet.flows.engine.line import ask_cancel
+from ratchet.flows.prefect.cycle import forms
+from ratchet.flows.prefect.cycle.carriers import Carriers
+from ratchet.flows.prefect.cycle.cycle_flow import final_state
+from ratchet.flows.prefect.cycle.host import Host
+from ratchet.flows.prefect.cycle.run_names import LINE_TAG, cycle_tag, run_name
+from ratchet.flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
+from ratchet.flows.prefect.events import Outbox, ingested_event, with_deployment
+from ratchet.flows.service.carry import look, position
+from ratchet.flows.service.keeper import News
 
 POLL_SECONDS = 1.0
 """Seconds between two looks at Prefect."""

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from contracts.cycle import Entry
-from contracts.data.datasets import IngestReport
-from contracts.ports import Ledger
-from contracts.schema import stamped
-from flows.config.home import Home
-from runtime.artifacts import write_atomic
-from runtime.json_files import read_json
+from ratchet.contracts.cycle import Entry
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.ports import Ledger
+from ratchet.contracts.schema import stamped
+from ratchet.flows.config.home import Home
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
 
 EVENTS: Mapping[tuple[str, str], str] = {
     ("cycle", "opened"): "ratchet.cycle.opened",

@@ -7,10 +7,10 @@ from importlib.metadata import version
 
 import yaml
 
-from contracts.loop import Loop
+from ratchet.contracts.loop import Loop
 
 POOL = "ratchet"
-ENTRYPOINT = "flows.prefect.request_flow.request"
+ENTRYPOINT = "ratchet.flows.prefect.request_flow.request"
 _HEAD = """\
 # Deployments that ask the service for a cycle from a process work pool. Create the pool, deploy, and start a worker in the environment in
 # which Ratchet is installed:

@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from contracts.errors import RatchetError
-from contracts.ids import cycle_stream
-from flows.config.home import Home
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.ids import cycle_stream
+from ratchet.flows.config.home import Home
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -74,8 +74,8 @@ class ReportPages:
 
     def _report(self, line: str) -> Response:
         """Return the report of a line. Its imports are late, because most Prefect servers never show a report."""
-        from flows.composition.ports import open_artifacts, open_ledger
-        from flows.report.page import render_report
+        from ratchet.flows.composition.ports import open_artifacts, open_ledger
+        from ratchet.flows.report.page import render_report
 
         ledger = open_ledger(self._home)
         if f"line/{line}" not in ledger.streams("line/"):

@@ -18,7 +18,7 @@ from prefect.logging import get_run_logger
 from prefect.settings import get_current_settings
 from prefect.states import Completed, Failed, State
 
-from flows.prefect.cycle.run_names import FLOW, When
+from ratchet.flows.prefect.cycle.run_names import FLOW, When
 
 REQUEST = "ratchet-request"
 """Name of the flow."""

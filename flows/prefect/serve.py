@@ -24,17 +24,17 @@ from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
 from prefect.logging.handlers import APILogWorker
 
-from contracts.errors import ConfigError, RatchetError
-from contracts.loop import Loop
-from contracts.ports import Progress
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.prefect import server
-from flows.prefect.cycle.host import Host, set_host
-from flows.prefect.desk import POLL_SECONDS, Desk, is_outage
-from flows.service.claims import RENEW_SECONDS, Claims
-from flows.service.keeper import Keeper, News
-from flows.service.keepers import Keepers
+from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.ports import Progress
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect import server
+from ratchet.flows.prefect.cycle.host import Host, set_host
+from ratchet.flows.prefect.desk import POLL_SECONDS, Desk, is_outage
+from ratchet.flows.service.claims import RENEW_SECONDS, Claims
+from ratchet.flows.service.keeper import Keeper, News
+from ratchet.flows.service.keepers import Keepers
 
 _WATCH_SECONDS = 3.0
 SEND_SECONDS = 2.0

@@ -19,13 +19,13 @@ from importlib.metadata import version
 
 import httpx
 
-from contracts.errors import ConfigError, Retryable
-from contracts.ids import canonical
-from flows.composition.services import PREFECT_SERVER, announce_service, prefect_server
-from flows.config import variables
-from flows.config.home import Home
-from runtime.artifacts import write_atomic
-from runtime.telemetry import NO_TELEMETRY
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.ids import canonical
+from ratchet.flows.composition.services import PREFECT_SERVER, announce_service, prefect_server
+from ratchet.flows.config import variables
+from ratchet.flows.config.home import Home
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.telemetry import NO_TELEMETRY
 
 HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
@@ -168,7 +168,7 @@ def _start(home: Home, port: int) -> str:
         # A request, for example an answer in a form, fails with 503 if SQLite is busy for longer. The default is 10 seconds.
         "PREFECT_SERVER_DATABASE_TIMEOUT": "45",
     }
-    command = ("-m", "flows.prefect.server", "--port", str(chosen))
+    command = ("-m", "ratchet.flows.prefect.server", "--port", str(chosen))
     ready = prefect_server(home, command, environment).ensure()
     write_atomic(home.prefect / _PORT_FILE, canonical(ready["port"]))
     return _url(int(ready["port"]))
@@ -245,7 +245,7 @@ def main() -> None:
     from prefect.server.api.server import create_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from flows.prefect.report_pages import ReportPages
+    from ratchet.flows.prefect.report_pages import ReportPages
 
     home = Home.from_environment()
     pages = ReportPages(create_app(final=True), home, _basic(home.prefect_login().read_text()))

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import psutil
 
-from contracts.errors import Retryable
-from contracts.ids import canonical
-from flows.config.home import Home
-from runtime.artifacts import write_atomic
-from runtime.process_identity import is_running, process_identity
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import canonical
+from ratchet.flows.config.home import Home
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.process_identity import is_running, process_identity
 
 
 @contextmanager

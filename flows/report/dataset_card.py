@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from contracts.cycle import Step
-from contracts.data.datasets import Snapshot, TrainingSet
-from contracts.errors import ConfigError
-from contracts.ids import Digest
-from contracts.loop import PrivacySettings
-from contracts.ports import Artifacts
-from flows.core.data_notes import crowding, masking_note
-from flows.core.folds.cycle import CycleView
-from flows.report.languages import language_of
-from flows.report.story import Section, Table
-from materializer.privacy.masking import Masker
+from ratchet.contracts.cycle import Step
+from ratchet.contracts.data.datasets import Snapshot, TrainingSet
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.contracts.ports import Artifacts
+from ratchet.flows.core.data_notes import crowding, masking_note
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.report.languages import language_of
+from ratchet.flows.report.story import Section, Table
+from ratchet.materializer.privacy.masking import Masker
 
 _BAR = 20
 """Characters of the longest bar of a histogram."""

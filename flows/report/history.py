@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from contracts.cycle import Step
-from contracts.evaluation import Interval
-from contracts.jobs.training import Method
-from contracts.serving import ModelVersion
-from flows.core.folds.cycle import CycleView
-from flows.core.folds.line import LineView
-from flows.report.story import report_of
+from ratchet.contracts.cycle import Step
+from ratchet.contracts.evaluation import Interval
+from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.report.story import report_of
 
 EXAMPLES = {Method.SFT: "demonstrations", Method.DPO: "pairs", Method.GRPO: "prompts"}
 """Method -> the part of the training set that it trains on, as named in `Facts` and in a plan."""

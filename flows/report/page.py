@@ -11,27 +11,27 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from contracts.cycle import Entry, Step
-from contracts.errors import RatchetError
-from contracts.evaluation import Comparison
-from contracts.hash_chain import verify_chain
-from contracts.ids import line_stream, rollout_stream
-from contracts.loop import RolloutSettings
-from contracts.ports import Artifacts, Ledger
-from contracts.serving import StepJudgement
-from flows.config.home import Home
-from flows.core.folds.cycle import CycleView, fold_cycle
-from flows.core.folds.line import LineView, fold_line
-from flows.core.folds.rollout import RolloutView, fold_rollout
-from flows.core.search import demanded, difference
-from flows.core.search import measured as with_score
-from flows.core.waiting import waiting_text
-from flows.engine.line import cycle_requests
-from flows.engine.training_curves import curve_marks, read_event_logs, training_runs
-from flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
-from flows.report.dataset_card import dataset_card
-from flows.report.story import Section, Table, interval, ledger_table, recalled, report_of, tell
-from runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.contracts.cycle import Entry, Step
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.evaluation import Comparison
+from ratchet.contracts.hash_chain import verify_chain
+from ratchet.contracts.ids import line_stream, rollout_stream
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.ports import Artifacts, Ledger
+from ratchet.contracts.serving import StepJudgement
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
+from ratchet.flows.core.folds.line import LineView, fold_line
+from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
+from ratchet.flows.core.search import demanded, difference
+from ratchet.flows.core.search import measured as with_score
+from ratchet.flows.core.waiting import waiting_text
+from ratchet.flows.engine.line import cycle_requests
+from ratchet.flows.engine.training_curves import curve_marks, read_event_logs, training_runs
+from ratchet.flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
+from ratchet.flows.report.dataset_card import dataset_card
+from ratchet.flows.report.story import Section, Table, interval, ledger_table, recalled, report_of, tell
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ def render_report(ledger: Ledger, artifacts: Artifacts, line: str, now: datetime
     """
     view = fold_line(line, ledger.read(line_stream(line)))
     chapters = [_chapter(ledger, artifacts, view, stream, now) for stream in ledger.streams(f"cycle/{line}/")]
-    template = Environment(loader=PackageLoader("flows.report"), autoescape=True, undefined=StrictUndefined).get_template("page.html")
+    template = Environment(loader=PackageLoader("ratchet.flows.report"), autoescape=True, undefined=StrictUndefined).get_template(
+        "page.html"
+    )
     summary = [_summary(chapter) for chapter in chapters]
     return template.render(line=view, chapters=chapters[::-1], summary=summary, now=now, rows=ledger_table(view.rows))
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from contracts.cycle import ENDS, ApprovalKind, Entry, Step
-from contracts.data.datasets import MaskedData, PromptCluster
-from contracts.evaluation import EvalReport, Interval, Result
-from contracts.jobs.training import Usage
-from contracts.serving import StepJudgement
-from flows.core.data_notes import crowding, masking_note
-from flows.core.folds.cycle import CycleView, fold_cycle, train_key
-from flows.core.folds.line import LineView
-from flows.core.folds.rollout import RolloutView
-from flows.core.requests import ApprovalView
-from flows.core.search_results import COLUMNS, order_text, picture, results, sentences
-from flows.core.waiting import waiting_text
+from ratchet.contracts.cycle import ENDS, ApprovalKind, Entry, Step
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.evaluation import EvalReport, Interval, Result
+from ratchet.contracts.jobs.training import Usage
+from ratchet.contracts.serving import StepJudgement
+from ratchet.flows.core.data_notes import crowding, masking_note
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle, train_key
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.core.requests import ApprovalView
+from ratchet.flows.core.search_results import COLUMNS, order_text, picture, results, sentences
+from ratchet.flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.cycle import Entry, Step
-from contracts.evaluation import EvalReport
-from contracts.jobs.training import JobEvent
-from contracts.schema import upgraded
+from ratchet.contracts.cycle import Entry, Step
+from ratchet.contracts.evaluation import EvalReport
+from ratchet.contracts.jobs.training import JobEvent
+from ratchet.contracts.schema import upgraded
 
 
 @dataclass(frozen=True)

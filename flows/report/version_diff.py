@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from contracts.cycle import Step
-from contracts.errors import RatchetError
-from contracts.evaluation import Comparison, Interval
-from contracts.ids import digest
-from contracts.jobs.training import Method
-from contracts.ports import Artifacts
-from contracts.serving import ModelVersion
-from flows.core.folds.cycle import CycleView
-from flows.report.history import EXAMPLES, examples
-from flows.report.story import Section, Table, interval, report_of
+from ratchet.contracts.cycle import Step
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.evaluation import Comparison, Interval
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.report.history import EXAMPLES, examples
+from ratchet.flows.report.story import Section, Table, interval, report_of
 
 _TARGETS = {Method.SFT: ("answer",), Method.DPO: ("chosen", "rejected"), Method.GRPO: ()}
 """Method -> the columns that, with the prompt, identify an example."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from contracts.errors import Conflict, Fenced, Leased, Retryable
-from contracts.jobs.training import JobState
-from contracts.ports import Progress
-from flows.composition.installation import Installation
-from flows.core.decide import End, Wait, decide
-from flows.core.folds.cycle import CycleView
-from flows.core.steps import CycleStep, step_of
-from flows.engine.advance import advance, observe
-from flows.engine.context import process_holder
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.errors import Conflict, Fenced, Leased, Retryable
+from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.ports import Progress
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.core.decide import End, Wait, decide
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.steps import CycleStep, step_of
+from ratchet.flows.engine.advance import advance, observe
+from ratchet.flows.engine.context import process_holder
+from ratchet.flows.engine.reconcile import reconcile
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import socket
 from collections.abc import Sequence
 from datetime import datetime
 
-from contracts.cycle import Lease
-from contracts.errors import ConfigError, Fenced
-from contracts.ports import Ledger
+from ratchet.contracts.cycle import Lease
+from ratchet.contracts.errors import ConfigError, Fenced
+from ratchet.contracts.ports import Ledger
 
 CLAIM_SECONDS = 180.0
 """Seconds for which a claim lasts without renewal."""

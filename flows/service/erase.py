@@ -20,29 +20,29 @@ from pathlib import Path
 
 from pydantic import Field
 
-from contracts.errors import ConfigError, RatchetError, Retryable
-from contracts.ids import Digest
-from contracts.jobs.training import JobState
-from contracts.model import Frozen
-from contracts.schema import parse, stamped
-from flows.composition.installation import Installation
-from flows.engine.context import TURN_SECONDS, LineContext, leased
-from flows.engine.ingest import ingest
-from flows.engine.line import ask_rollback
-from flows.engine.recall import Resting, clean_ancestor, recall, resting
-from flows.engine.reconcile import go_back
-from flows.engine.work import turn
-from flows.service.reach import named, reachable
-from flows.service.receipts import LineErased, RecalledVersion, Receipt, merged, read_receipt, receipt_id, store_receipt
-from materializer.erasure.artifact_rows import evidence, filtered, has_rows
-from materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
-from materializer.erasure.marks import Marks
-from materializer.lake.dedup_index import DedupIndex
-from materializer.lake.tables import Lake
-from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.jobs.job_protocol import plan_folder
-from runtime.secrets.keyring import ensure_keyring, read_keyring
-from runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
+from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.engine.context import TURN_SECONDS, LineContext, leased
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import ask_rollback
+from ratchet.flows.engine.recall import Resting, clean_ancestor, recall, resting
+from ratchet.flows.engine.reconcile import go_back
+from ratchet.flows.engine.work import turn
+from ratchet.flows.service.reach import named, reachable
+from ratchet.flows.service.receipts import LineErased, RecalledVersion, Receipt, merged, read_receipt, receipt_id, store_receipt
+from ratchet.materializer.erasure.artifact_rows import evidence, filtered, has_rows
+from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
+from ratchet.materializer.erasure.marks import Marks
+from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.tables import Lake
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.jobs.job_protocol import plan_folder
+from ratchet.runtime.secrets.keyring import ensure_keyring, read_keyring
+from ratchet.runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
 
 Boundary = Callable[[str], None]
 """Called with the name of each step before it begins. Tests end the process there."""

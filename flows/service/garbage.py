@@ -16,21 +16,21 @@ from pathlib import Path
 
 from pydantic import Field
 
-from contracts.cycle import Append, Row
-from contracts.errors import Conflict
-from contracts.ids import Digest, line_stream
-from contracts.model import Frozen
-from contracts.ports import Ledger
-from flows.composition.installation import Installation
-from flows.core.folds.line import fold_line
-from flows.engine.context import LineContext, leased
-from flows.service.erase import LineEraser
-from flows.service.reach import named, reachable
-from materializer.erasure.lake_rows import Target, sweep
-from materializer.lake.tables import Lake, TableName
-from materializer.quarantine.kept import KeptRecords
-from runtime.artifacts import DIGEST, FolderArtifacts
-from runtime.jobs.job_protocol import plan_folder
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.errors import Conflict
+from ratchet.contracts.ids import Digest, line_stream
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.ports import Ledger
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.engine.context import LineContext, leased
+from ratchet.flows.service.erase import LineEraser
+from ratchet.flows.service.reach import named, reachable
+from ratchet.materializer.erasure.lake_rows import Target, sweep
+from ratchet.materializer.lake.tables import Lake, TableName
+from ratchet.materializer.quarantine.kept import KeptRecords
+from ratchet.runtime.artifacts import DIGEST, FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import plan_folder
 
 _DAY = 86_400.0
 

@@ -13,25 +13,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from contracts.cycle import ApprovalKind, State
-from contracts.data.datasets import IngestReport
-from contracts.errors import ConfigError, Leased, RatchetError, Retryable
-from contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
-from contracts.schema import stamped
-from flows.composition.installation import Installation
-from flows.composition.services import receiver_is_alive, start_receiver
-from flows.core.folds.cycle import CycleView
-from flows.core.folds.line import LineView
-from flows.core.rollout import Hold
-from flows.core.triggers import cycle_is_due
-from flows.engine.advance import unforeseen
-from flows.engine.context import LineContext, process_holder
-from flows.engine.ingest import ingest
-from flows.engine.reconcile import go_back, reconcile, wanted_versions
-from flows.engine.rollout import tick
-from runtime.artifacts import write_atomic
-from runtime.json_files import read_json
-from runtime.watched_file import stamp_of
+from ratchet.contracts.cycle import ApprovalKind, State
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.errors import ConfigError, Leased, RatchetError, Retryable
+from ratchet.contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
+from ratchet.contracts.schema import stamped
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.services import receiver_is_alive, start_receiver
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.rollout import Hold
+from ratchet.flows.core.triggers import cycle_is_due
+from ratchet.flows.engine.advance import unforeseen
+from ratchet.flows.engine.context import LineContext, process_holder
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.reconcile import go_back, reconcile, wanted_versions
+from ratchet.flows.engine.rollout import tick
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.watched_file import stamp_of
 
 SWEEP_SECONDS = 60.0
 """Seconds between two complete sweeps of a line with an open cycle: ingest of all sources, repairs, and whether a cycle is due."""
@@ -349,7 +349,7 @@ class Keeper:
             return []
         done = None
         if elapsed is not None:
-            from flows.service.garbage import collect_line
+            from ratchet.flows.service.garbage import collect_line
 
             done = collect_line(self._installation, context)
         write_atomic(stamp, stamped({"at": now.isoformat(), "postponed": done is not None and done.postponed}))

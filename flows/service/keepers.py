@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from contracts.errors import RatchetError, Retryable
-from flows.composition.anchors import open_anchors
-from flows.composition.installation import Installation
-from flows.engine.advance import unforeseen
-from flows.service.keeper import SWEEP_SECONDS, Keeper, News
+from ratchet.contracts.errors import RatchetError, Retryable
+from ratchet.flows.composition.anchors import open_anchors
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.engine.advance import unforeseen
+from ratchet.flows.service.keeper import SWEEP_SECONDS, Keeper, News
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks for work."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from contracts.ids import Digest
-from contracts.ports import Ledger
-from runtime.artifacts import DIGEST, FolderArtifacts
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.ports import Ledger
+from ratchet.runtime.artifacts import DIGEST, FolderArtifacts
 
 _DIGEST_IN = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _DOCUMENT_BYTES = 16 << 20

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from contracts.ids import Digest, digest
-from contracts.model import Frozen
-from contracts.schema import parse, stamped
-from runtime.artifacts import write_atomic
+from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.artifacts import write_atomic
 
 
 class RecalledVersion(Frozen):

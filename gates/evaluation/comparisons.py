@@ -8,11 +8,11 @@ from statistics import fmean
 
 import numpy as np
 
-from contracts.data.datasets import Label
-from contracts.evaluation import ChatAnswer, Comparison, Interval, PromptCount
-from gates.evaluation.outcomes import UNSCORED, PromptOutcome, failure_of
-from gates.evaluation.questions import Question, by_prompt
-from gates.statistics import length_adjusted_interval, paired_interval
+from ratchet.contracts.data.datasets import Label
+from ratchet.contracts.evaluation import ChatAnswer, Comparison, Interval, PromptCount
+from ratchet.gates.evaluation.outcomes import UNSCORED, PromptOutcome, failure_of
+from ratchet.gates.evaluation.questions import Question, by_prompt
+from ratchet.gates.statistics import length_adjusted_interval, paired_interval
 
 
 def compare_all(paired: Sequence[tuple[Question, float, float]], level: float, level_to_pass: float) -> list[Comparison]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contracts.evaluation import Comparison, EarlierComparison
-from gates.evaluation.questions import Decoding
-from gates.statistics import paired_interval
+from ratchet.contracts.evaluation import Comparison, EarlierComparison
+from ratchet.gates.evaluation.questions import Decoding
+from ratchet.gates.statistics import paired_interval
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,36 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from contracts.data.datasets import HoldoutEdition, Label
-from contracts.data.records import Tier
-from contracts.errors import Inconclusive
-from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, Stopped
-from contracts.ids import Digest, digest
-from contracts.loop import GateSettings
-from contracts.mirror import MirrorOutcome, MirrorPrompt
-from contracts.model import ModelRef
-from contracts.ports import Artifacts, ModelClient, Progress, Rewards
-from gates.evaluation.comparisons import compare_all, failure_counts, length_adjusted_difference, mean_length, p95_latency, prompt_counts
-from gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
-from gates.evaluation.looks import batches, group_sizes, level_at_equal_length, level_of_look, stop
-from gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
-from gates.evaluation.questions import GOLDEN, Decoding, Question, StoredAnswers, by_prompt, read_questions, requests_for, stored_answers
+from ratchet.contracts.data.datasets import HoldoutEdition, Label
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import Inconclusive
+from ratchet.contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, Stopped
+from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.loop import GateSettings
+from ratchet.contracts.mirror import MirrorOutcome, MirrorPrompt
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.ports import Artifacts, ModelClient, Progress, Rewards
+from ratchet.gates.evaluation.comparisons import (
+    compare_all,
+    failure_counts,
+    length_adjusted_difference,
+    mean_length,
+    p95_latency,
+    prompt_counts,
+)
+from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
+from ratchet.gates.evaluation.looks import batches, group_sizes, level_at_equal_length, level_of_look, stop
+from ratchet.gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
+from ratchet.gates.evaluation.questions import (
+    GOLDEN,
+    Decoding,
+    Question,
+    StoredAnswers,
+    by_prompt,
+    read_questions,
+    requests_for,
+    stored_answers,
+)
 
 
 @dataclass(frozen=True)

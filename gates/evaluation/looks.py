@@ -12,14 +12,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from contracts.data.datasets import HoldoutEdition
-from contracts.evaluation import Comparison, EvalReport, Looks, Result, Stopped
-from contracts.ids import digest, hash_share
-from contracts.loop import GateSettings
-from gates.boundaries import error_of_look
-from gates.checks import checks
-from gates.evaluation.questions import Question
-from gates.statistics import LENGTH_LEVEL, deviation_of, normal_quantile, normal_share
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import Comparison, EvalReport, Looks, Result, Stopped
+from ratchet.contracts.ids import digest, hash_share
+from ratchet.contracts.loop import GateSettings
+from ratchet.gates.boundaries import error_of_look
+from ratchet.gates.checks import checks
+from ratchet.gates.evaluation.questions import Question
+from ratchet.gates.statistics import LENGTH_LEVEL, deviation_of, normal_quantile, normal_share
 
 LEAST_BATCH = 40
 """Minimum number of conversations per batch."""

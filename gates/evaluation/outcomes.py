@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from contracts.data.datasets import Label
-from contracts.data.records import Tier
-from contracts.evaluation import ChatAnswer
-from contracts.ids import canonical
-from gates.evaluation.questions import Decoding, Question
+from ratchet.contracts.data.datasets import Label
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.evaluation import ChatAnswer
+from ratchet.contracts.ids import canonical
+from ratchet.gates.evaluation.questions import Decoding, Question
 
 UNSCORED = "unscored"
 """Failure of a prompt with an answer that no scorer could score."""

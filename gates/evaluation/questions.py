@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
-from contracts.data.datasets import HoldoutEdition
-from contracts.evaluation import ChatRequest
-from contracts.ids import digest, root_id
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import ChatRequest
+from ratchet.contracts.ids import digest, root_id
 
 GOLDEN = "golden"
 _T = TypeVar("_T")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient

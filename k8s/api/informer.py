@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from contracts.errors import Retryable
-from k8s.api.client import Cluster, Expired, Kind, Object
+from ratchet.contracts.errors import Retryable
+from ratchet.k8s.api.client import Cluster, Expired, Kind, Object
 
 WATCH_SECONDS = 20.0
 """Seconds of one watch. Short, because a server that stopped sending is noticed only at the end of a watch."""

@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from contracts.errors import Permanent, RatchetError, Retryable
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec
-from k8s.gangs.gang_informers import GangInformers
-from k8s.gangs.gang_objects import GangObjects
-from k8s.gangs.gang_state import LINES, gang_of, last_lines
-from k8s.gangs.guardian import GangObservation
-from k8s.gangs.meter import settle
-from k8s.gangs.observer import GangObserver, reported
-from k8s.gangs.submissions import Submission
-from k8s.storage.sync import Remote
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs import job_drop
-from runtime.jobs.run_folder import newest_sign
+from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.k8s.gangs.gang_informers import GangInformers
+from ratchet.k8s.gangs.gang_objects import GangObjects
+from ratchet.k8s.gangs.gang_state import LINES, gang_of, last_lines
+from ratchet.k8s.gangs.guardian import GangObservation
+from ratchet.k8s.gangs.meter import settle
+from ratchet.k8s.gangs.observer import GangObserver, reported
+from ratchet.k8s.gangs.submissions import Submission
+from ratchet.k8s.storage.sync import Remote
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs import job_drop
+from ratchet.runtime.jobs.run_folder import newest_sign
 
 
 class GangCollector:

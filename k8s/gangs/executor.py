@@ -16,25 +16,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobEvent, JobSpec, JobStatus, ResumePoint
-from k8s.api.client import Cluster
-from k8s.gangs.collector import GangCollector
-from k8s.gangs.gang_informers import GangInformers
-from k8s.gangs.gang_objects import GangObjects, owner
-from k8s.gangs.gang_state import ENDED_PHASES, phase_of
-from k8s.gangs.guardian import Guardian
-from k8s.gangs.heartbeats import Heartbeats
-from k8s.gangs.meter import Meter, price_of
-from k8s.gangs.observer import GangObserver
-from k8s.gangs.reconciler import GangReconciler
-from k8s.gangs.submissions import Submissions
-from k8s.gangs.submitter import GangSubmitter
-from k8s.profiles.profile import Profile
-from k8s.storage.bucket import Bucket
-from k8s.storage.sync import Remote
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.run_folder import RunFolders, disk
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobEvent, JobSpec, JobStatus, ResumePoint
+from ratchet.k8s.api.client import Cluster
+from ratchet.k8s.gangs.collector import GangCollector
+from ratchet.k8s.gangs.gang_informers import GangInformers
+from ratchet.k8s.gangs.gang_objects import GangObjects, owner
+from ratchet.k8s.gangs.gang_state import ENDED_PHASES, phase_of
+from ratchet.k8s.gangs.guardian import Guardian
+from ratchet.k8s.gangs.heartbeats import Heartbeats
+from ratchet.k8s.gangs.meter import Meter, price_of
+from ratchet.k8s.gangs.observer import GangObserver
+from ratchet.k8s.gangs.reconciler import GangReconciler
+from ratchet.k8s.gangs.submissions import Submissions
+from ratchet.k8s.gangs.submitter import GangSubmitter
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.k8s.storage.bucket import Bucket
+from ratchet.k8s.storage.sync import Remote
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.run_folder import RunFolders, disk
 
 
 class KubernetesExecutor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from contracts.jobs.cluster import ClusterSettings
-from k8s.api.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
-from k8s.api.informer import Informers
-from k8s.gangs.gang_state import Gang, GangState, Node, gang_of, lingers, node_of, pod_of, state_of, time_of
-from k8s.manifests.gang_manifest import GANG, RATCHET
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.api.client import JOB, NODE, NODE_CLAIM, POD, Cluster, Object
+from ratchet.k8s.api.informer import Informers
+from ratchet.k8s.gangs.gang_state import Gang, GangState, Node, gang_of, lingers, node_of, pod_of, state_of, time_of
+from ratchet.k8s.manifests.gang_manifest import GANG, RATCHET
 
 
 class GangInformers:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.cluster import ClusterSettings
-from k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, AlreadyExists, Cluster, Kind, NotFound, Object
-from k8s.gangs.submissions import Submission, Submissions
-from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET
-from k8s.manifests.network import gang_network_policy
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.policies import RENDER, dry_run_namespace
-from k8s.manifests.pools import static_pool
-from k8s.profiles.profile import Profile
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, AlreadyExists, Cluster, Kind, NotFound, Object
+from ratchet.k8s.gangs.submissions import Submission, Submissions
+from ratchet.k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, LINE, RATCHET
+from ratchet.k8s.manifests.network import gang_network_policy
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.policies import RENDER, dry_run_namespace
+from ratchet.k8s.manifests.pools import static_pool
+from ratchet.k8s.profiles.profile import Profile
 
 
 class GangObjects:

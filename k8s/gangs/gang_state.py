@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from k8s.api.client import Object
-from k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, VERSION
-from runtime.jobs.job_protocol import beat_file
+from ratchet.k8s.api.client import Object
+from ratchet.k8s.manifests.gang_manifest import GANG, INSTALLATION, JOB_NAME, VERSION
+from ratchet.runtime.jobs.job_protocol import beat_file
 
 
 class GangState(StrEnum):

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contracts.errors import RatchetError
-from contracts.jobs.cluster import ClusterSettings
-from k8s.api.client import COMMAND, JOB, NODE_CLAIM, POD, POD_GROUP, AlreadyExists, Cluster, Object
-from k8s.gangs.gang_informers import GangInformers, launched, node_name, serves
-from k8s.gangs.gang_state import Act, Gang, GangState, due, unheard
-from k8s.manifests.gang_manifest import RATCHET
-from runtime.jobs.job_protocol import SILENT_SECONDS
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.api.client import COMMAND, JOB, NODE_CLAIM, POD, POD_GROUP, AlreadyExists, Cluster, Object
+from ratchet.k8s.gangs.gang_informers import GangInformers, launched, node_name, serves
+from ratchet.k8s.gangs.gang_state import Act, Gang, GangState, due, unheard
+from ratchet.k8s.manifests.gang_manifest import RATCHET
+from ratchet.runtime.jobs.job_protocol import SILENT_SECONDS
 
 START = 60.0
 """Minimum seconds that a process has for its first heartbeat after its peers' first heartbeats, while all pods run.

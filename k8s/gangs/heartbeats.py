@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from contracts.errors import Retryable
-from k8s.gangs.gang_state import Gang
-from k8s.gangs.submissions import Submissions
-from k8s.storage.sync import Remote
-from runtime.jobs.job_protocol import incarnation_folder
-from runtime.jobs.run_folder import RunFolders, read_beats
+from ratchet.contracts.errors import Retryable
+from ratchet.k8s.gangs.gang_state import Gang
+from ratchet.k8s.gangs.submissions import Submissions
+from ratchet.k8s.storage.sync import Remote
+from ratchet.runtime.jobs.job_protocol import incarnation_folder
+from ratchet.runtime.jobs.run_folder import RunFolders, read_beats
 
 
 class Heartbeats:

@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from contracts.errors import Permanent, RatchetError, Retryable
-from k8s.api.client import JOB, POD
-from k8s.gangs.executor import KubernetesExecutor
-from k8s.gangs.gang_state import ENDED_PHASES, phase_of
-from k8s.manifests.gang_manifest import GANG, RATCHET
-from runtime.jobs.job_files import BadJobFile, read_tail
-from runtime.jobs.run_folder import disk, incarnations
+from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.k8s.api.client import JOB, POD
+from ratchet.k8s.gangs.executor import KubernetesExecutor
+from ratchet.k8s.gangs.gang_state import ENDED_PHASES, phase_of
+from ratchet.k8s.manifests.gang_manifest import GANG, RATCHET
+from ratchet.runtime.jobs.job_files import BadJobFile, read_tail
+from ratchet.runtime.jobs.run_folder import disk, incarnations
 
 SIZE = 65_536
 """Maximum bytes of one pod's log."""

@@ -17,18 +17,18 @@ from importlib import resources
 
 from pydantic import Field
 
-from contracts.errors import Permanent
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import Usage
-from contracts.model import Frozen
-from k8s.gangs.gang_state import Gang, GangState
-from k8s.profiles.profile import Profile
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import Usage
+from ratchet.contracts.model import Frozen
+from ratchet.k8s.gangs.gang_state import Gang, GangState
+from ratchet.k8s.profiles.profile import Profile
 
 
 class Meter(Frozen):
     """Sums over an attempt, all incarnations together, plus the state that is needed to continue counting.
 
-    The sums have the same meaning as in `contracts.jobs.training.Usage`.
+    The sums have the same meaning as in `ratchet.contracts.jobs.training.Usage`.
     """
 
     used: float = 0.0
@@ -124,7 +124,9 @@ def settle(meter: Meter, gang: Gang, ended: float, now: float, price: float, mac
 
 @cache
 def _prices() -> dict[str, dict[str, float]]:
-    table: dict[str, dict[str, float]] = json.loads((resources.files("k8s.gangs") / "prices.json").read_text(encoding="utf-8"))["nodes"]
+    table: dict[str, dict[str, float]] = json.loads((resources.files("ratchet.k8s.gangs") / "prices.json").read_text(encoding="utf-8"))[
+        "nodes"
+    ]
     return table
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState, JobStatus
-from k8s.gangs.gang_informers import GangInformers
-from k8s.gangs.gang_objects import GangObjects, owner
-from k8s.gangs.gang_state import Gang, GangState
-from k8s.gangs.submissions import Submission, Submissions
-from runtime.jobs.job_protocol import incarnation_folder
-from runtime.jobs.run_folder import Ended, RunFolders, disk, ended_status, incarnations, read_ended, status
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState, JobStatus
+from ratchet.k8s.gangs.gang_informers import GangInformers
+from ratchet.k8s.gangs.gang_objects import GangObjects, owner
+from ratchet.k8s.gangs.gang_state import Gang, GangState
+from ratchet.k8s.gangs.submissions import Submission, Submissions
+from ratchet.runtime.jobs.job_protocol import incarnation_folder
+from ratchet.runtime.jobs.run_folder import Ended, RunFolders, disk, ended_status, incarnations, read_ended, status
 
 STARTED = (GangState.WHOLE, GangState.HALF_ALIVE)
 """States of a gang in which its job runs. In the others, the job is pending."""

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from contracts.errors import Retryable
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.exit_codes import Outcome
-from k8s.gangs.collector import GangCollector
-from k8s.gangs.gang_objects import GangObjects
-from k8s.gangs.gang_state import GangState
-from k8s.gangs.guardian import GangObservation, Guardian
-from k8s.gangs.meter import Meter, count
-from k8s.gangs.observer import STARTED, GangObserver
-from k8s.gangs.submissions import Submission
-from k8s.storage.sync import Remote
-from runtime.jobs.run_folder import RunFolders, disk
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.k8s.gangs.collector import GangCollector
+from ratchet.k8s.gangs.gang_objects import GangObjects
+from ratchet.k8s.gangs.gang_state import GangState
+from ratchet.k8s.gangs.guardian import GangObservation, Guardian
+from ratchet.k8s.gangs.meter import Meter, count
+from ratchet.k8s.gangs.observer import STARTED, GangObserver
+from ratchet.k8s.gangs.submissions import Submission
+from ratchet.k8s.storage.sync import Remote
+from ratchet.runtime.jobs.run_folder import RunFolders, disk
 
 ROUND_SECONDS = 1.0
 """Minimum seconds between two rounds of the guardian. Calls within this time share one round."""

@@ -18,11 +18,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from contracts.ids import canonical
-from contracts.jobs.exit_codes import Outcome
-from contracts.model import Frozen
-from k8s.gangs.meter import Meter
-from runtime.artifacts import write_atomic
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.model import Frozen
+from ratchet.k8s.gangs.meter import Meter
+from ratchet.runtime.artifacts import write_atomic
 
 
 class Submission(Frozen):

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from contracts.errors import ConfigError, Permanent, Retryable
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobSpec, JobState
-from k8s.api.client import JOB, Cluster
-from k8s.gangs.gang_objects import GangObjects, owner
-from k8s.gangs.gang_state import ENDED_PHASES, phase_of
-from k8s.gangs.meter import refuse_what_cannot_be_metered
-from k8s.gangs.observer import GangObserver
-from k8s.gangs.submissions import Submission, Submissions
-from k8s.manifests.gang_manifest import RATCHET, RenderContext, render
-from k8s.manifests.pod_objects import manifest
-from k8s.profiles.profile import Profile
-from k8s.storage.sync import Remote
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.run_folder import RunFolders, disk
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobSpec, JobState
+from ratchet.k8s.api.client import JOB, Cluster
+from ratchet.k8s.gangs.gang_objects import GangObjects, owner
+from ratchet.k8s.gangs.gang_state import ENDED_PHASES, phase_of
+from ratchet.k8s.gangs.meter import refuse_what_cannot_be_metered
+from ratchet.k8s.gangs.observer import GangObserver
+from ratchet.k8s.gangs.submissions import Submission, Submissions
+from ratchet.k8s.manifests.gang_manifest import RATCHET, RenderContext, render
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.k8s.storage.sync import Remote
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.run_folder import RunFolders, disk
 
 
 class GangSubmitter:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from contracts.jobs.cluster import ClusterSettings
-from k8s.manifests.cluster_objects import (
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.manifests.cluster_objects import (
     MatchResources,
     NamedRule,
     PolicyBinding,
@@ -24,10 +24,10 @@ from k8s.manifests.cluster_objects import (
     ValidatingPolicy,
     Validation,
 )
-from k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET, RAY_SECRET, ROOT_CAPABILITIES
-from k8s.manifests.pod_objects import Meta, Shape
-from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, dry_run_namespace
-from k8s.profiles.profile import Profile
+from ratchet.k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET, RAY_SECRET, ROOT_CAPABILITIES
+from ratchet.k8s.manifests.pod_objects import Meta, Shape
+from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, dry_run_namespace
+from ratchet.k8s.profiles.profile import Profile
 
 Line = tuple[ClusterSettings, Profile]
 """Settings of a line and its machine profile. All lines of one call have the same namespace."""

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from k8s.manifests.pod_objects import Meta, Shape
+from ratchet.k8s.manifests.pod_objects import Meta, Shape
 
 
 class Namespace(Shape):

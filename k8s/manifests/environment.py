@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from contracts.errors import ConfigError
-from contracts.jobs.cluster import ClusterSettings
-from k8s.manifests import admission, policies, pools
-from k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, ValidatingPolicy, VolumeClaim
-from k8s.manifests.gang_manifest import RATCHET, RAY_SECRET
-from k8s.manifests.pod_objects import Meta, Shape
-from k8s.manifests.pool_objects import Ec2NodeClass
-from k8s.manifests.pools import REPLACE, Account
-from k8s.manifests.serving import ModelServer, judge_fleet
-from k8s.profiles.profile import Profile
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.manifests import admission, policies, pools
+from ratchet.k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, ValidatingPolicy, VolumeClaim
+from ratchet.k8s.manifests.gang_manifest import RATCHET, RAY_SECRET
+from ratchet.k8s.manifests.pod_objects import Meta, Shape
+from ratchet.k8s.manifests.pool_objects import Ec2NodeClass
+from ratchet.k8s.manifests.pools import REPLACE, Account
+from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
+from ratchet.k8s.profiles.profile import Profile
 
 By = Literal["an administrator, once", "the service, per gang"]
 ONCE: By = "an administrator, once"

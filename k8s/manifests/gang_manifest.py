@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import ConfigError
-from contracts.ids import canonical, digest
-from contracts.jobs.cluster import BucketSettings, ClusterSettings, VolumeSettings
-from contracts.jobs.exit_codes import FAILURE, PERMANENT
-from contracts.jobs.training import JobSpec
-from contracts.schema import stamped
-from k8s.manifests.pod_objects import (
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import canonical, digest
+from ratchet.contracts.jobs.cluster import BucketSettings, ClusterSettings, VolumeSettings
+from ratchet.contracts.jobs.exit_codes import FAILURE, PERMANENT
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.contracts.schema import stamped
+from ratchet.k8s.manifests.pod_objects import (
     Affinity,
     AffinityTerm,
     Capabilities,
@@ -46,10 +46,10 @@ from k8s.manifests.pod_objects import (
     Volume,
     manifest,
 )
-from k8s.profiles.profile import Profile
-from runtime.jobs import job_protocol
-from runtime.jobs.job_protocol import PodTask, RunFile, TrainerBackend, attempt_folder, plan_folder
-from runtime.telemetry import NO_TELEMETRY
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.runtime.jobs import job_protocol
+from ratchet.runtime.jobs.job_protocol import PodTask, RunFile, TrainerBackend, attempt_folder, plan_folder
+from ratchet.runtime.telemetry import NO_TELEMETRY
 
 MEETING_PORT, RAY_PORT = 29500, 6379
 """Ports of torchrun's rendezvous and of Ray's head.
@@ -216,7 +216,7 @@ def _pod(
         name="job",  # the only container, because Volcano reads the exit code from the status of the first one
         image=settings.nemo_image if _nemo(spec) and settings.nemo_image else settings.image,
         image_pull_policy=profile.image_pull,
-        command=(settings.python, "-m", "k8s.pod.staging" if settings.volume.bucket else "trainers.job.pod_entrypoint"),
+        command=(settings.python, "-m", "ratchet.k8s.pod.staging" if settings.volume.bucket else "ratchet.trainers.job.pod_entrypoint"),
         working_dir=str(_run(spec, context)),
         env=_environment(spec, context, name, incarnation, task),
         ports=ports,

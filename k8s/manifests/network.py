@@ -6,10 +6,10 @@ exactly the pods of the gang. No I/O.
 
 from __future__ import annotations
 
-from contracts.jobs.cluster import BucketSettings
-from k8s.manifests.cluster_objects import Egress, Ingress, IpBlock, NetworkPolicy, NetworkPolicySpec, Peer, PolicyPort, Selector
-from k8s.manifests.gang_manifest import GANG, RATCHET
-from k8s.manifests.pod_objects import Meta
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.k8s.manifests.cluster_objects import Egress, Ingress, IpBlock, NetworkPolicy, NetworkPolicySpec, Peer, PolicyPort, Selector
+from ratchet.k8s.manifests.gang_manifest import GANG, RATCHET
+from ratchet.k8s.manifests.pod_objects import Meta
 
 LINK_LOCAL = ("169.254.0.0/16",)
 """Link-local addresses, excluded because cloud metadata services give a machine its own credentials there."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from contracts.jobs.cluster import ClusterSettings
-from k8s.manifests.cluster_objects import (
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.manifests.cluster_objects import (
     AccessRule,
     Egress,
     Ingress,
@@ -25,9 +25,9 @@ from k8s.manifests.cluster_objects import (
     ServiceAccount,
     Subject,
 )
-from k8s.manifests.gang_manifest import PART_OF, RATCHET
-from k8s.manifests.pod_objects import Meta, Shape
-from k8s.profiles.profile import Profile
+from ratchet.k8s.manifests.gang_manifest import PART_OF, RATCHET
+from ratchet.k8s.manifests.pod_objects import Meta, Shape
+from ratchet.k8s.profiles.profile import Profile
 
 RENDER = "apply the output of `ratchet k8s render --admin`"
 """Remedy for objects that an administrator applies."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from k8s.manifests.pod_objects import Meta, Shape
+from ratchet.k8s.manifests.pod_objects import Meta, Shape
 
 
 class NodeClassRef(Shape):

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from contracts.errors import ConfigError
-from contracts.jobs.cluster import ClusterSettings
-from k8s.api.quantities import multiple
-from k8s.manifests.cluster_objects import ConfigMap, Queue, QueueSpec
-from k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET
-from k8s.manifests.pod_objects import Meta
-from k8s.manifests.policies import SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE
-from k8s.manifests.pool_objects import (
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.api.quantities import multiple
+from ratchet.k8s.manifests.cluster_objects import ConfigMap, Queue, QueueSpec
+from ratchet.k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET
+from ratchet.k8s.manifests.pod_objects import Meta
+from ratchet.k8s.manifests.policies import SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE
+from ratchet.k8s.manifests.pool_objects import (
     Budget,
     Disruption,
     Ec2NodeClass,
@@ -34,7 +34,7 @@ from k8s.manifests.pool_objects import (
     ReservationTerm,
     TagTerm,
 )
-from k8s.profiles.profile import Profile
+from ratchet.k8s.profiles.profile import Profile
 
 IDLE = "15m"
 """Time without pods after which an idle node is removed."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from contracts.errors import ConfigError
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobSpec
-from k8s.manifests.environment import PER_GANG, Extras, Rendered, reminders, render_environment
-from k8s.manifests.gang_manifest import RenderContext, render
-from k8s.manifests.network import gang_network_policy
-from k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
-from k8s.manifests.pools import node_class_name, static_pool
-from k8s.profiles.profile import Profile
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.k8s.manifests.environment import PER_GANG, Extras, Rendered, reminders, render_environment
+from ratchet.k8s.manifests.gang_manifest import RenderContext, render
+from ratchet.k8s.manifests.network import gang_network_policy
+from ratchet.k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
+from ratchet.k8s.manifests.pools import node_class_name, static_pool
+from ratchet.k8s.profiles.profile import Profile
 
 Part = Literal["all", "admin", "gang"]
 

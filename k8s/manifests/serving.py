@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import ConfigError
-from contracts.ids import digest
-from contracts.jobs.cluster import ClusterSettings
-from contracts.serving import ModelVersion
-from k8s.manifests.gang_manifest import LINE, PART_OF, RATCHET
-from k8s.manifests.pod_objects import (
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.serving import ModelVersion
+from ratchet.k8s.manifests.gang_manifest import LINE, PART_OF, RATCHET
+from ratchet.k8s.manifests.pod_objects import (
     Capabilities,
     Claim,
     ContainerSecurity,
@@ -30,8 +30,8 @@ from k8s.manifests.pod_objects import (
     Toleration,
     Volume,
 )
-from k8s.manifests.policies import COMPONENT, JOB_ACCOUNT, open_server
-from k8s.manifests.serving_objects import (
+from ratchet.k8s.manifests.policies import COMPONENT, JOB_ACCOUNT, open_server
+from ratchet.k8s.manifests.serving_objects import (
     AutoscalerSpec,
     BudgetSpec,
     Deployment,
@@ -62,8 +62,8 @@ from k8s.manifests.serving_objects import (
     SleepAction,
     Strategy,
 )
-from k8s.profiles.profile import Profile
-from runtime.telemetry import NO_TELEMETRY
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.runtime.telemetry import NO_TELEMETRY
 
 PORT = 8000
 DRAIN = 15

@@ -12,7 +12,19 @@ from typing import Literal
 
 from pydantic import Field
 
-from k8s.manifests.pod_objects import ContainerSecurity, Env, Match, Meta, Mount, PodSecurity, Port, Resources, Shape, Toleration, Volume
+from ratchet.k8s.manifests.pod_objects import (
+    ContainerSecurity,
+    Env,
+    Match,
+    Meta,
+    Mount,
+    PodSecurity,
+    Port,
+    Resources,
+    Shape,
+    Toleration,
+    Volume,
+)
 
 
 class HttpGet(Shape):

@@ -9,15 +9,15 @@ import json
 import sys
 import time
 
-from contracts.errors import Permanent
-from contracts.ids import Digest, digest, digest_file
-from contracts.jobs.training import JobSpec, ResumePoint
-from contracts.schema import parse, stamped
-from k8s.pod.pod_context import NAMES, PodContext
-from runtime.artifacts import write_atomic
-from runtime.jobs.job_protocol import IncarnationFile, RunFile, incarnation_folder, job_record
-from runtime.jobs.run_folder import inside, lay_inputs
-from runtime.manifest import MANIFEST
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest, digest, digest_file
+from ratchet.contracts.jobs.training import JobSpec, ResumePoint
+from ratchet.contracts.schema import parse, stamped
+from ratchet.k8s.pod.pod_context import NAMES, PodContext
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, incarnation_folder, job_record
+from ratchet.runtime.jobs.run_folder import inside, lay_inputs
+from ratchet.runtime.manifest import MANIFEST
 
 POLL_SECONDS = 2.0
 """Seconds between two polls for the start file of the gang's first pod."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.ids import Digest
-from k8s.storage.bucket import Bucket
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.gang_member import identity
-from runtime.jobs.job_protocol import ARTIFACTS, JOB, MOUNT, NODES, POD_GRACE, SPEC, incarnation_folder
+from ratchet.contracts.ids import Digest
+from ratchet.k8s.storage.bucket import Bucket
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.gang_member import identity
+from ratchet.runtime.jobs.job_protocol import ARTIFACTS, JOB, MOUNT, NODES, POD_GRACE, SPEC, incarnation_folder
 
 NAMES = "names"
 """Folder in a plan's folder of the bucket, with the names that the plan's jobs have bound."""

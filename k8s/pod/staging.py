@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.exit_codes import PERMANENT, PREEMPTED, STOPPED, Outcome
-from k8s.pod import download
-from k8s.pod.pod_context import PodContext
-from k8s.pod.upload import Outbound
-from k8s.storage.bucket import Bucket
-from runtime.jobs.gang_member import heartbeat
-from runtime.jobs.job_protocol import APART, BEAT_SECONDS, BUCKET, GRACE, beat_file
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.exit_codes import PERMANENT, PREEMPTED, STOPPED, Outcome
+from ratchet.k8s.pod import download
+from ratchet.k8s.pod.pod_context import PodContext
+from ratchet.k8s.pod.upload import Outbound
+from ratchet.k8s.storage.bucket import Bucket
+from ratchet.runtime.jobs.gang_member import heartbeat
+from ratchet.runtime.jobs.job_protocol import APART, BEAT_SECONDS, BUCKET, GRACE, beat_file
 
 POLL_SECONDS = 2.0
 """Seconds between two checks for files to upload, and between retries."""
@@ -193,7 +193,7 @@ def main() -> int:
     """Run the pod with the settings from its environment and return its exit code."""
     os.umask(0o077)  # a job's files contain user data
     bucket = Bucket(BUCKET.get(os.environ))
-    return Staging(os.environ, bucket, Path.cwd()).live([sys.executable, "-m", "trainers.job.pod_entrypoint"])
+    return Staging(os.environ, bucket, Path.cwd()).live([sys.executable, "-m", "ratchet.trainers.job.pod_entrypoint"])
 
 
 def leave(code: int) -> NoReturn:

@@ -24,15 +24,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobEvent, ResumePoint
-from contracts.schema import parse
-from k8s.pod.pod_context import NAMES, PodContext
-from runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder, result_file, step_folder, step_of
-from runtime.jobs.run_folder import inside
-from runtime.json_files import read_json
-from runtime.manifest import MANIFEST
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobEvent, ResumePoint
+from ratchet.contracts.schema import parse
+from ratchet.k8s.pod.pod_context import NAMES, PodContext
+from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder, result_file, step_folder, step_of
+from ratchet.runtime.jobs.run_folder import inside
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.manifest import MANIFEST
 
 LOG_SECONDS, LOG_BYTES = 10.0, 1 << 20
 """Minimum seconds between two uploads of a log, and the maximum number of bytes from its end that are uploaded."""

@@ -11,19 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from contracts.errors import ConfigError, Permanent
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobSpec
-from k8s.api.client import Cluster
-from k8s.gangs.meter import refuse_what_cannot_be_metered
-from k8s.manifests.environment import render_environment
-from k8s.manifests.gang_manifest import RAY_SECRET
-from k8s.manifests.pod_objects import VolcanoJob
-from k8s.manifests.policies import JOB_ACCOUNT, RENDER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE, dry_run_namespace
-from k8s.manifests.render import Site
-from k8s.preflight import schedulability
-from k8s.preflight.cluster_facts import ClusterFacts, Unread, collect_facts
-from k8s.preflight.schedulability import Member
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.k8s.api.client import Cluster
+from ratchet.k8s.gangs.meter import refuse_what_cannot_be_metered
+from ratchet.k8s.manifests.environment import render_environment
+from ratchet.k8s.manifests.gang_manifest import RAY_SECRET
+from ratchet.k8s.manifests.pod_objects import VolcanoJob
+from ratchet.k8s.manifests.policies import JOB_ACCOUNT, RENDER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE, dry_run_namespace
+from ratchet.k8s.manifests.render import Site
+from ratchet.k8s.preflight import schedulability
+from ratchet.k8s.preflight.cluster_facts import ClusterFacts, Unread, collect_facts
+from ratchet.k8s.preflight.schedulability import Member
 
 
 @dataclass(frozen=True)

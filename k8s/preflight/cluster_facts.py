@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.cluster import BucketSettings, ClusterSettings
-from k8s.api.client import JOB, NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
-from k8s.manifests.cluster_objects import AccessRule
-from k8s.manifests.gang_manifest import GANG
-from k8s.manifests.pod_objects import VolcanoJob, manifest
-from k8s.manifests.policies import (
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.cluster import BucketSettings, ClusterSettings
+from ratchet.k8s.api.client import JOB, NODE, NODE_POOL, POD, QUEUE, SECRET, Cluster, Kind, Object
+from ratchet.k8s.manifests.cluster_objects import AccessRule
+from ratchet.k8s.manifests.gang_manifest import GANG
+from ratchet.k8s.manifests.pod_objects import VolcanoJob, manifest
+from ratchet.k8s.manifests.policies import (
     JOB_ACCOUNT,
     SCHEDULER_CONFIG,
     SCHEDULER_KEY,
@@ -26,7 +26,7 @@ from k8s.manifests.policies import (
     rights,
     wide_rights,
 )
-from k8s.storage.bucket import Bucket
+from ratchet.k8s.storage.bucket import Bucket
 
 NAMESPACE = Kind("v1", "namespaces", namespaced=False)
 ACCOUNT = Kind("v1", "serviceaccounts")

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from k8s.api.client import Object
-from k8s.api.quantities import parse
-from k8s.manifests.pod_objects import PodSpec, VolcanoJob
+from ratchet.k8s.api.client import Object
+from ratchet.k8s.api.quantities import parse
+from ratchet.k8s.manifests.pod_objects import PodSpec, VolcanoJob
 
 EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 UNUSABLE = "node.kubernetes.io/"

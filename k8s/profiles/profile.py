@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from contracts.errors import ConfigError
-from contracts.model import Frozen
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.model import Frozen
 
 
 class Taint(Frozen):
@@ -116,7 +116,9 @@ class Profile(Frozen):
 
 def known() -> list[str]:
     """Return the names of the shipped profiles."""
-    return sorted(path.name.removesuffix(".toml") for path in resources.files("k8s.profiles").iterdir() if path.name.endswith(".toml"))
+    return sorted(
+        path.name.removesuffix(".toml") for path in resources.files("ratchet.k8s.profiles").iterdir() if path.name.endswith(".toml")
+    )
 
 
 def load_profile(name: str, folder: Path = Path()) -> Profile:
@@ -129,7 +131,7 @@ def load_profile(name: str, folder: Path = Path()) -> Profile:
             raise ConfigError(
                 f"cluster.profile: unknown profile {name!r}; choose one of {', '.join(known())}, or give the path of a *.toml file"
             )
-        return _parse((resources.files("k8s.profiles") / f"{name}.toml").read_text(encoding="utf-8"), name)
+        return _parse((resources.files("ratchet.k8s.profiles") / f"{name}.toml").read_text(encoding="utf-8"), name)
     path = folder / name
     try:
         return _parse(path.read_text(encoding="utf-8"), str(path))

@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contracts.errors import Permanent, RatchetError, Retryable
-from contracts.ids import Digest, digest_file
-from contracts.jobs.cluster import BucketSettings
-from runtime.artifacts import sync
+from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.contracts.ids import Digest, digest_file
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.runtime.artifacts import sync
 
 SHA256 = "sha256"
 """Metadata key of an uploaded file: the SHA-256 digest that the sender computed."""

@@ -13,17 +13,17 @@ import re
 import time
 from pathlib import Path
 
-from contracts.errors import Permanent, Retryable
-from contracts.ids import checkpoint_name, digest
-from contracts.jobs.training import JobSpec, ResumePoint
-from contracts.schema import stamped
-from k8s.storage.bucket import Bucket, BucketObject
-from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.event_log import EVENT_BYTES
-from runtime.jobs.job_files import SMALL_BYTES
-from runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
-from runtime.jobs.run_folder import RunFolders, inside
-from runtime.manifest import MANIFEST
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import checkpoint_name, digest
+from ratchet.contracts.jobs.training import JobSpec, ResumePoint
+from ratchet.contracts.schema import stamped
+from ratchet.k8s.storage.bucket import Bucket, BucketObject
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.event_log import EVENT_BYTES
+from ratchet.runtime.jobs.job_files import SMALL_BYTES
+from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
+from ratchet.runtime.jobs.run_folder import RunFolders, inside
+from ratchet.runtime.manifest import MANIFEST
 
 _NAMES = (re.escape(IncarnationFile.EVENTS), re.escape(IncarnationFile.ENDED), beat_file(r"\d{1,6}"), r"[a-z][a-z0-9_-]{0,60}\.log")
 SMALL = re.compile(incarnation_folder(r"\d{1,9}") + f"/(?:{'|'.join(_NAMES)})")

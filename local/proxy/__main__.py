@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from local.proxy.line import RouterSite
-from local.proxy.settings import RouterLine
-from runtime.http_limits import HttpLimits
-from runtime.serving.announcement import DRAIN_SECONDS
-from runtime.serving.line_server import Kind, LineServer
+from ratchet.local.proxy.line import RouterSite
+from ratchet.local.proxy.settings import RouterLine
+from ratchet.runtime.http_limits import HttpLimits
+from ratchet.runtime.serving.announcement import DRAIN_SECONDS
+from ratchet.runtime.serving.line_server import Kind, LineServer
 
 
 @click.command()

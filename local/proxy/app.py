@@ -18,15 +18,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Endpoint
 
-from contracts.serving import Route, RouterHeader
-from local.asgi import CallerGone, TooLarge, read_body
-from local.proxy.assignment import assign, position
-from local.proxy.call import GONE, Call
-from local.proxy.exporter import Exporter
-from local.proxy.forward import StreamedAnswer, error_reply, forward_whole
-from local.proxy.forwarded import ForwardedCounts
-from local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
-from runtime.watched_file import WatchedFile
+from ratchet.contracts.serving import Route, RouterHeader
+from ratchet.local.asgi import CallerGone, TooLarge, read_body
+from ratchet.local.proxy.assignment import assign, position
+from ratchet.local.proxy.call import GONE, Call
+from ratchet.local.proxy.exporter import Exporter
+from ratchet.local.proxy.forward import StreamedAnswer, error_reply, forward_whole
+from ratchet.local.proxy.forwarded import ForwardedCounts
+from ratchet.local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
+from ratchet.runtime.watched_file import WatchedFile
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contracts.ids import hash_share
-from contracts.serving import Backend
+from ratchet.contracts.ids import hash_share
+from ratchet.contracts.serving import Backend
 
 
 def position(line: str, session: str, salt: str = "") -> float:

@@ -9,10 +9,10 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from starlette.requests import Request
 
-from contracts.data.records import is_slice_name
-from contracts.serving import Backend, Route, RouterHeader
-from local.proxy.requests import caller_value
-from local.proxy.spans import Value, chat_span, content_values, new_ids
+from ratchet.contracts.data.records import is_slice_name
+from ratchet.contracts.serving import Backend, Route, RouterHeader
+from ratchet.local.proxy.requests import caller_value
+from ratchet.local.proxy.spans import Value, chat_span, content_values, new_ids
 
 GONE = 499
 """Status for a caller that closes the connection before the answer is complete. The model server stops its work."""

@@ -16,11 +16,11 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from local.proxy.span_spool import SpanSpool
-from local.proxy.spans import attributes, sign
-from runtime.json_files import read_json
-from runtime.secrets.keyring import KeyFile
-from runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.local.proxy.span_spool import SpanSpool
+from ratchet.local.proxy.spans import attributes, sign
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.secrets.keyring import KeyFile
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
 
 log = logging.getLogger("ratchet.router")
 _BATCH = 256

@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import RatchetError, Retryable
-from contracts.schema import stamped, unstamped
-from runtime.artifacts import write_atomic
+from ratchet.contracts.errors import RatchetError, Retryable
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.runtime.artifacts import write_atomic
 
 FORWARDED = "forwarded.json"
 """Name of the file, which lies beside the route file."""

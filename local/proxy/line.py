@@ -10,15 +10,15 @@ from ssl import SSLContext
 
 import httpx
 
-from contracts.serving import Route
-from local.proxy.app import Router, RouterSettings, build_app
-from local.proxy.exporter import Exporter
-from local.proxy.forwarded import FORWARDED, ForwardedCounts
-from local.proxy.settings import ROUTE, RouterLine
-from local.proxy.span_spool import SpanSpool, sync_all
-from local.proxy.state import STATE, StateFile
-from runtime.http_limits import App
-from runtime.watched_file import WatchedFile
+from ratchet.contracts.serving import Route
+from ratchet.local.proxy.app import Router, RouterSettings, build_app
+from ratchet.local.proxy.exporter import Exporter
+from ratchet.local.proxy.forwarded import FORWARDED, ForwardedCounts
+from ratchet.local.proxy.settings import ROUTE, RouterLine
+from ratchet.local.proxy.span_spool import SpanSpool, sync_all
+from ratchet.local.proxy.state import STATE, StateFile
+from ratchet.runtime.http_limits import App
+from ratchet.runtime.watched_file import WatchedFile
 
 SPOOL = "spool"
 _CONNECT_SECONDS = 5.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from contracts.serving import RouterHeader
+from ratchet.contracts.serving import RouterHeader
 
 MAX_BODY = 8_000_000
 """Maximum size of a request body in bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.serving.settings import ServedLine
+from ratchet.runtime.serving.settings import ServedLine
 
 ROUTE = "route.json"
 """Name of the route file."""

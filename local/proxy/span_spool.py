@@ -17,7 +17,7 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
-from runtime.artifacts import sync
+from ratchet.runtime.artifacts import sync
 
 log = logging.getLogger("ratchet.router")
 SPOOL_BYTES = 256 << 20

@@ -11,8 +11,8 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from runtime.secrets.keyring import Keyring
-from runtime.secrets.span_signature import SIGNATURE, signature_of, signed_form
+from ratchet.runtime.secrets.keyring import Keyring
+from ratchet.runtime.secrets.span_signature import SIGNATURE, signature_of, signed_form
 
 _CONTENT_BYTES = 256_000
 """Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""

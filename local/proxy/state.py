@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Retryable
-from contracts.schema import stamped, unstamped
-from contracts.serving import Route
-from runtime.artifacts import write_atomic
-from runtime.watched_file import WatchedFile, stamp_of
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.contracts.serving import Route
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.watched_file import WatchedFile, stamp_of
 
 STATE = "state.json"
 """Name of the file, which lies beside the route file."""

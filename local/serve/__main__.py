@@ -1,4 +1,4 @@
-"""Runs the model server process: `python -m local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`."""
+"""Runs the model server process: `python -m ratchet.local.serve MODEL_FOLDER --name TAG [--port N] [--threads N]`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from local.asgi import run_app
-from runtime.http_limits import HttpLimits
+from ratchet.local.asgi import run_app
+from ratchet.runtime.http_limits import HttpLimits
 
 
 @click.command()
@@ -19,8 +19,8 @@ from runtime.http_limits import HttpLimits
 def main(folder: Path, name: str, port: int, threads: int) -> None:
     """Serve the model in FOLDER until SIGTERM."""
     gc.disable()  # the imports create a million permanent objects, which each collection would visit: 1 s of CPU of the start
-    from local.serve.app import build_app
-    from local.serve.generate import Model
+    from ratchet.local.serve.app import build_app
+    from ratchet.local.serve.generate import Model
 
     app = build_app(Model(folder, threads), name)
     gc.freeze()

@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from local.serve.generate import Generated, Model, Piece
-from runtime.chat_template import CallFormat, read_answer
+from ratchet.local.serve.generate import Generated, Model, Piece
+from ratchet.runtime.chat_template import CallFormat, read_answer
 
 
 class Completion:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
 
-from runtime.chat_template import CallFormat, call_format, template_messages
+from ratchet.runtime.chat_template import CallFormat, call_format, template_messages
 
 
 @dataclass(frozen=True)

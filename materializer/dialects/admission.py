@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from contracts.data.decoding import Decoded, Kind, Row
-from contracts.data.records import ConsentSubject
-from contracts.data.senders import Role, Sender
-from contracts.errors import Rejected
-from runtime.secrets.pseudonyms import Subject
+from ratchet.contracts.data.decoding import Decoded, Kind, Row
+from ratchet.contracts.data.records import ConsentSubject
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Rejected
+from ratchet.runtime.secrets.pseudonyms import Subject
 
 SIGNED = "signed"
 """Key of a trace row with (signed form, signature), which the OTLP dialect sets and `Admission` replaces by the column `verified`."""

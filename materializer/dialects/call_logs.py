@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from materializer.dialects.conversations.otel_genai import CHOICE, DETAILS, ROLES
+from ratchet.materializer.dialects.conversations.otel_genai import CHOICE, DETAILS, ROLES
 
 _MESSAGES = frozenset({*ROLES, CHOICE})
 

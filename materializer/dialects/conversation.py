@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from contracts.conversation import Conversation, is_answer, text_of
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record
-from materializer.dialects.conversations import gemini, langfuse, openinference, openllmetry, otel_genai, vercel
-from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import dump, fits
+from ratchet.contracts.conversation import Conversation, is_answer, text_of
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record
+from ratchet.materializer.dialects.conversations import gemini, langfuse, openinference, openllmetry, otel_genai, vercel
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.values import dump, fits
 
 Reader = Callable[[Record], Conversation | None]
 

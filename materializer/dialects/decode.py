@@ -23,15 +23,15 @@ from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from contracts.data.datasets import RawBatch
-from contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place
-from contracts.errors import ConfigError, Rejected, Retryable
-from contracts.ports import Dialect
-from materializer.dialects.admission import Admission
-from materializer.dialects.jsonl import JsonlDialect
-from materializer.dialects.otlp import OtlpDialect
-from materializer.dialects.record_dialect import decode_with
-from materializer.dialects.values import parse_json
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place
+from ratchet.contracts.errors import ConfigError, Rejected, Retryable
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.jsonl import JsonlDialect
+from ratchet.materializer.dialects.otlp import OtlpDialect
+from ratchet.materializer.dialects.record_dialect import decode_with
+from ratchet.materializer.dialects.values import parse_json
 
 MAX_RECORD = 64 << 20
 """Maximum size of one line or frame, in bytes."""

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.conversation import Conversation
-from contracts.data.decoding import Decoded, Limits, Row
-from contracts.data.records import FeedbackKind
-from contracts.errors import Rejected
-from contracts.ports import Dialect
-from materializer.dialects.canonical.exchange import Reply, conversation
-from materializer.dialects.canonical.tools import tools_of
-from materializer.dialects.conversation import checked
-from materializer.dialects.conversations.bodies import reply_of, request_of
-from materializer.dialects.conversations.plain_text import unwrapped_text
-from materializer.dialects.langfuse import decode_observation, is_observation
-from materializer.dialects.otlp import ORIGINS, content_columns
-from materializer.dialects.values import (
+from ratchet.contracts.conversation import Conversation
+from ratchet.contracts.data.decoding import Decoded, Limits, Row
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.canonical.exchange import Reply, conversation
+from ratchet.materializer.dialects.canonical.tools import tools_of
+from ratchet.materializer.dialects.conversation import checked
+from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.materializer.dialects.langfuse import decode_observation, is_observation
+from ratchet.materializer.dialects.otlp import ORIGINS, content_columns
+from ratchet.materializer.dialects.values import (
     clean,
     consent,
     name,

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.data.decoding import Decoded, Limits, Row
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record
-from materializer.dialects.conversation import is_generation
-from materializer.dialects.otlp import content_columns, content_of_call
-from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import duration_ms, name, parse_json, short_text, slug, start_time, stated, statement_columns, token_count
+from ratchet.contracts.data.decoding import Decoded, Limits, Row
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record
+from ratchet.materializer.dialects.conversation import is_generation
+from ratchet.materializer.dialects.otlp import content_columns, content_of_call
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.values import (
+    duration_ms,
+    name,
+    parse_json,
+    short_text,
+    slug,
+    start_time,
+    stated,
+    statement_columns,
+    token_count,
+)
 
 _TYPES = ("SPAN", "EVENT", "GENERATION", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL")  # of Langfuse's API
 _OUTER = ("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject")

@@ -13,18 +13,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from contracts.conversation import Conversation, stored_answer
-from contracts.data.decoding import Decoded, Kind, Limits, Row
-from contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
-from contracts.errors import Rejected
-from contracts.ports import Dialect
-from materializer.dialects.admission import SIGNED
-from materializer.dialects.call_logs import call_spans, is_part_of_call
-from materializer.dialects.canonical.exchange import Event, Record
-from materializer.dialects.conversation import checked, is_generation, read_conversation
-from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.statement import Statement, newest
-from materializer.dialects.values import (
+from ratchet.contracts.conversation import Conversation, stored_answer
+from ratchet.contracts.data.decoding import Decoded, Kind, Limits, Row
+from ratchet.contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.admission import SIGNED
+from ratchet.materializer.dialects.call_logs import call_spans, is_part_of_call
+from ratchet.materializer.dialects.canonical.exchange import Event, Record
+from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.statement import Statement, newest
+from ratchet.materializer.dialects.values import (
     clean,
     consent,
     dialect_failed,
@@ -40,7 +40,7 @@ from materializer.dialects.values import (
     statement_columns,
     token_count,
 )
-from runtime.secrets.span_signature import SIGNATURE, signed_form
+from ratchet.runtime.secrets.span_signature import SIGNATURE, signed_form
 
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}

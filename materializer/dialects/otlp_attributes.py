@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from contracts.errors import Rejected
-from materializer.dialects.values import parse_json
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.values import parse_json
 
 MAX_DEPTH = 64
 """Largest nesting depth of an attribute value."""

@@ -10,20 +10,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.conversation import Conversation, Message
-from contracts.data.decoding import Decoded, Limits, Row
-from contracts.data.records import CONSENT, FEEDBACK, TRACES, Column, ConsentSubject, FeedbackKind
-from contracts.errors import Rejected
-from contracts.ports import Dialect
-from materializer.dialects.admission import Admission
-from materializer.dialects.canonical.exchange import Reply, answer_of, conversation
-from materializer.dialects.canonical.tools import tools_of
-from materializer.dialects.conversation import checked
-from materializer.dialects.conversations.bodies import request_of
-from materializer.dialects.jsonl import JsonlDialect
-from materializer.dialects.otlp import ORIGINS, OtlpDialect, content_columns
-from materializer.dialects.statement import STATED, Statement
-from materializer.dialects.values import clean, dialect_failed, fits, parse_json, rating, start_time
+from ratchet.contracts.conversation import Conversation, Message
+from ratchet.contracts.data.decoding import Decoded, Limits, Row
+from ratchet.contracts.data.records import CONSENT, FEEDBACK, TRACES, Column, ConsentSubject, FeedbackKind
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.canonical.exchange import Reply, answer_of, conversation
+from ratchet.materializer.dialects.canonical.tools import tools_of
+from ratchet.materializer.dialects.conversation import checked
+from ratchet.materializer.dialects.conversations.bodies import request_of
+from ratchet.materializer.dialects.jsonl import JsonlDialect
+from ratchet.materializer.dialects.otlp import ORIGINS, OtlpDialect, content_columns
+from ratchet.materializer.dialects.statement import STATED, Statement
+from ratchet.materializer.dialects.values import clean, dialect_failed, fits, parse_json, rating, start_time
 
 _SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted", "operator"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}

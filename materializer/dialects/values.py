@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from contracts.data.decoding import Row
-from contracts.data.records import is_slice_name
-from contracts.errors import Rejected
-from materializer.dialects.statement import STATED, Statement
+from ratchet.contracts.data.decoding import Row
+from ratchet.contracts.data.records import is_slice_name
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.statement import STATED, Statement
 
 MAX_TEXT_BYTES = 131_072
 """Maximum size of prompt and answer together, in bytes of UTF-8."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import polars as pl
 import pyarrow.parquet as pq
 
-from contracts.conversation import without_call_ids
-from contracts.ids import Digest, canonical, digest
-from materializer.erasure.marks import Marks, evidence_mark, text_mark
+from ratchet.contracts.conversation import without_call_ids
+from ratchet.contracts.ids import Digest, canonical, digest
+from ratchet.materializer.erasure.marks import Marks, evidence_mark, text_mark
 
 _PARQUET = b"PAR1"
 _ANSWERS = b'{"candidate":{'

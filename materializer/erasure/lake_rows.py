@@ -15,17 +15,17 @@ from typing import Any
 
 import polars as pl
 
-from contracts.data.records import CONSENT, ConsentSubject
-from contracts.ids import digest
-from materializer.consent import ERASURE, refusing_users, settle
-from materializer.erasure.marks import Marks, text_mark, text_marks
-from materializer.labels.scores import pseudonym as sample_person
-from materializer.lake.dedup_index import DedupIndex
-from materializer.lake.deletion import Change
-from materializer.lake.schemas import arrow_table
-from materializer.lake.tables import TABLES, Lake, TableName
-from materializer.mirror import forget_key
-from materializer.quarantine.kept import KeptRecords
+from ratchet.contracts.data.records import CONSENT, ConsentSubject
+from ratchet.contracts.ids import digest
+from ratchet.materializer.consent import ERASURE, refusing_users, settle
+from ratchet.materializer.erasure.marks import Marks, text_mark, text_marks
+from ratchet.materializer.labels.scores import pseudonym as sample_person
+from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.deletion import Change
+from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.lake.tables import TABLES, Lake, TableName
+from ratchet.materializer.mirror import forget_key
+from ratchet.materializer.quarantine.kept import KeptRecords
 
 _TRACE_KEY = ["source", "id"]
 _CONTENT = ("messages", "answer", "reference", "tools")

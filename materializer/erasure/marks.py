@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 
-from contracts.conversation import without_call_ids
-from contracts.ids import Digest, canonical, digest
-from contracts.model import Frozen
+from ratchet.contracts.conversation import without_call_ids
+from ratchet.contracts.ids import Digest, canonical, digest
+from ratchet.contracts.model import Frozen
 
 
 class Marks(Frozen):

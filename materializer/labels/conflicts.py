@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
-from contracts.data.records import SAMPLES, FeedbackKind, Tier
-from contracts.loop import SnapshotSettings
-from materializer.lake.schemas import frame_of
+from ratchet.contracts.data.records import SAMPLES, FeedbackKind, Tier
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.lake.schemas import frame_of
 
 _ANSWER = ["prompt_id", "answer"]
 

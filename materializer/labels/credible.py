@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
-from contracts.data.records import FeedbackKind
+from ratchet.contracts.data.records import FeedbackKind
 
 
 def credible(feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:

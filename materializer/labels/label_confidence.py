@@ -16,8 +16,8 @@ from typing import Any
 
 import polars as pl
 
-from contracts.data.datasets import UNMEASURED_NOISE, ScorerVersion
-from contracts.data.records import Tier
+from ratchet.contracts.data.datasets import UNMEASURED_NOISE, ScorerVersion
+from ratchet.contracts.data.records import Tier
 
 LEAST_NOISE, MOST_NOISE = 0.01, 0.5
 """Bounds of the rating noise. At 0.5 a rating carries no information; a larger estimate is not plausible."""

@@ -13,13 +13,13 @@ from typing import Any
 import orjson
 import polars as pl
 
-from contracts.conversation import person_answer
-from contracts.data.datasets import Label
-from contracts.data.records import PROMPTS, SAMPLES, FeedbackKind, Tier
-from materializer.governance import Governed
-from materializer.labels.credible import credible
-from materializer.lake.schemas import empty_frame, frame_of
-from rewards.scorer_set import CORRECTION, ScorerSet
+from ratchet.contracts.conversation import person_answer
+from ratchet.contracts.data.datasets import Label
+from ratchet.contracts.data.records import PROMPTS, SAMPLES, FeedbackKind, Tier
+from ratchet.materializer.governance import Governed
+from ratchet.materializer.labels.credible import credible
+from ratchet.materializer.lake.schemas import empty_frame, frame_of
+from ratchet.rewards.scorer_set import CORRECTION, ScorerSet
 
 ANONYMOUS = "\x00anonymous"
 """Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be

@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from materializer.lake.compaction import all_days
-from runtime.secrets.pseudonyms import Subject, is_pseudonym
+from ratchet.materializer.lake.compaction import all_days
+from ratchet.runtime.secrets.pseudonyms import Subject, is_pseudonym
 
 CONCEALED = "ratchet.pseudonyms"
 """Table property: the table contains no user ids in clear. New tables have it from the beginning."""

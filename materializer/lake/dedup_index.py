@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from contracts.data.records import FeedbackKind
-from materializer.lake.tables import Lake, TableName
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.materializer.lake.tables import Lake, TableName
 
 Key = bytes
 

@@ -17,7 +17,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
-from materializer.lake.compaction import day_of
+from ratchet.materializer.lake.compaction import day_of
 
 _SCHEME = "file://"
 

@@ -11,21 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
-from contracts.data.decoding import PLACE, Decoded, Kind, Limits, Row
-from contracts.data.quarantine import QuarantineCounts
-from contracts.data.records import ConsentSubject, FeedbackKind
-from contracts.errors import Rejected
-from contracts.ports import Dialect
-from materializer.dialects.admission import Admission
-from materializer.dialects.decode import BUILT_IN, decode
-from materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
-from materializer.lake.schemas import arrow_table
-from materializer.lake.statements import sort_statements, sort_traces
-from materializer.lake.tables import TABLES, Lake, TableName
-from materializer.quarantine.kept import KeptRecords
-from materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
-from runtime.secrets.pseudonyms import Subject
+from ratchet.contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
+from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Row
+from ratchet.contracts.data.quarantine import QuarantineCounts
+from ratchet.contracts.data.records import ConsentSubject, FeedbackKind
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.decode import BUILT_IN, decode
+from ratchet.materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
+from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.lake.statements import sort_statements, sort_traces
+from ratchet.materializer.lake.tables import TABLES, Lake, TableName
+from ratchet.materializer.quarantine.kept import KeptRecords
+from ratchet.materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
+from ratchet.runtime.secrets.pseudonyms import Subject
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DoubleType, IcebergType, LongType, NestedField, StringType, TimestamptzType
 
-from contracts.data.records import Column
+from ratchet.contracts.data.records import Column
 
 _ARROW: Mapping[str, pa.DataType] = {
     "string": pa.string(),

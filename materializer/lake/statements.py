@@ -9,12 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.data.datasets import RawBatch
-from contracts.data.decoding import PLACE, Decoded, Row
-from contracts.data.records import ConsentSubject
-from contracts.errors import Rejected
-from materializer.dialects.statement import STATED, Statement
-from materializer.lake.dedup_index import DedupIndex, Key, Known, bare_key, content_of, full_key, key_of, sent_by, stated_by, withheld
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import PLACE, Decoded, Row
+from ratchet.contracts.data.records import ConsentSubject
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.statement import STATED, Statement
+from ratchet.materializer.lake.dedup_index import (
+    DedupIndex,
+    Key,
+    Known,
+    bare_key,
+    content_of,
+    full_key,
+    key_of,
+    sent_by,
+    stated_by,
+    withheld,
+)
 
 
 @dataclass

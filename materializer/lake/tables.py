@@ -26,15 +26,15 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy import select
 
-from contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES, Column
-from contracts.errors import Retryable
-from contracts.ids import Digest
-from materializer.consent import ErasedPeople, erased_people
-from materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
-from materializer.lake.concealment import CONCEALED, conceal
-from materializer.lake.deletion import Change, forget_history, rewrite, unreachable
-from materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
-from runtime.secrets.pseudonyms import Subject
+from ratchet.contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES, Column
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import Digest
+from ratchet.materializer.consent import ErasedPeople, erased_people
+from ratchet.materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
+from ratchet.materializer.lake.concealment import CONCEALED, conceal
+from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
+from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
+from ratchet.runtime.secrets.pseudonyms import Subject
 
 TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}

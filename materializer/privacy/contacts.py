@@ -17,7 +17,7 @@ from phonenumbers import (
     parse,
 )
 
-from materializer.privacy.finding import Finding, digits, words_before
+from ratchet.materializer.privacy.finding import Finding, digits, words_before
 
 _EMAIL = re.compile(r"(?<![\w.+-])[\w][\w.+%'-]{0,63}@(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9_-])")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)", re.ASCII)

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.conversation import answer_message, stored_answer
-from contracts.errors import Rejected
-from contracts.loop import PrivacySettings
-from materializer.dialects.values import dump
-from materializer.privacy.contacts import find_emails, find_ips, phone_finder
-from materializer.privacy.finding import Finding, beside, disjoint
-from materializer.privacy.names import NameFinder
-from materializer.privacy.numbers import find_cards, find_ibans, find_identities
-from materializer.privacy.secrets import find_secrets
+from ratchet.contracts.conversation import answer_message, stored_answer
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.dialects.values import dump
+from ratchet.materializer.privacy.contacts import find_emails, find_ips, phone_finder
+from ratchet.materializer.privacy.finding import Finding, beside, disjoint
+from ratchet.materializer.privacy.names import NameFinder
+from ratchet.materializer.privacy.numbers import find_cards, find_ibans, find_identities
+from ratchet.materializer.privacy.secrets import find_secrets
 
 Detector = Callable[[str], Iterable[Finding]]
 """Returns the findings in a text."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from contracts.errors import ConfigError
-from contracts.loop import NameSettings
-from materializer.privacy.finding import Finding
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.loop import NameSettings
+from ratchet.materializer.privacy.finding import Finding
 
 _LOADING = Lock()
 _SHORT, _REMEMBERED = 100, 4096

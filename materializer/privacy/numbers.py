@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stdnum import iban, luhn
 
-from materializer.privacy.finding import Finding, digits, words_before
+from ratchet.materializer.privacy.finding import Finding, digits, words_before
 
 _CARD = re.compile(r"(?<![\w.-])\d(?:[ \u00a0-]?\d){12,18}(?![\w-]|\.\d)", re.ASCII)
 _ISSUERS = re.compile(

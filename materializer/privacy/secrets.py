@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from materializer.privacy.finding import Finding
+from ratchet.materializer.privacy.finding import Finding
 
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"

@@ -6,10 +6,10 @@ from typing import get_args
 
 import polars as pl
 
-from contracts.data.datasets import MaskedData
-from contracts.ids import digest
-from contracts.loop import NameSettings, PersonalData, PrivacySettings
-from materializer.privacy.masking import kinds_of
+from ratchet.contracts.data.datasets import MaskedData
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import NameSettings, PersonalData, PrivacySettings
+from ratchet.materializer.privacy.masking import kinds_of
 
 RULES = 1
 """Version of the code of the rules: of what the detectors find, and of how it is replaced."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from contracts.data.quarantine import QuarantineEntry
-from contracts.ids import digest
+from ratchet.contracts.data.quarantine import QuarantineEntry
+from ratchet.contracts.ids import digest
 
 
 def fold_entries(rows: Iterable[Mapping[str, Any]]) -> list[QuarantineEntry]:

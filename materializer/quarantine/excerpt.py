@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from contracts.data.decoding import Limits
-from contracts.errors import Rejected
-from materializer.dialects.call_logs import is_part_of_call
-from materializer.dialects.jsonl import Record
-from materializer.dialects.langfuse import is_observation, json_object
-from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import consent, dump, name
-from runtime.secrets.pseudonyms import Subject
-from runtime.secrets.span_signature import SIGNATURE
+from ratchet.contracts.data.decoding import Limits
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.call_logs import is_part_of_call
+from ratchet.materializer.dialects.jsonl import Record
+from ratchet.materializer.dialects.langfuse import is_observation, json_object
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.values import consent, dump, name
+from ratchet.runtime.secrets.pseudonyms import Subject
+from ratchet.runtime.secrets.span_signature import SIGNATURE
 
 Hide = Callable[[Subject, str], str]
 """Returns the pseudonym of a user or session."""

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from contracts.data.quarantine import QuarantineCounts
+from ratchet.contracts.data.quarantine import QuarantineCounts
 
 FILE = "quarantine.sqlite"
 """Name of the database in the folder of a lake."""

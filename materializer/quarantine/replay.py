@@ -16,24 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
-from contracts.data.datasets import RawBatch
-from contracts.data.decoding import Bad, Decoded, Limits
-from contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, Replayed, ReplayReport
-from contracts.data.records import QUARANTINE
-from contracts.data.senders import Sender
-from contracts.errors import ConfigError
-from contracts.ports import Clock, Dialect
-from materializer.dialects.admission import Admission
-from materializer.dialects.decode import MAX_RECORD, decode
-from materializer.lake.dedup_index import DedupIndex
-from materializer.lake.ingest import store
-from materializer.lake.schemas import arrow_table
-from materializer.lake.tables import Lake
-from materializer.quarantine.entries import fold_entries
-from materializer.quarantine.excerpt import parts_of, place_in_part
-from materializer.quarantine.kept import KeptRecords
-from materializer.quarantine.writing import release
-from runtime.secrets.pseudonyms import Subject, is_pseudonym
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import Bad, Decoded, Limits
+from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, Replayed, ReplayReport
+from ratchet.contracts.data.records import QUARANTINE
+from ratchet.contracts.data.senders import Sender
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ports import Clock, Dialect
+from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.decode import MAX_RECORD, decode
+from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.ingest import store
+from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.quarantine.entries import fold_entries
+from ratchet.materializer.quarantine.excerpt import parts_of, place_in_part
+from ratchet.materializer.quarantine.kept import KeptRecords
+from ratchet.materializer.quarantine.writing import release
+from ratchet.runtime.secrets.pseudonyms import Subject, is_pseudonym
 
 Source: TypeAlias = Literal["file", "kept"]
 """Where a record is read from."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, BinaryIO
 
-from contracts.data.datasets import RawBatch
-from contracts.data.decoding import Bad, Decoded, Limits, Place
-from contracts.errors import Rejected
-from contracts.ids import digest
-from contracts.loop import QuarantineSettings
-from materializer.dialects.decode import record_of
-from materializer.quarantine.excerpt import Hide, Mask, is_kept, masked_part, masked_text, part_of, parts_of, user_of
-from materializer.quarantine.kept import Bytes, Cut
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import Bad, Decoded, Limits, Place
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import QuarantineSettings
+from ratchet.materializer.dialects.decode import record_of
+from ratchet.materializer.quarantine.excerpt import Hide, Mask, is_kept, masked_part, masked_text, part_of, parts_of, user_of
+from ratchet.materializer.quarantine.kept import Bytes, Cut
 
 DAY_US = 86_400_000_000
 _MOST_TIMES = 16

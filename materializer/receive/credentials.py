@@ -17,15 +17,15 @@ from pathlib import Path
 
 from pydantic import AwareDatetime
 
-from contracts.data.senders import FORMER, Role, Sender
-from contracts.errors import ConfigError, Retryable
-from contracts.ids import Digest
-from contracts.model import Frozen
-from contracts.schema import parse, stamped
-from runtime.secrets.files import create_secret, locked, replace_secret
-from runtime.secrets.keyring import add_key, drop_old_keys, ensure_keyring
-from runtime.secrets.span_signature import SPAN_KEYS
-from runtime.watched_file import WatchedFile
+from ratchet.contracts.data.senders import FORMER, Role, Sender
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.secrets.files import create_secret, locked, replace_secret
+from ratchet.runtime.secrets.keyring import add_key, drop_old_keys, ensure_keyring
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.runtime.watched_file import WatchedFile
 
 ROUTER = "router"
 """Name of the router's credential, which the service creates."""

@@ -1,7 +1,7 @@
 """OTLP/HTTP receiver: accepts trace and log requests and answers 200 only after they are on disk.
 
 It decodes a request only to check that it can be read; ingest interprets the content. One process serves all lines of an installation,
-each on a port of its own. Run: `python -m materializer.receive.receiver --help`.
+each on a port of its own. Run: `python -m ratchet.materializer.receive.receiver --help`.
 
 Source: OTLP 1.x, section OTLP/HTTP (error responses carry a google.rpc.Status).
 """
@@ -25,15 +25,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from contracts.data.senders import Sender
-from contracts.errors import Rejected, Retryable
-from contracts.ids import canonical
-from materializer.dialects.values import parse_json
-from materializer.receive.credentials import CredentialFile
-from materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
-from materializer.receive.spool import Spool, has_room
-from runtime.http_limits import App, HttpLimits
-from runtime.serving.line_server import Kind, LineServer
+from ratchet.contracts.data.senders import Sender
+from ratchet.contracts.errors import Rejected, Retryable
+from ratchet.contracts.ids import canonical
+from ratchet.materializer.dialects.values import parse_json
+from ratchet.materializer.receive.credentials import CredentialFile
+from ratchet.materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
+from ratchet.materializer.receive.spool import Spool, has_room
+from ratchet.runtime.http_limits import App, HttpLimits
+from ratchet.runtime.serving.line_server import Kind, LineServer
 
 JSON, PROTO = "application/json", "application/x-protobuf"
 MAX_BODY = 16 << 20
@@ -226,7 +226,9 @@ class ReceiverSite:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the receiver until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(prog="python -m materializer.receive.receiver", description="OTLP/HTTP receiver that spools to disk.")
+    parser = argparse.ArgumentParser(
+        prog="python -m ratchet.materializer.receive.receiver", description="OTLP/HTTP receiver that spools to disk."
+    )
     parser.add_argument("--folder", type=Path, required=True, help="folder with the settings of the lines")
     remedy = "free the port, or set serving.receiver_port in the loop file"
     kind = Kind("the receiver", remedy, ReceiverLine, ReceiverSite, DRAIN_SECONDS, _refusal)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.serving.settings import ServedLine
+from ratchet.runtime.serving.settings import ServedLine
 
 DRAIN_SECONDS = 10.0
 """Seconds within which the receiver finishes the answers that it has begun when it ends or a line is removed."""

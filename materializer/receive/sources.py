@@ -12,12 +12,12 @@ from typing import BinaryIO, cast
 
 import orjson
 
-from contracts.data.datasets import RawBatch
-from contracts.errors import ConfigError, Rejected
-from contracts.ids import Digest, canonical, digest, digest_file
-from contracts.loop import SourceSettings
-from materializer.dialects.values import parse_json
-from materializer.receive.spool import FORMER_SUFFIXES, Envelope, read_envelope, read_request, spooled
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.errors import ConfigError, Rejected
+from ratchet.contracts.ids import Digest, canonical, digest, digest_file
+from ratchet.contracts.loop import SourceSettings
+from ratchet.materializer.dialects.values import parse_json
+from ratchet.materializer.receive.spool import FORMER_SUFFIXES, Envelope, read_envelope, read_request, spooled
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}

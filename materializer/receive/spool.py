@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from contracts.data.senders import FORMER, Sender
-from contracts.errors import NewerRelease
-from contracts.model import Frozen
-from contracts.schema import parse, stamped
-from runtime.artifacts import write_atomic
+from ratchet.contracts.data.senders import FORMER, Sender
+from ratchet.contracts.errors import NewerRelease
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.artifacts import write_atomic
 
 SUFFIX = ".request"
 """Suffix of a spool file."""

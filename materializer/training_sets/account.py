@@ -11,15 +11,15 @@ from typing import Any
 
 import polars as pl
 
-from contracts.conversation import person_answer
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import Tier
-from contracts.loop import SnapshotSettings
-from materializer.labels.conflicts import without_contradictions
-from materializer.labels.label_confidence import believe
-from materializer.training_sets.demonstrations import CORRECTION, RANK, REFERENCE
-from materializer.training_sets.development import Part
-from materializer.training_sets.pairs import given_answers, is_known_wrong
+from ratchet.contracts.conversation import person_answer
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.labels.conflicts import without_contradictions
+from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.training_sets.demonstrations import CORRECTION, RANK, REFERENCE
+from ratchet.materializer.training_sets.development import Part
+from ratchet.materializer.training_sets.pairs import given_answers, is_known_wrong
 
 Account = dict[str, dict[str, int]]
 """Kind of evidence -> destination -> number of rows."""

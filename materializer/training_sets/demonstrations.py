@@ -13,14 +13,14 @@ from typing import Any
 
 import polars as pl
 
-from contracts.conversation import person_answer
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import DEMONSTRATIONS, Tier
-from contracts.ids import hash_share
-from contracts.loop import SnapshotSettings
-from materializer.labels.conflicts import without_contradictions
-from materializer.labels.label_confidence import believe
-from materializer.lake.schemas import frame_of
+from ratchet.contracts.conversation import person_answer
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import DEMONSTRATIONS, Tier
+from ratchet.contracts.ids import hash_share
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.labels.conflicts import without_contradictions
+from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.lake.schemas import frame_of
 
 CORRECTION, REFERENCE = "correction", "reference"
 RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3}

@@ -12,9 +12,9 @@ from enum import Enum
 import orjson
 import polars as pl
 
-from contracts.data.records import CROSS_VALIDATION, DEVELOPMENT, PROMPTS
-from contracts.ids import Digest, hash_share, root_id
-from materializer.lake.schemas import frame_of
+from ratchet.contracts.data.records import CROSS_VALIDATION, DEVELOPMENT, PROMPTS
+from ratchet.contracts.ids import Digest, hash_share, root_id
+from ratchet.materializer.lake.schemas import frame_of
 
 MOST = 300
 """Maximum number of development prompts that a job scores. More would barely change its choice; each costs an answer per measurement."""

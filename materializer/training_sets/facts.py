@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from contracts.data.datasets import Facts, ProbeReport, ScorerVersion
-from contracts.data.records import Tier
-from materializer.labels.label_confidence import MOST_VOTES
-from materializer.training_sets.pairs import Pairs
-from materializer.training_sets.policy_distance import policy_distance
+from ratchet.contracts.data.datasets import Facts, ProbeReport, ScorerVersion
+from ratchet.contracts.data.records import Tier
+from ratchet.materializer.labels.label_confidence import MOST_VOTES
+from ratchet.materializer.training_sets.pairs import Pairs
+from ratchet.materializer.training_sets.policy_distance import policy_distance
 
 _LEAST_COMPARED = 20
 """Minimum number of answers with both a rating and a verifiable score. With fewer answers, the noise is not measured."""

@@ -14,14 +14,14 @@ from typing import Any
 import orjson
 import polars as pl
 
-from contracts.data.records import PROMPTS
-from contracts.errors import ConfigError, Rejected
-from contracts.ids import Digest, hash_share, prompt_id, root_id, root_text
-from materializer.dialects.canonical.tools import tools_of
-from materializer.dialects.conversations.bodies import request_of
-from materializer.dialects.values import dump, parse_json
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.prompt_sides import Placed, Side
+from ratchet.contracts.data.records import PROMPTS
+from ratchet.contracts.errors import ConfigError, Rejected
+from ratchet.contracts.ids import Digest, hash_share, prompt_id, root_id, root_text
+from ratchet.materializer.dialects.canonical.tools import tools_of
+from ratchet.materializer.dialects.conversations.bodies import request_of
+from ratchet.materializer.dialects.values import dump, parse_json
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.prompt_sides import Placed, Side
 
 
 def held_out(root: Digest, salt: str, fraction: float) -> bool:

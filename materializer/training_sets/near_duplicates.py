@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from contracts.ids import content_text, normalise
+from ratchet.contracts.ids import content_text, normalise
 
 RECIPE = 1
 """Version of shingles, hashes, bands and threshold."""

@@ -15,15 +15,15 @@ from typing import Any
 
 import polars as pl
 
-from contracts.conversation import person_answer
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import PAIRS, Tier
-from contracts.ids import hash_share
-from contracts.loop import SnapshotSettings
-from materializer.labels.conflicts import without_contradictions
-from materializer.labels.label_confidence import believe
-from materializer.lake.schemas import frame_of
-from rewards.scorer_set import CORRECTION
+from ratchet.contracts.conversation import person_answer
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import PAIRS, Tier
+from ratchet.contracts.ids import hash_share
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.labels.conflicts import without_contradictions
+from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.rewards.scorer_set import CORRECTION
 
 _CANDIDATES = 64
 """Maximum number of candidates per prompt before caps. Those with the widest margins are kept; more add no information."""

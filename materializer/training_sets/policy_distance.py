@@ -12,8 +12,8 @@ from statistics import fmean, pstdev
 
 import polars as pl
 
-from contracts.conversation import answer_message
-from materializer.training_sets.probe import unbiased
+from ratchet.contracts.conversation import answer_message
+from ratchet.materializer.training_sets.probe import unbiased
 
 _LEAST_PROMPTS = 20
 """Minimum number of prompts with both logged and probe answers. With fewer prompts, the distance is not measured."""

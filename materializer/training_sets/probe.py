@@ -15,14 +15,14 @@ from typing import Any
 import orjson
 import polars as pl
 
-from contracts.data.records import SAMPLES
-from contracts.errors import Retryable
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.ids import hash_share
-from contracts.loop import ProbeSettings
-from contracts.ports import ModelClient, Progress
-from materializer.lake.schemas import frame_of
-from rewards.scorer_set import ScorerSet
+from ratchet.contracts.data.records import SAMPLES
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.ids import hash_share
+from ratchet.contracts.loop import ProbeSettings
+from ratchet.contracts.ports import ModelClient, Progress
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.rewards.scorer_set import ScorerSet
 
 MIXED = 1e-6
 """Difference of rewards above which the rewards of one prompt count as mixed."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contracts.ids import Digest
-from materializer.training_sets.near_duplicates import RECIPE, THRESHOLD, Joined, NearIndex, Signature, shingles, signature
+from ratchet.contracts.ids import Digest
+from ratchet.materializer.training_sets.near_duplicates import RECIPE, THRESHOLD, Joined, NearIndex, Signature, shingles, signature
 
 FILE = "prompts.sqlite"
 """Name of the database in the folder of a lake. It contains digests and signatures, and no texts."""

@@ -8,17 +8,17 @@ from typing import Any
 import orjson
 import polars as pl
 
-from contracts.data.datasets import PromptCluster
-from contracts.errors import ConfigError
-from contracts.ids import NORMALISER, Digest, root_text
-from contracts.loop import Loop
-from contracts.ports import Artifacts
-from contracts.schema import stamped, unstamped
-from materializer.lake.tables import Lake
-from materializer.training_sets.development import Part, is_development, part_of
-from materializer.training_sets.holdout import held_out
-from materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
-from materializer.training_sets.prompt_sides import Placed, PromptSides, Side
+from ratchet.contracts.data.datasets import PromptCluster
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import NORMALISER, Digest, root_text
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.training_sets.development import Part, is_development, part_of
+from ratchet.materializer.training_sets.holdout import held_out
+from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
+from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Side
 
 
 class Split:

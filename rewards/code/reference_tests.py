@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from contracts.model import Frozen
-from rewards.code.sandbox import End, Run
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.code.sandbox import End, Run
 
 
 class Call(Frozen):

@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import Field
 
-from contracts.data.records import Tier
-from contracts.errors import ConfigError
-from contracts.model import Frozen
-from rewards.code.reference_tests import trials
-from rewards.code.sandbox import Isolation, Limits, Unavailable, run_program, unavailable
-from rewards.code_blocks import code_blocks
-from rewards.options import check_options
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.code.reference_tests import trials
+from ratchet.rewards.code.sandbox import Isolation, Limits, Unavailable, run_program, unavailable
+from ratchet.rewards.code_blocks import code_blocks
+from ratchet.rewards.options import check_options
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import ConfigError, Inconclusive
-from rewards.judge.messages import Question
-from rewards.judge.options import EndpointOptions
-from rewards.judge.verdict import Outcome
+from ratchet.contracts.errors import ConfigError, Inconclusive
+from ratchet.rewards.judge.messages import Question
+from ratchet.rewards.judge.options import EndpointOptions
+from ratchet.rewards.judge.verdict import Outcome
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class JudgeClient:
         ConfigError without the API key, and Permanent if the server rejects the requests as such. Answers up to then are recorded.
         """
         if questions:
-            from rewards.judge.round import Round  # a training job builds judges, asks nothing, and may lack httpx
+            from ratchet.rewards.judge.round import Round  # a training job builds judges, asks nothing, and may lack httpx
 
             requests = Round(self._name, self._options, self._key(), questions, left, record)
             with ThreadPoolExecutor(1) as pool:  # the caller's thread may run an event loop of its own

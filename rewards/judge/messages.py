@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from contracts.ids import Digest, digest
-from contracts.model import Frozen
-from rewards.judge.verdict import Form, Grade, Preference
+from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.judge.verdict import Form, Grade, Preference
 
 TEMPLATE: Final = 1
 """Version of the messages. It is part of the key of each verdict."""

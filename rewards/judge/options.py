@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from contracts.model import Frozen
-from rewards.judge.rubrics import QUALITY
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.judge.rubrics import QUALITY
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 

@@ -14,12 +14,12 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.errors import Retryable
-from contracts.ids import Digest
-from contracts.schema import parse, stamped
-from rewards.judge.client import Answer
-from rewards.judge.verdict import Outcome
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.schema import parse, stamped
+from ratchet.rewards.judge.client import Answer
+from ratchet.rewards.judge.verdict import Outcome
 
 PERIOD = timedelta(hours=24)
 """Time to which a budget of tokens applies."""

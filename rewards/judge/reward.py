@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.data.records import Tier
-from contracts.ids import Digest, digest, hash_share
-from rewards.judge.agreement import agreement, upper_bound
-from rewards.judge.client import Answer, BudgetSpent, JudgeClient
-from rewards.judge.messages import TEMPLATE, Question, about_answer, about_pair, content_key
-from rewards.judge.options import EndpointOptions, JudgeOptions
-from rewards.judge.probes import probe_samples
-from rewards.judge.records import JudgeRecords
-from rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, RELEVANCY
-from rewards.judge.verdict import Outcome
-from rewards.options import check_options
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.ids import Digest, digest, hash_share
+from ratchet.rewards.judge.agreement import agreement, upper_bound
+from ratchet.rewards.judge.client import Answer, BudgetSpent, JudgeClient
+from ratchet.rewards.judge.messages import TEMPLATE, Question, about_answer, about_pair, content_key
+from ratchet.rewards.judge.options import EndpointOptions, JudgeOptions
+from ratchet.rewards.judge.probes import probe_samples
+from ratchet.rewards.judge.records import JudgeRecords
+from ratchet.rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, RELEVANCY
+from ratchet.rewards.judge.verdict import Outcome
+from ratchet.rewards.options import check_options
 
 _RIGHT, _WRONG = 0.5, 0.5
 """A label above counts as right, one below as wrong."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx
 
-from contracts.errors import Permanent, Retryable
-from rewards.judge.client import Answer, BudgetSpent
-from rewards.judge.messages import Question, repaired
-from rewards.judge.options import EndpointOptions
-from rewards.judge.pace import Pace, retry_after
-from rewards.judge.verdict import Outcome, read_reply, response_format
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.rewards.judge.client import Answer, BudgetSpent
+from ratchet.rewards.judge.messages import Question, repaired
+from ratchet.rewards.judge.options import EndpointOptions
+from ratchet.rewards.judge.pace import Pace, retry_after
+from ratchet.rewards.judge.verdict import Outcome, read_reply, response_format
 
 _BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _REFUSES_TEXT = frozenset({400, 413, 422})

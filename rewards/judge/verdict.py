@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from contracts.model import Frozen
-from rewards.code_blocks import only_block
+from ratchet.contracts.model import Frozen
+from ratchet.rewards.code_blocks import only_block
 
 
 class Outcome(StrEnum):

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from runtime.jobs.job_protocol import BACKEND, FIRST_INCARNATION, RESTARTS, TASK, TASK_INDEX, PodTask, TrainerBackend
+from ratchet.runtime.jobs.job_protocol import BACKEND, FIRST_INCARNATION, RESTARTS, TASK, TASK_INDEX, PodTask, TrainerBackend
 
 
 def identity(environment: Mapping[str, str]) -> tuple[int, int]:

@@ -12,13 +12,13 @@ import os
 import shutil
 from pathlib import Path
 
-from contracts.errors import NewerRelease, Permanent
-from contracts.ids import Digest, canonical, checkpoint_name, digest
-from contracts.jobs.training import Checkpoint, JobSpec
-from contracts.schema import parse, unstamped
-from runtime.artifacts import DIGEST, MANIFEST_BYTES, FolderArtifacts
-from runtime.jobs.job_files import SMALL_BYTES, BadJobFile, is_folder, is_there, open_job_file, read_job_file
-from runtime.jobs.job_protocol import RunFile
+from ratchet.contracts.errors import NewerRelease, Permanent
+from ratchet.contracts.ids import Digest, canonical, checkpoint_name, digest
+from ratchet.contracts.jobs.training import Checkpoint, JobSpec
+from ratchet.contracts.schema import parse, unstamped
+from ratchet.runtime.artifacts import DIGEST, MANIFEST_BYTES, FolderArtifacts
+from ratchet.runtime.jobs.job_files import SMALL_BYTES, BadJobFile, is_folder, is_there, open_job_file, read_job_file
+from ratchet.runtime.jobs.job_protocol import RunFile
 
 GROWTH, ROOM_BYTES = 8, 1 << 30
 """A trained model may have at most GROWTH times the bytes of its job's inputs, plus ROOM_BYTES. A full-precision model that is trained from

@@ -20,7 +20,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent
 
 SMALL_BYTES = 1 << 20
 """Maximum size of a JSON document in a run folder."""

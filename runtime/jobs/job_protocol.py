@@ -13,11 +13,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError
 
 if TYPE_CHECKING:
-    from contracts.jobs.cluster import BucketSettings
-    from contracts.jobs.training import Adjustment, Attempt
+    from ratchet.contracts.jobs.cluster import BucketSettings
+    from ratchet.contracts.jobs.training import Adjustment, Attempt
 
 T = TypeVar("T")
 
@@ -85,13 +85,13 @@ class Variable(Generic[T]):
 
 
 def _adjustment(text: str) -> Adjustment:
-    from contracts.jobs.training import Adjustment
+    from ratchet.contracts.jobs.training import Adjustment
 
     return Adjustment.model_validate_json(text)
 
 
 def _bucket(text: str) -> BucketSettings:
-    from contracts.jobs.cluster import BucketSettings
+    from ratchet.contracts.jobs.cluster import BucketSettings
 
     return BucketSettings.model_validate_json(text)
 
@@ -159,7 +159,7 @@ POD_GRACE = Variable("RATCHET_POD_GRACE", Scope.POD, float)
 NEMO_RL = Variable("RATCHET_NEMO_RL", Scope.MACHINE, Path, "/opt/nemo-rl")
 """Folder of the NeMo RL release in the job's image."""
 
-SUPERVISOR = ("{python}", "-m", "trainers.job.supervisor")
+SUPERVISOR = ("{python}", "-m", "ratchet.trainers.job.supervisor")
 """Command line of the supervisor, for `JobSpec.command`."""
 
 

@@ -16,14 +16,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
-from contracts.ports import Artifacts
-from contracts.schema import parse, stamped
-from runtime.artifacts import write_atomic
-from runtime.event_log import parse_event, read_event_log
-from runtime.jobs.job_files import (
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, Proposal, ResumePoint
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.event_log import parse_event, read_event_log
+from ratchet.runtime.jobs.job_files import (
     BEAT_BYTES,
     HIGHEST_STEP,
     SMALL_BYTES,
@@ -35,7 +35,7 @@ from runtime.jobs.job_files import (
     read_job_object,
     read_tail,
 )
-from runtime.jobs.job_protocol import (
+from ratchet.runtime.jobs.job_protocol import (
     IncarnationFile,
     RunFile,
     attempt_folder,
@@ -45,7 +45,7 @@ from runtime.jobs.job_protocol import (
     job_record,
     plan_folder,
 )
-from runtime.manifest import verify_manifest
+from ratchet.runtime.manifest import verify_manifest
 
 TAIL = 65_536
 """Number of bytes that are read from the end of an event file or a log to find its newest lines."""

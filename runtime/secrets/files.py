@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from contracts.errors import Retryable
-from runtime.artifacts import sync
+from ratchet.contracts.errors import Retryable
+from ratchet.runtime.artifacts import sync
 
 
 def create_secret(path: Path, content: bytes) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import AwareDatetime
 
-from contracts.errors import ConfigError
-from contracts.model import Frozen
-from contracts.schema import parse, stamped
-from runtime.secrets.files import create_secret, locked, replace_secret
-from runtime.watched_file import WatchedFile
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.secrets.files import create_secret, locked, replace_secret
+from ratchet.runtime.watched_file import WatchedFile
 
 
 class Key(Frozen):

@@ -11,7 +11,7 @@ import hmac
 import re
 from typing import Literal, TypeAlias
 
-from runtime.secrets.keyring import Key
+from ratchet.runtime.secrets.keyring import Key
 
 Subject: TypeAlias = Literal["u", "s"]
 """A user, or a session."""

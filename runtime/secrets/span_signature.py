@@ -11,8 +11,8 @@ import hmac
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.ids import canonical
-from runtime.secrets.keyring import Key, Keyring
+from ratchet.contracts.ids import canonical
+from ratchet.runtime.secrets.keyring import Key, Keyring
 
 SIGNATURE = "ratchet.signature"
 """Attribute of a span with its signature."""

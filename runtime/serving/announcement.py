@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from contracts.schema import stamped
-from runtime.artifacts import write_atomic
-from runtime.json_files import read_json
+from ratchet.contracts.schema import stamped
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
 
 READY = "ready.json"
 """Ready file, which the process writes once it answers: {"pid": …, "schema_version": …}, and "port" if it has only one."""

@@ -22,14 +22,14 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from contracts.errors import Permanent, RatchetError
-from contracts.schema import parse, stamped
-from runtime.artifacts import write_atomic
-from runtime.http_limits import App, Budgets, HttpLimits, LimitedApp, Refusal, json_refusal, with_deadlines
-from runtime.json_files import read_json
-from runtime.serving.announcement import announce, is_orphan
-from runtime.serving.settings import ANSWERS, LINES, ServedLine
-from runtime.watched_file import stamp_of
+from ratchet.contracts.errors import Permanent, RatchetError
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.http_limits import App, Budgets, HttpLimits, LimitedApp, Refusal, json_refusal, with_deadlines
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.serving.announcement import announce, is_orphan
+from ratchet.runtime.serving.settings import ANSWERS, LINES, ServedLine
+from ratchet.runtime.watched_file import stamp_of
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at the folder of the settings."""

@@ -7,7 +7,7 @@ served.
 
 from __future__ import annotations
 
-from contracts.model import Frozen
+from ratchet.contracts.model import Frozen
 
 LINES, ANSWERS = "lines", "answers"
 

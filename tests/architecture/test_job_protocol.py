@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.jobs import exit_codes
-from flows.config import variables
-from local import service
-from materializer.receive import receiver
-from runtime.jobs import job_protocol
-from runtime.jobs.job_protocol import IncarnationFile, RunFile, Variable
+from ratchet.contracts.jobs import exit_codes
+from ratchet.flows.config import variables
+from ratchet.local import service
+from ratchet.materializer.receive import receiver
+from ratchet.runtime.jobs import job_protocol
+from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Variable
 from tests.architecture.test_rules import PACKAGES, REPO, SOURCES
 
 PROTOCOL, CODES = REPO / "runtime/jobs/job_protocol.py", REPO / "contracts/jobs/exit_codes.py"

@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 import pytest
 
-import contracts.fakes
-import contracts.ports
+import ratchet.contracts.fakes
+import ratchet.contracts.ports
 
-MODULES = [importlib.import_module(f"contracts.ports.{module.name}") for module in pkgutil.iter_modules(contracts.ports.__path__)]
+MODULES = [
+    importlib.import_module(f"ratchet.contracts.ports.{module.name}") for module in pkgutil.iter_modules(ratchet.contracts.ports.__path__)
+]
 PORTS = {
     name: port
     for module in MODULES
@@ -43,6 +45,7 @@ CLASSES: dict[str, list[str]] = {
     "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],
     "Rewards": ["contracts.fakes:FakeRewards", "rewards.scorer_set:ScorerSet"],
 }  # fmt: skip
+"""Port -> classes, as modules below `ratchet`."""
 WITHOUT_FAKE = {"RewardFunction", "Dialect"}
 """Ports without a fake: their real classes are pure and fast, so tests use them directly."""
 
@@ -54,12 +57,12 @@ def test_every_port_is_listed_and_has_a_fake() -> None:
 
 
 def test_every_port_can_be_imported_from_the_package() -> None:
-    assert {name: getattr(contracts.ports, name) for name in contracts.ports.__all__ if name != "Progress"} == PORTS
+    assert {name: getattr(ratchet.contracts.ports, name) for name in ratchet.contracts.ports.__all__ if name != "Progress"} == PORTS
 
 
 def _load(where: str) -> Any:
     module, name = where.split(":")
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(f"ratchet.{module}"), name)
 
 
 def _methods(port: Any) -> dict[str, Any]:

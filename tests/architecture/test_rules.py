@@ -14,7 +14,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
-SOURCES = sorted(path for package in PACKAGES for path in (REPO / package).rglob("*.py"))
+"""The subpackages of `ratchet`, which are folders at the top level."""
+SOURCES = sorted(path for folder in (*PACKAGES, "ratchet") for path in (REPO / folder).rglob("*.py"))
 
 
 def tracked() -> list[Path]:
@@ -48,7 +49,7 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def _module(path: Path) -> str:
-    parts = path.relative_to(REPO).with_suffix("").parts
+    parts = ("ratchet", *path.relative_to(REPO).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -111,7 +112,7 @@ def _loaded(*command: str) -> set[str]:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
-    loaded = _loaded("-m", "flows.cli.main", *arguments)
+    loaded = _loaded("-m", "ratchet.flows.cli.main", *arguments)
     assert "click" in loaded
     assert not loaded & HEAVY
 
@@ -119,29 +120,47 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [
-        ("contracts.ports", set()),
-        ("rewards.scorer_set", set()),
-        ("flows.core.decide", set()),
-        ("flows.core.rollout", set()),
-        ("trainers.backends.trl", {"numpy"}),
-        ("trainers.job.supervisor", {"numpy"}),
-        ("local.executor", set()),
-        ("flows.composition.ports", {"sqlalchemy"}),
-        ("flows.composition.cluster", set()),
+        ("ratchet.contracts.ports", set()),
+        ("ratchet.rewards.scorer_set", set()),
+        ("ratchet.flows.core.decide", set()),
+        ("ratchet.flows.core.rollout", set()),
+        ("ratchet.trainers.backends.trl", {"numpy"}),
+        ("ratchet.trainers.job.supervisor", {"numpy"}),
+        ("ratchet.local.executor", set()),
+        ("ratchet.flows.composition.ports", {"sqlalchemy"}),
+        ("ratchet.flows.composition.cluster", set()),
     ],
 )
 def test_light_modules_stay_light(module: str, allowed: set[str]) -> None:
     assert not _loaded("-c", f"import {module}") & (HEAVY - allowed)
 
 
-def test_no_dependency_owns_a_package_name_of_ours() -> None:
-    owners = importlib.metadata.packages_distributions()
-    for package in PACKAGES:
-        assert set(owners.get(package, ["ratchet"])) == {"ratchet"}, f"{package} belongs to {owners[package]}"
+def test_no_dependency_owns_the_import_name() -> None:
+    assert set(importlib.metadata.packages_distributions().get("ratchet", ["ratchet"])) == {"ratchet"}
+
+
+def test_the_package_links_to_each_folder() -> None:
+    links = {path.name: path.readlink().as_posix() for path in (REPO / "ratchet").iterdir() if path.is_symlink()}
+    assert links == {package: f"../{package}" for package in PACKAGES}
+
+
+def test_nothing_imports_a_folder_by_its_bare_name() -> None:
+    """A bare import works in a checkout only, and there it loads a second copy of the module."""
+    bare = re.compile(
+        rf"^\s*(?:from|import) (?:{'|'.join(PACKAGES)})\b|-m (?:{'|'.join(PACKAGES)})\.\w|\"-m\", \"(?:{'|'.join(PACKAGES)})\.",
+        re.MULTILINE,
+    )
+    found = [
+        f"{path.relative_to(REPO)}: {hit.group().strip()}"
+        for path in tracked()
+        if path.suffix in (".py", ".md", ".sh", ".toml", ".yaml", ".Dockerfile", "") and path.name != "LICENSE"
+        for hit in bare.finditer(path.read_text())
+    ]
+    assert not found
 
 
 def test_every_loop_file_is_one() -> None:
-    from flows.config.load import load_loop
+    from ratchet.flows.config.load import load_loop
 
     files = sorted((REPO / "loops").glob("*.toml"))
     assert files
@@ -160,7 +179,7 @@ def test_every_entry_point_leads_to_something() -> None:
 
 
 def test_every_command_can_be_asked_for_help() -> None:
-    from flows.cli.main import COMMANDS
+    from ratchet.flows.cli.main import COMMANDS
 
     for command in COMMANDS:
         module = COMMANDS[command][0]

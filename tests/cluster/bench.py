@@ -11,15 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Retryable
-from contracts.ids import job_name
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
-from k8s.api.client import KubernetesCluster, connect
-from k8s.gangs.executor import KubernetesExecutor
-from k8s.profiles.profile import Profile
-from runtime.artifacts import FolderArtifacts
-from runtime.manifest import write_manifest
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import job_name
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
+from ratchet.k8s.api.client import KubernetesCluster, connect
+from ratchet.k8s.gangs.executor import KubernetesExecutor
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.manifest import write_manifest
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import SYSTEM
 
@@ -62,7 +62,7 @@ class Bench:
             name=job_name(plan * 64, attempt, f"{nodes} {gpus}"),
             plan=plan * 64,
             attempt=attempt,
-            command=("{python}", "-m", "trainers.job.supervisor"),
+            command=("{python}", "-m", "ratchet.trainers.job.supervisor"),
             environment={"RATCHET_NODES": str(nodes)},
             inputs={},
             plan_json="{}",

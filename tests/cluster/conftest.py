@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from k8s.api.client import QUEUE, KubernetesCluster
-from k8s.manifests.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
-from k8s.preflight.cluster_facts import CONFIG_MAP
+from ratchet.k8s.api.client import QUEUE, KubernetesCluster
+from ratchet.k8s.manifests.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
+from ratchet.k8s.preflight.cluster_facts import CONFIG_MAP
 from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError

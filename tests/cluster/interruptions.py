@@ -11,10 +11,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from contracts.jobs.training import JobSpec, JobStatus, ResumePoint
-from contracts.schema import parse
-from k8s.manifests.gang_manifest import GANG, VERSION
-from runtime.jobs.job_protocol import RunFile
+from ratchet.contracts.jobs.training import JobSpec, JobStatus, ResumePoint
+from ratchet.contracts.schema import parse
+from ratchet.k8s.manifests.gang_manifest import GANG, VERSION
+from ratchet.runtime.jobs.job_protocol import RunFile
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from kubernetes import client
 
-from k8s.api.client import JOB, NETWORK_POLICY, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
-from k8s.manifests.environment import render_environment
-from k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
-from k8s.preflight.checks import findings
-from k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP, collect_facts
-from k8s.profiles.profile import load_profile
+from ratchet.k8s.api.client import JOB, NETWORK_POLICY, QUEUE, SECRET, Cluster, Kind, KubernetesCluster
+from ratchet.k8s.manifests.environment import render_environment
+from ratchet.k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
+from ratchet.k8s.preflight.checks import findings
+from ratchet.k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP, collect_facts
+from ratchet.k8s.profiles.profile import load_profile
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.unit.k8s import samples
@@ -123,5 +123,11 @@ def ratchet(prepared: PreparedNamespace, *words: str, **environment: str) -> sub
     """Run `ratchet k8s` with these arguments and environment variables against the test cluster."""
     env = os.environ | {"KUBECONFIG": str(prepared.rig.kubeconfig)} | environment
     return subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", "k8s", *words], cwd=REPO, env=env, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "ratchet.flows.cli.main", "k8s", *words],
+        cwd=REPO,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.artifacts import FolderArtifacts
+from ratchet.runtime.artifacts import FolderArtifacts
 
 
 def result(action: Callable[[], object]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from contracts.ids import digest, digest_file
+from ratchet.contracts.ids import digest, digest_file
 from tests.cluster.bench import BOUGHT, PRETENDING, Bench
 from tests.cluster.interruptions import CLAIM, DELETED, EVICTED, NODE, SILENT, WANTED, Interruption, Life, dealt
 from tests.cluster.rig import build

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent
-from k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object
-from k8s.manifests.environment import Extras, render_environment
-from k8s.manifests.network import gang_network_policy
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.policies import CONTROLLER
-from k8s.manifests.pools import static_pool
-from k8s.preflight.cluster_facts import pod_of
-from k8s.profiles.profile import load_profile
+from ratchet.contracts.errors import Permanent
+from ratchet.k8s.api.client import JOB, NETWORK_POLICY, NODE_CLAIM, NODE_POOL, POD, Cluster, Object
+from ratchet.k8s.manifests.environment import Extras, render_environment
+from ratchet.k8s.manifests.network import gang_network_policy
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.policies import CONTROLLER
+from ratchet.k8s.manifests.pools import static_pool
+from ratchet.k8s.preflight.cluster_facts import pod_of
+from ratchet.k8s.profiles.profile import load_profile
 from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig.api import until
 from tests.unit.k8s import samples

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.ids import canonical, checkpoint_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState
-from k8s.gangs import guardian
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import canonical, checkpoint_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState
+from ratchet.k8s.gangs import guardian
+from ratchet.runtime.artifacts import FolderArtifacts
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState, JobStatus
-from k8s.api.client import JOB, POD, AlreadyExists, Expired, ObjectConflict
-from k8s.api.informer import Informer
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState, JobStatus
+from ratchet.k8s.api.client import JOB, POD, AlreadyExists, Expired, ObjectConflict
+from ratchet.k8s.api.informer import Informer
 from tests.cluster.bench import Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import Rig

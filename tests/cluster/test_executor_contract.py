@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
-from k8s.api.client import Cluster
-from k8s.gangs.executor import KubernetesExecutor
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
+from ratchet.k8s.api.client import Cluster
+from ratchet.k8s.gangs.executor import KubernetesExecutor
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST

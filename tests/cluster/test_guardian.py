@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState, JobStatus
-from k8s.api.client import JOB, NODE_POOL
-from k8s.gangs import gang_state, guardian
-from k8s.gangs.gang_state import GangState
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.pools import dynamic_pool
-from runtime.jobs.job_protocol import beat_file
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState, JobStatus
+from ratchet.k8s.api.client import JOB, NODE_POOL
+from ratchet.k8s.gangs import gang_state, guardian
+from ratchet.k8s.gangs.gang_state import GangState
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.pools import dynamic_pool
+from ratchet.runtime.jobs.job_protocol import beat_file
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER, Rig

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, Method
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, Method
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.rig.images import HOST

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from k8s.api.client import JOB, QUEUE, SECRET
-from k8s.manifests.environment import render_environment
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE
-from k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP
-from k8s.profiles.profile import load_profile
+from ratchet.k8s.api.client import JOB, QUEUE, SECRET
+from ratchet.k8s.manifests.environment import render_environment
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE
+from ratchet.k8s.preflight.cluster_facts import ACCOUNT, CLAIM, CONFIG_MAP
+from ratchet.k8s.profiles.profile import load_profile
 from tests.cluster.prepared_namespace import PreparedNamespace, loop_file, ratchet
 from tests.unit.k8s import samples
 

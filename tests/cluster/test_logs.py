@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.jobs.training import JobState
-from flows.composition.cluster import open_cluster
-from flows.config.home import Home
-from flows.config.load import load_loop
-from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT
+from ratchet.contracts.jobs.training import JobState
+from ratchet.flows.composition.cluster import open_cluster
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.loop_files import MACHINE, SECTION, line_of
 from tests.cluster.prepared_namespace import PreparedNamespace

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from contracts.cycle import State
-from contracts.data.senders import Role
-from flows.composition.credentials import open_credentials
-from flows.composition.installation import Installation
-from flows.composition.services import start_receiver
-from flows.config.home import Home
-from flows.core.decide import End
-from flows.engine.context import TURN_SECONDS
-from flows.engine.ingest import ingest
-from flows.engine.line import adopt, open_cycle
-from flows.engine.reconcile import reconcile
-from flows.engine.training_curves import read_event_logs, training_runs
-from flows.engine.work import run_to_end
+from ratchet.contracts.cycle import State
+from ratchet.contracts.data.senders import Role
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.services import start_receiver
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.decide import End
+from ratchet.flows.engine.context import TURN_SECONDS
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import adopt, open_cycle
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.training_curves import read_event_logs, training_runs
+from ratchet.flows.engine.work import run_to_end
 from tests.cluster.bench import REAL
 from tests.cluster.loop_files import MACHINE, SECTION
 from tests.cluster.rig.cluster import REPO, Rig

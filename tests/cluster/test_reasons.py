@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import RatchetError
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState, JobStatus
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState, JobStatus
 from tests.cluster.bench import REAL, Bench, client
 from tests.cluster.gangs import real
 from tests.cluster.rig.api import until

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from contracts.errors import Permanent
-from contracts.jobs.training import JobState
-from contracts.serving import ModelVersion
-from k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
-from k8s.manifests.admission import admission_rules
-from k8s.manifests.environment import Extras, render_environment
-from k8s.manifests.gang_manifest import RATCHET
-from k8s.manifests.network import gang_network_policy
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, dry_run_rights, rights, wide_rights
-from k8s.manifests.pools import Account, static_pool
-from k8s.manifests.serving import ModelServer, judge_fleet, version_server
-from k8s.preflight.cluster_facts import pod_of
-from k8s.profiles.profile import Profile, known, load_profile
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.serving import ModelVersion
+from ratchet.k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
+from ratchet.k8s.manifests.admission import admission_rules
+from ratchet.k8s.manifests.environment import Extras, render_environment
+from ratchet.k8s.manifests.gang_manifest import RATCHET
+from ratchet.k8s.manifests.network import gang_network_policy
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, dry_run_rights, rights, wide_rights
+from ratchet.k8s.manifests.pools import Account, static_pool
+from ratchet.k8s.manifests.serving import ModelServer, judge_fleet, version_server
+from ratchet.k8s.preflight.cluster_facts import pod_of
+from ratchet.k8s.profiles.profile import Profile, known, load_profile
 from tests.cluster.bench import Bench
 from tests.cluster.prepared_namespace import KINDS, PreparedNamespace, loop_file, ratchet
 from tests.cluster.rig.api import until

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ConfigError, Retryable
-from contracts.jobs.training import JobSpec, JobState, JobStatus
-from k8s.api.client import NODE_POOL
-from k8s.manifests.pod_objects import manifest
-from k8s.manifests.pools import dynamic_pool
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
+from ratchet.k8s.api.client import NODE_POOL
+from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.pools import dynamic_pool
 from tests.cluster.bench import BOUGHT, Bench
 from tests.cluster.rig.api import until
 from tests.cluster.rig.cluster import KARPENTER, Rig

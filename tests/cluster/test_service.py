@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.composition.cluster import open_cluster
-from flows.config.home import Home
-from flows.config.load import load_loop
+from ratchet.flows.composition.cluster import open_cluster
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
 from tests import prefect_database
 from tests.cluster.bench import PRETENDING, Bench
 from tests.cluster.gangs import JOBS, gang, pretended

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from contracts.ids import checkpoint_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, Method
+from ratchet.contracts.ids import checkpoint_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, Method
+from ratchet.trainers.backends.nemo.backend import NemoGRPO
 from tests.cluster.bench import REAL, Bench
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST
 from tests.cluster.training import STEPS, accept_and_pin, finished, spec_of, story, undisturbed, weights
 from tests.unit.trainers.conftest import Workshop, write_model
 from tests.unit.trainers.nemo.conftest import lay_out_release
-from trainers.backends.nemo.backend import NemoGRPO
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from contracts.ids import checkpoint_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, Checkpoint, JobSpec, JobState, JobStatus, Method, ResumePoint
-from contracts.schema import parse
-from local.executor import LocalExecutor
+from ratchet.contracts.ids import checkpoint_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, Checkpoint, JobSpec, JobState, JobStatus, Method, ResumePoint
+from ratchet.contracts.schema import parse
+from ratchet.local.executor import LocalExecutor
 from tests.cluster.bench import Bench
 from tests.unit.trainers.conftest import TRAINERS, Workshop
 

@@ -12,7 +12,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-from k8s.manifests.gang_manifest import GANG, VERSION
+from ratchet.k8s.manifests.gang_manifest import GANG, VERSION
 from tests.cluster.rig.build import RigError
 from tests.cluster.rig.cluster import KARPENTER, Rig
 

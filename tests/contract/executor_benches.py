@@ -9,21 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from contracts.errors import Retryable
-from contracts.fakes import FakeExecutor, FakeWorld
-from contracts.ids import Digest, job_name
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
-from contracts.ports import Executor
-from k8s.api.client import JOB as VOLCANO_JOB
-from k8s.gangs.executor import KubernetesExecutor
-from k8s.gangs.gang_state import ENDED_PHASES, phase_of
-from k8s.manifests.gang_manifest import JOB_NAME
-from k8s.profiles.profile import Profile
-from local.executor import LocalExecutor
-from runtime.artifacts import FolderArtifacts
-from runtime.manifest import write_manifest
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.fakes import FakeExecutor, FakeWorld
+from ratchet.contracts.ids import Digest, job_name
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus, ResumePoint
+from ratchet.contracts.ports import Executor
+from ratchet.k8s.api.client import JOB as VOLCANO_JOB
+from ratchet.k8s.gangs.executor import KubernetesExecutor
+from ratchet.k8s.gangs.gang_state import ENDED_PHASES, phase_of
+from ratchet.k8s.manifests.gang_manifest import JOB_NAME
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.local.executor import LocalExecutor
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.manifest import write_manifest
 from tests.memory_cluster import MemoryCluster
 from tests.waiting import has_result, job_until
 

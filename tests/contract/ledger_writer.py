@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.cycle import Append, Row
-from contracts.errors import Retryable
-from flows.ledger.sql import SqlLedger
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.errors import Retryable
+from ratchet.flows.ledger.sql import SqlLedger
 
 
 def contend(url: str, worker: int, wanted: int, results: Any) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.errors import Permanent
-from contracts.fakes import MemoryArtifacts
-from contracts.ids import digest
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.fakes import MemoryArtifacts
+from ratchet.contracts.ids import digest
+from ratchet.runtime.artifacts import FolderArtifacts
 
 
 @pytest.fixture(params=["folder", "memory"])

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from contracts.data.datasets import Facts, RawBatch
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.fakes import FakeClock, FakeDatasets, FakeWorld
-from contracts.ids import digest
-from contracts.loop import Loop
-from contracts.ports import Datasets, Progress
-from materializer.datasets import LakeDatasets
-from rewards.scorer_set import build_scorer_set
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.data.datasets import Facts, RawBatch
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.fakes import FakeClock, FakeDatasets, FakeWorld
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.ports import Datasets, Progress
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
 from tests.unit.materializer.conftest import ingest_keys
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.data.datasets import HoldoutEdition
-from contracts.evaluation import ChatRequest, EvalReport
-from contracts.fakes import FakeClient, FakeEvaluator, FakeRewards, FakeWorld, MemoryArtifacts, fake_model
-from contracts.ids import digest
-from contracts.loop import GateSettings
-from contracts.ports import Evaluator
-from gates.evaluation.evaluator import PairedEvaluator
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import ChatRequest, EvalReport
+from ratchet.contracts.fakes import FakeClient, FakeEvaluator, FakeRewards, FakeWorld, MemoryArtifacts, fake_model
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import GateSettings
+from ratchet.contracts.ports import Evaluator
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
 
 Case = tuple[Callable[[], Evaluator], HoldoutEdition]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState
-from contracts.ports import Executor
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.ports import Executor
 from tests.contract.executor_benches import FakeBench, GangBench, LocalBench, running
 from tests.waiting import has_result
 

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.cycle import Append, Row
-from contracts.errors import Conflict, Fenced, NewerRelease, Permanent, Retryable
-from contracts.fakes import MemoryLedger
-from contracts.hash_chain import GENESIS, seal_row, verify_chain
-from contracts.ports import Ledger
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED
-from flows.ledger.sql import SqlLedger
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.errors import Conflict, Fenced, NewerRelease, Permanent, Retryable
+from ratchet.contracts.fakes import MemoryLedger
+from ratchet.contracts.hash_chain import GENESIS, seal_row, verify_chain
+from ratchet.contracts.ports import Ledger
+from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from ratchet.flows.ledger.sql import SqlLedger
 from tests.contract.ledger_writer import contend
 from tests.postgres import postgres_server
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.fakes import FakeRegistry, FakeWorld, fake_model
-from contracts.jobs.training import StepFigures
-from contracts.serving import ModelVersion
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.fakes import FakeRegistry, FakeWorld, fake_model
+from ratchet.contracts.jobs.training import StepFigures
+from ratchet.contracts.serving import ModelVersion
 
 
 def version(number: int, line: str = "line-a") -> ModelVersion:
@@ -25,7 +25,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "fake":
         registry = FakeRegistry(FakeWorld())
         return lambda: registry
-    from gates.registry import MlflowRegistry
+    from ratchet.gates.registry import MlflowRegistry
 
     folder = tmp_path_factory.mktemp("mlflow")
     return lambda: MlflowRegistry(f"sqlite:///{folder / 'mlflow.db'}", folder)
@@ -58,7 +58,7 @@ def test_alias_points_to_its_latest_target(opened: Any, tmp_path: Path) -> None:
 def test_mlflow_shows_lineage_and_metrics_once(tmp_path: Path) -> None:
     import mlflow
 
-    from gates.registry import MlflowRegistry
+    from ratchet.gates.registry import MlflowRegistry
 
     uri = f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}"
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_mlflow_shows_lineage_and_metrics_once(tmp_path: Path) -> None:
 def test_mlflow_shows_the_curves_of_the_training_once(tmp_path: Path) -> None:
     import mlflow
 
-    from gates.registry import MlflowRegistry
+    from ratchet.gates.registry import MlflowRegistry
 
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     steps = [StepFigures(step=n, at=1000.0 + n, figures={"loss": 1 / n, "reward": 0.01 * n}) for n in range(1, 701)]
@@ -93,7 +93,7 @@ def test_mlflow_shows_the_curves_of_the_training_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_unavailable_mlflow_and_unknown_version_are_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gates.registry import MlflowRegistry
+    from ratchet.gates.registry import MlflowRegistry
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(Retryable, match="is unavailable"):
@@ -116,14 +116,14 @@ def test_unavailable_mlflow_and_unknown_version_are_retryable(tmp_path: Path, mo
     ],
 )
 def test_metric_name_is_valid_for_mlflow(name: str, taken: str) -> None:
-    from gates.registry import metric_name
+    from ratchet.gates.registry import metric_name
 
     assert metric_name(name) == taken
 
 
 @pytest.mark.slow
 def test_unusual_metric_names_are_accepted_and_an_invalid_alias_is_permanent(tmp_path: Path) -> None:
-    from gates.registry import MlflowRegistry
+    from ratchet.gates.registry import MlflowRegistry
 
     registry = MlflowRegistry(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path)
     names = ("a(b)", "ärger", "it's?", "../up", "/abs", "a//b", "x" * 400, "a{b}\n")
@@ -131,7 +131,7 @@ def test_unusual_metric_names_are_accepted_and_an_invalid_alias_is_permanent(tmp
     registry.alias("line-a", "champion", "v-line-a-1")
     assert registry.aliases("line-a") == {"champion": "v-line-a-1"}
     look = (
-        "import sys; from pathlib import Path; from gates.registry import MlflowRegistry; "
+        "import sys; from pathlib import Path; from ratchet.gates.registry import MlflowRegistry; "
         f"found = MlflowRegistry('sqlite:///{tmp_path / 'mlflow.db'}', Path()).aliases('line-a'); print(found, 'mlflow' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.records import FeedbackKind, Tier
-from contracts.fakes import FakeRewards
-from contracts.loop import RewardSettings
-from contracts.ports import RewardFunction, Rewards
-from rewards.code.sandbox import unavailable
-from rewards.scorer_set import build_scorer_set
-from runtime.extensions import ExtensionKind, load, offers
+from ratchet.contracts.data.records import FeedbackKind, Tier
+from ratchet.contracts.fakes import FakeRewards
+from ratchet.contracts.loop import RewardSettings
+from ratchet.contracts.ports import RewardFunction, Rewards
+from ratchet.rewards.code.sandbox import unavailable
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.extensions import ExtensionKind, load, offers
 from tests.example_plugin import on_path
 from tests.needs import Need, lacks
 

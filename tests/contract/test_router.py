@@ -19,14 +19,14 @@ import httpx
 import psutil
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.fakes import FakeRouter, FakeWorld
-from contracts.ids import canonical
-from contracts.schema import stamped
-from contracts.serving import Backend
-from local.router import LocalRouter
-from local.service import ManagedProcess
-from runtime.extensions import ExtensionKind, load
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.fakes import FakeRouter, FakeWorld
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.schema import stamped
+from ratchet.contracts.serving import Backend
+from ratchet.local.router import LocalRouter
+from ratchet.local.service import ManagedProcess
+from ratchet.runtime.extensions import ExtensionKind, load
 from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until
@@ -386,7 +386,7 @@ def test_router_process_of_an_older_release_is_replaced(site: Site, local: Local
 FORMER = """
 import signal, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from runtime.serving.announcement import announce
+from ratchet.runtime.serving.announcement import announce
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("content-length", "6"); self.end_headers(); self.wfile.write(b"former")

@@ -13,13 +13,13 @@ import httpx
 import psutil
 import pytest
 
-from contracts.errors import ConfigError, Permanent
-from contracts.fakes import FakeServer, FakeWorld, fake_model
-from contracts.model import model_ref
-from contracts.serving import Endpoint, ModelVersion
-from local.server import EmbeddedServer
-from runtime.artifacts import FolderArtifacts
-from runtime.extensions import ExtensionKind, load
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.fakes import FakeServer, FakeWorld, fake_model
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.serving import Endpoint, ModelVersion
+from ratchet.local.server import EmbeddedServer
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.extensions import ExtensionKind, load
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = [pytest.mark.slow]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from local.router import LocalRouter
+from ratchet.local.router import LocalRouter
 from tests import serving_site
 from tests.serving_site import Site, route, started
 from tests.waiting import until

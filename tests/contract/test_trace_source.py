@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts.data.datasets import RawBatch
-from contracts.data.senders import Role, Sender
-from contracts.errors import ConfigError
-from contracts.fakes import FakeSource
-from contracts.loop import SourceSettings
-from contracts.ports import TraceSource
-from materializer.receive.sources import FileSource, SpoolSource
-from materializer.receive.spool import Spool
-from runtime.extensions import ExtensionKind, load
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.fakes import FakeSource
+from ratchet.contracts.loop import SourceSettings
+from ratchet.contracts.ports import TraceSource
+from ratchet.materializer.receive.sources import FileSource, SpoolSource
+from ratchet.materializer.receive.spool import Spool
+from ratchet.runtime.extensions import ExtensionKind, load
 
 BODIES = [b'{"resourceSpans": []}', b'{"resourceSpans": [{}]}', b'{"resourceLogs": []}']
 

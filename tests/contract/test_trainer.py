@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
-from contracts.jobs.training import Adjustment, Attempt, Method, TrainingPlan
-from contracts.loop import TrainingSettings
-from runtime.extensions import ExtensionKind, load
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Adjustment, Attempt, Method, TrainingPlan
+from ratchet.contracts.loop import TrainingSettings
+from ratchet.runtime.extensions import ExtensionKind, load
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
 from tests.builders import START, make_plan
-from trainers.backends.trl import DPO, GRPO, SFT
 
 
 @pytest.fixture(params=["dpo", "grpo", "sft", "canned-sft"])

@@ -29,23 +29,23 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from contracts.cycle import Answer, Identity
-from contracts.data.datasets import Facts, RawBatch
-from contracts.errors import Conflict, Rejected, Retryable
-from contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, FakeWorld
-from contracts.ids import canonical, digest, job_name
-from contracts.jobs.training import Attempt, Choice, JobSpec, Method, TrainingPlan
-from contracts.loop import Loop, TrainingSettings
-from contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
-from flows.core.decide import End
-from flows.core.run_comparison import project
-from flows.engine.context import LineContext, process_holder
-from flows.engine.line import adopt, answer, approvals, open_cycle
-from flows.engine.reconcile import reconcile
-from flows.engine.work import turn
-from flows.ledger.sql import SqlLedger
-from local.executor import LocalExecutor
-from runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.contracts.cycle import Answer, Identity
+from ratchet.contracts.data.datasets import Facts, RawBatch
+from ratchet.contracts.errors import Conflict, Rejected, Retryable
+from ratchet.contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEvaluator, FakeJudge, FakeRewards, FakeSource, FakeWorld
+from ratchet.contracts.ids import canonical, digest, job_name
+from ratchet.contracts.jobs.training import Attempt, Choice, JobSpec, Method, TrainingPlan
+from ratchet.contracts.loop import Loop, TrainingSettings
+from ratchet.contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
+from ratchet.flows.core.decide import End
+from ratchet.flows.core.run_comparison import project
+from ratchet.flows.engine.context import LineContext, process_holder
+from ratchet.flows.engine.line import adopt, answer, approvals, open_cycle
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.work import turn
+from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.local.executor import LocalExecutor
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 from tests.builders import make_facts
 from tests.warm import Forked
 

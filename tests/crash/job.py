@@ -12,12 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-from contracts.ids import canonical
-from contracts.jobs.training import Checkpoint, TrainingPlan
-from contracts.model import model_ref
-from contracts.schema import parse
-from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.manifest import write_manifest
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.training import Checkpoint, TrainingPlan
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import parse
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.manifest import write_manifest
 
 run = Path(sys.argv[1])
 incarnation = int(os.environ["RATCHET_INCARNATION"])

@@ -18,11 +18,11 @@ import httpx
 import psutil
 import pytest
 
-from contracts.cycle import Answer, Append, Identity, Row, State
-from contracts.ids import approval_stream, cycle_stream, line_stream
-from flows.core.folds.cycle import fold_cycle
-from flows.core.requests import ApprovalView, fold_approval
-from flows.engine.line import answer, ask_cancel
+from ratchet.contracts.cycle import Answer, Append, Identity, Row, State
+from ratchet.contracts.ids import approval_stream, cycle_stream, line_stream
+from ratchet.flows.core.folds.cycle import fold_cycle
+from ratchet.flows.core.requests import ApprovalView, fold_approval
+from ratchet.flows.engine.line import answer, ask_cancel
 from tests.e2e.prefect_service import Service, eventually, wait_for_approval
 from tests.soak_results import record
 

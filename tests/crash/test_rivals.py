@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.ledger.sql import SqlLedger
+from ratchet.flows.ledger.sql import SqlLedger
 from tests.crash.driver import prepare, told
 from tests.crash.processes import finished, start
 

@@ -14,15 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.errors import Retryable
-from flows.composition.ports import SystemClock
-from local.router import LocalRouter
-from materializer.datasets import IngestKeys, LakeDatasets
-from materializer.receive.sources import SpoolSource
-from rewards.scorer_set import build_scorer_set
-from runtime.artifacts import FolderArtifacts
-from runtime.secrets.keyring import KeyFile
-from runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.contracts.errors import Retryable
+from ratchet.flows.composition.ports import SystemClock
+from ratchet.local.router import LocalRouter
+from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.receive.sources import SpoolSource
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.secrets.keyring import KeyFile
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
 from tests.serving_site import Receiver, Site, route, started
 from tests.unit.materializer.conftest import ingest_keys, make_loop
 from tests.waiting import until

@@ -19,15 +19,15 @@ import httpx
 import psutil
 import pytest
 
-from contracts.cycle import State
-from contracts.data.senders import Role
-from contracts.ids import cycle_stream, rollout_stream
-from flows.composition.credentials import open_credentials
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.engine.ingest import ingest
-from flows.prefect import server
-from materializer.lake.tables import Lake
+from ratchet.contracts.cycle import State
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.ids import cycle_stream, rollout_stream
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.prefect import server
+from ratchet.materializer.lake.tables import Lake
 from tests import command, prefect_database
 from tests.soak_results import record
 from tests.toy_line import Users, write_loop, write_model, write_traffic
@@ -38,12 +38,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 LINE = "toy"
 CYCLE = cycle_stream(LINE, 1)
 PROCESSES = {
-    "service": "flows.cli.main serve",
-    "prefect": "flows.prefect.server",
-    "receiver": "materializer.receive.receiver",
-    "router": "local.proxy",
-    "model server": "local.serve",
-    "job": "trainers.job",
+    "service": "ratchet.flows.cli.main serve",
+    "prefect": "ratchet.flows.prefect.server",
+    "receiver": "ratchet.materializer.receive.receiver",
+    "router": "ratchet.local.proxy",
+    "model server": "ratchet.local.serve",
+    "job": "ratchet.trainers.job",
 }
 """Kind of process -> part of its command line."""
 ROWS = 22

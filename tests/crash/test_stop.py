@@ -13,12 +13,12 @@ import httpx
 import psutil
 import pytest
 
-from contracts.serving import Backend, Endpoint, ModelVersion
-from flows.composition.ports import SystemClock
-from flows.engine.reconcile import reconcile
-from local.router import LocalRouter
-from local.service import ManagedProcess
-from runtime.json_files import read_json
+from ratchet.contracts.serving import Backend, Endpoint, ModelVersion
+from ratchet.flows.composition.ports import SystemClock
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.local.router import LocalRouter
+from ratchet.local.service import ManagedProcess
+from ratchet.runtime.json_files import read_json
 from tests.serving_site import Site, route, started
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
@@ -26,7 +26,7 @@ from tests.waiting import until
 MODEL = """
 import json, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from runtime.serving.announcement import announce
+from ratchet.runtime.serving.announcement import announce
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -153,8 +153,8 @@ def test_a_change_of_the_route_cuts_no_answer_of_the_version_that_leaves(
 
 APP = """
 import asyncio, sys
-from local.asgi import run_app
-from runtime.http_limits import HttpLimits
+from ratchet.local.asgi import run_app
+from ratchet.runtime.http_limits import HttpLimits
 async def app(scope, receive, send):
     if scope["type"] == "http":
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})

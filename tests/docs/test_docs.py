@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from docs.code_facts import PACKAGES
-from flows.cli.main import COMMANDS, cli
-from flows.config.load import load_loop
+from ratchet.flows.cli.main import COMMANDS, cli
+from ratchet.flows.config.load import load_loop
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "loops", "benchmarks", "requirements", ".ci")

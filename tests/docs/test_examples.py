@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.cli.main import cli
-from flows.config.load import load_loop
+from ratchet.flows.cli.main import cli
+from ratchet.flows.config.load import load_loop
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPS = sorted((ROOT / "loops").glob("*.toml"))

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load_loop
-from runtime.extensions import ExtensionKind
+from ratchet.flows.config.load import load_loop
+from ratchet.runtime.extensions import ExtensionKind
 from tests.example_plugin import NAMES, PLUGIN, ROOT
 
 PAGES = ROOT / "docs" / "extending"
 MODULES = PLUGIN / "example_plugin"
 PROJECT = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
-SURFACE = "runtime.jobs.job_protocol"
+SURFACE = "ratchet.runtime.jobs.job_protocol"
 """Beside `contracts`, the only module of Ratchet that an extension may import; a trainer needs it."""
 UNNAMED = {ExtensionKind.DIALECT}
 """Kinds without lines in the loop file."""
@@ -79,6 +79,8 @@ def test_the_example_imports_nothing_of_ratchet_but_the_documented_surface(modul
             names |= {alias.name.split(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
-            names.add(str(node.module) if str(node.module) == SURFACE else str(node.module).split(".")[0])
+            parts = str(node.module).split(".")
+            ours = "ratchet.contracts" if parts[:2] == ["ratchet", "contracts"] else ".".join(parts)
+            names.add(ours if parts[0] == "ratchet" else parts[0])
     declared = {re.split(r"\W", requirement)[0] for requirement in PROJECT["dependencies"]} - {"ratchet"}
-    assert names <= {"contracts", SURFACE, *declared, *sys.stdlib_module_names}
+    assert names <= {"ratchet.contracts", SURFACE, *declared, *sys.stdlib_module_names}

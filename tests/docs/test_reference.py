@@ -9,10 +9,10 @@ import click
 import pytest
 from pydantic import BaseModel
 
-from contracts.loop import Loop
 from docs import code_facts, reference
-from flows.cli.main import cli
-from trainers.recipes.completion import KINDS
+from ratchet.contracts.loop import Loop
+from ratchet.flows.cli.main import cli
+from ratchet.trainers.recipes.completion import KINDS
 
 
 def _page(name: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contracts.loop import RewardSettings
-from rewards.code.sandbox import unavailable
-from rewards.scorer_set import build_scorer_set
-from runtime.extensions import ExtensionKind, offers
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.code.sandbox import unavailable
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.extensions import ExtensionKind, offers
 from tests.needs import Need, lacks
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "rewards.md").read_text()

@@ -16,22 +16,22 @@ from typing import Any
 
 import httpx
 
-from contracts.cycle import Append, Entry, Row, State
-from contracts.ids import approval_stream, cycle_stream
-from flows.config.home import Home
-from flows.config.load import load_loop
-from flows.config.variables import LEDGER_URL
-from flows.core.decide import Wait
-from flows.core.folds.cycle import fold_cycle
-from flows.core.requests import fold_approval
-from flows.engine.advance import drive
-from flows.engine.line import open_cycle
-from flows.ledger.sql import SqlLedger
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.cycle import Append, Entry, Row, State
+from ratchet.contracts.ids import approval_stream, cycle_stream
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.flows.config.variables import LEDGER_URL
+from ratchet.flows.core.decide import Wait
+from ratchet.flows.core.folds.cycle import fold_cycle
+from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.engine.advance import drive
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.trainers.code_digest import code_digest
 from tests import command, prefect_database
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
-from trainers.code_digest import code_digest
 
 LINES = ("sim", "form", "page-yes", "page-no", "cli", "cancel", "lost", "thief", "late", "auto", "empty")
 """One line per test, each with a cycle that waits for the approval of its training. The last one has no cycle."""

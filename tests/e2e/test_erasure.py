@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.cycle import State, Step
-from contracts.data.senders import Role
-from contracts.ids import cycle_stream
-from flows.composition.credentials import open_credentials
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.engine.line import open_cycle
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.ids import cycle_stream
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.line import open_cycle
 from tests import command
 from tests.markers import marker, marks_in, user
 from tests.toy_line import TRAINING, Users, write_loop, write_model

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from contracts.cycle import State
-from flows.config import variables
+from ratchet.contracts.cycle import State
+from ratchet.flows.config import variables
 from tests import command
 from tests.e2e.prefect_service import Service, eventually, wait_for_approval
 from tests.e2e.prefect_teams import KEY, LOGIN, cloud_stub, prefect_server

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Append, Row
-from contracts.fakes import fake_model
-from contracts.ids import rollout_stream
-from contracts.loop import GateSettings, RolloutSettings
-from contracts.model import model_ref
-from contracts.serving import Endpoint, ModelVersion
-from flows.core.mirror import batches, mirrored
-from flows.core.rollout import Hold, SetWeight
-from flows.engine.rollout import tick
-from gates.evaluation.evaluator import PairedEvaluator
-from gates.model_client import HttpModelClient
-from gates.rollout_judge import EvidenceJudge
-from local.server import EmbeddedServer
-from materializer.metrics import LakeMetrics
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.loop import GateSettings, RolloutSettings
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.serving import Endpoint, ModelVersion
+from ratchet.flows.core.mirror import batches, mirrored
+from ratchet.flows.core.rollout import Hold, SetWeight
+from ratchet.flows.engine.rollout import tick
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
+from ratchet.gates.model_client import HttpModelClient
+from ratchet.gates.rollout_judge import EvidenceJudge
+from ratchet.local.server import EmbeddedServer
+from ratchet.materializer.metrics import LakeMetrics
+from ratchet.runtime.artifacts import FolderArtifacts
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.materializer.conftest import make_datasets, make_loop, signed
 from tests.unit.materializer.records import T0, batch, span, spans

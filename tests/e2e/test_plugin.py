@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from contracts.cycle import State, Step
-from contracts.data.datasets import IngestReport
-from contracts.ids import ingest_stream, rollout_stream
-from contracts.serving import Route
-from flows.cli.main import cli
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.core.folds.cycle import CycleView
-from flows.core.folds.rollout import RolloutView
-from flows.engine.context import LineContext
-from flows.engine.ingest import ingest
-from flows.engine.line import adopt, open_cycle
-from flows.engine.reconcile import reconcile
-from flows.engine.work import turn
-from runtime.extensions import ExtensionKind, load
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.ids import ingest_stream, rollout_stream
+from ratchet.contracts.serving import Route
+from ratchet.flows.cli.main import cli
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import adopt, open_cycle
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.work import turn
+from ratchet.runtime.extensions import ExtensionKind, load
 from tests.example_plugin import NAMES, PLUGIN, on_path
 
 pytestmark = [pytest.mark.timeout(900)]

@@ -22,8 +22,8 @@ import httpx
 import psutil
 import pytest
 
-from contracts.cycle import Append, Identity, Row, State
-from contracts.ids import approval_stream, rollout_stream
+from ratchet.contracts.cycle import Append, Identity, Row, State
+from ratchet.contracts.ids import approval_stream, rollout_stream
 from tests import command
 from tests.chromium import chromium
 from tests.e2e.prefect_service import LINES, Service, cycle_of, eventually, request_of, wait_for_approval

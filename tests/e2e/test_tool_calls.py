@@ -86,7 +86,18 @@ def write_model(folder: Path) -> Path:
     pairs.write_text("".join(json.dumps({"prompt": question, "answer": "sorry"}) + "\n" for question, _ in asked()))
     calls = {f"<tool_call>{json.dumps(call[0])}</tool_call>" for _, call in asked()}
     corpus.write_text("\n".join([*(f"{question}\nsorry\ntool lamp\ntool fan" for question, _ in asked()), *sorted(calls) * 50]))
-    command = [sys.executable, "-m", "trainers.job.tiny_model", str(pairs), str(corpus), str(model), "--steps", "30", "--hidden", "64"]
+    command = [
+        sys.executable,
+        "-m",
+        "ratchet.trainers.job.tiny_model",
+        str(pairs),
+        str(corpus),
+        str(model),
+        "--steps",
+        "30",
+        "--hidden",
+        "64",
+    ]
     subprocess.run([*command, "--layers", "2"], check=True, cwd=ROOT, capture_output=True)
     (model / "chat_template.jinja").write_text(TEMPLATE)
     settings = json.loads((model / "tokenizer_config.json").read_text())

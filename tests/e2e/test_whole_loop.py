@@ -12,14 +12,15 @@ import psutil
 import pytest
 
 from tests.command import ROOT, ratchet
+from tests.foreign_packages import foreign_packages
 from tests.needs import shared_data
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def run(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def run(home: Path, *args: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a `ratchet` command with this home folder and assert that it succeeds."""
-    done = ratchet(*args, home=home, timeout=1500, HF_HUB_OFFLINE="1")
+    done = ratchet(*args, home=home, cwd=cwd, timeout=1500, HF_HUB_OFFLINE="1", **variables)
     assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -30,9 +31,9 @@ def left_running(home: Path) -> list[int]:
 
 
 def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) -> None:
-    home = tmp_path / "demo"
+    home, folder = tmp_path / "demo", foreign_packages(tmp_path / "project")
     try:
-        said = run(home, "demo", "--home", str(home))
+        said = run(home, "demo", "--home", str(home), cwd=folder, PYTHONPATH=str(folder))
         first, second = json.loads(run(home, "status", "--json").stdout)[0]["cycles"]
         assert first["state"] == "promoted", first
         assert second["state"] in ("rejected", "rolled_back"), second
@@ -95,7 +96,7 @@ def test_candidate_from_traces_that_are_too_hard_does_not_pass_the_gate(tmp_path
     loop.write_text(shortened((ROOT / "loops" / "gsm8k.toml").read_text(), traces, tmp_path))
     try:
         subprocess.run(
-            [sys.executable, "-m", "flows.demo.gsm8k", str(traces), str(home / "base"), "--steps", "10"],
+            [sys.executable, "-m", "ratchet.flows.demo.gsm8k", str(traces), str(home / "base"), "--steps", "10"],
             check=True,
             cwd=ROOT,
             capture_output=True,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contracts.data.senders import Role, Sender
-from materializer.datasets import LakeDatasets
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.materializer.datasets import LakeDatasets
 from tests.security.test_roles import deliver
 from tests.unit.materializer.conftest import make_datasets, make_loop, signed
 from tests.unit.materializer.records import T0, attribute, evaluation, log, logs, span, spans

@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Step
-from contracts.data.datasets import HoldoutEdition
-from contracts.errors import Permanent, Retryable
-from contracts.evaluation import Result
-from contracts.fakes import fake_model
-from contracts.ids import digest, rollout_stream
-from contracts.loop import GateSettings, RolloutSettings
-from contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
-from contracts.serving import Arm, Evidence, ModelVersion
-from flows.core.rollout import candidate_share
-from flows.engine.advance import advance
-from flows.engine.effects import judge
-from flows.engine.line import open_cycle
-from flows.engine.rollout import tick
-from gates.checks import checks
-from gates.rollout_judge import EvidenceJudge
+from ratchet.contracts.cycle import Step
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.evaluation import Result
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.ids import digest, rollout_stream
+from ratchet.contracts.loop import GateSettings, RolloutSettings
+from ratchet.contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
+from ratchet.contracts.serving import Arm, Evidence, ModelVersion
+from ratchet.flows.core.rollout import candidate_share
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.effects import judge
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.engine.rollout import tick
+from ratchet.gates.checks import checks
+from ratchet.gates.rollout_judge import EvidenceJudge
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.gates.reports import GOOD, comparison, count, counts_for, report, swapped
 

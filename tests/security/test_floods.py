@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from local.router import LocalRouter
+from ratchet.local.router import LocalRouter
 from tests.serving_site import Receiver, Site, route, started
 from tests.waiting import until
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from contracts.data.senders import Role, Sender
-from contracts.serving import Evidence
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import read_parquet
-from materializer.lake.tables import preferred
-from materializer.metrics import LakeMetrics
-from runtime.secrets.keyring import add_key, drop_old_keys
-from runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.serving import Evidence
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.materializer.lake.tables import preferred
+from ratchet.materializer.metrics import LakeMetrics
+from ratchet.runtime.secrets.keyring import add_key, drop_old_keys
+from ratchet.runtime.secrets.span_signature import SPAN_KEYS
 from tests.security.test_roles import deliver
 from tests.unit.materializer.conftest import make_datasets, make_loop, signed
 from tests.unit.materializer.records import T0, attribute, batch, evaluation, log, logs, span, spans

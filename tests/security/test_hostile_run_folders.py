@@ -17,19 +17,19 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.ids import canonical
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec, JobState
-from contracts.model import count_parameters
-from contracts.schema import stamped
-from local.executor import LocalExecutor
-from local.processes import own_record
-from runtime.artifacts import FolderArtifacts
-from runtime.event_log import EVENT_BYTES, LINE_BYTES, read_event_log
-from runtime.jobs.job_files import BadJobFile, read_job_file
-from runtime.jobs.run_folder import read_ended
-from runtime.manifest import verify_manifest, write_manifest
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState
+from ratchet.contracts.model import count_parameters
+from ratchet.contracts.schema import stamped
+from ratchet.local.executor import LocalExecutor
+from ratchet.local.processes import own_record
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.event_log import EVENT_BYTES, LINE_BYTES, read_event_log
+from ratchet.runtime.jobs.job_files import BadJobFile, read_job_file
+from ratchet.runtime.jobs.run_folder import read_ended
+from ratchet.runtime.manifest import verify_manifest, write_manifest
 from tests.contract.executor_benches import GangBench, job_spec
 
 FOLDERS = 240
@@ -191,7 +191,7 @@ def endure(executor: Any, spec: JobSpec, what: str) -> None:
 def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower limit for event logs, so that the sparse logs are read fast, and no waiting for the disk."""
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("runtime.event_log.EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("ratchet.runtime.event_log.EVENT_BYTES", 1 << 20)
 
 
 @pytest.mark.usefixtures("short_logs")

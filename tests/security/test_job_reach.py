@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from contracts.ids import checkpoint_name, job_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec, JobState
-from local.executor import LocalExecutor
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.ids import checkpoint_name, job_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState
+from ratchet.local.executor import LocalExecutor
+from ratchet.runtime.artifacts import FolderArtifacts
 from tests.waiting import job_until
 
 PLAN, FORGED = "b" * 64, "cycle/line/0001/evaluate"
 JOB = """
 import json, os, shutil
 from pathlib import Path
-from contracts.jobs.training import Checkpoint
-from contracts.model import model_ref
-from contracts.schema import stamped
-from runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.contracts.jobs.training import Checkpoint
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import stamped
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 
 plan, forged, golden, damage = os.environ["PLAN"], os.environ["FORGED"], os.environ["GOLDEN"], os.environ["DAMAGE"]
 store = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))

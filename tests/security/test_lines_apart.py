@@ -10,15 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from contracts.data.senders import Role
-from contracts.loop import Loop
-from flows.composition.credentials import open_credentials
-from flows.composition.services import receiver_process, start_receiver
-from flows.config.home import Home
-from flows.config.load import load_loop
-from local.router import LocalRouter
-from materializer.receive.credentials import CredentialStore
-from materializer.receive.spool import read_envelope, spooled
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.loop import Loop
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.services import receiver_process, start_receiver
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.local.router import LocalRouter
+from ratchet.materializer.receive.credentials import CredentialStore
+from ratchet.materializer.receive.spool import read_envelope, spooled
 from tests.serving_site import Site, route
 from tests.waiting import until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.telemetry import NO_TELEMETRY
+from ratchet.runtime.telemetry import NO_TELEMETRY
 from tests.builders import JSONL_RECORD
 from tests.command import RATCHET, environment
 from tests.security.offline import run_offline
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 _REGISTER = """
 import sys
 from pathlib import Path
-from contracts.fakes import fake_model
-from contracts.serving import ModelVersion
-from gates.registry import MlflowRegistry
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.serving import ModelVersion
+from ratchet.gates.registry import MlflowRegistry
 
 folder = Path(sys.argv[1])
 registry = MlflowRegistry(f"sqlite:///{folder / 'mlflow.db'}", folder)

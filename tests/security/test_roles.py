@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from contracts.data.datasets import IngestReport
-from contracts.data.senders import Role, Sender
-from materializer.datasets import LakeDatasets
-from materializer.receive.receiver import create_app
-from materializer.receive.sources import SpoolSource
-from materializer.receive.spool import Spool
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.receive.receiver import create_app
+from ratchet.materializer.receive.sources import SpoolSource
+from ratchet.materializer.receive.spool import Spool
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import evaluation, log, logs, span, spans
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rewards.code.sandbox import CELL, End, Limits, Run, _spec, run_program, unavailable
+from ratchet.rewards.code.sandbox import CELL, End, Limits, Run, _spec, run_program, unavailable
 from tests.needs import Need, lacks
 
 

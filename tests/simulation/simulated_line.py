@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
-from contracts.errors import Rejected
-from contracts.evaluation import Result
-from contracts.fakes import (
+from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Identity, Row
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.evaluation import Result
+from ratchet.contracts.fakes import (
     FakeCheck,
     FakeClient,
     FakeClock,
@@ -34,21 +34,21 @@ from contracts.fakes import (
     fake_model,
     no_faults,
 )
-from contracts.ids import Digest, digest, line_stream, rollout_stream, version_tag
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Choice, Method, Proposal
-from contracts.loop import Loop
-from contracts.serving import ModelVersion, Route
-from flows.core.folds.cycle import fold_cycle
-from flows.core.folds.line import fold_line
-from flows.core.requests import fold_approval
-from flows.engine.advance import advance
-from flows.engine.context import LineContext
-from flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
-from flows.engine.reconcile import reconcile
-from flows.engine.rollout import tick
+from ratchet.contracts.ids import Digest, digest, line_stream, rollout_stream, version_tag
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Choice, Method, Proposal
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.serving import ModelVersion, Route
+from ratchet.flows.core.folds.cycle import fold_cycle
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.rollout import tick
+from ratchet.trainers.health import REMEDIES
 from tests.builders import make_facts
-from trainers.health import REMEDIES
 
 FACTS = make_facts(pairs=100, pairs_by_tier={"verifiable": 100}, champion_reward=0.5, best_of_k=0.8, off_policy=0.0)
 

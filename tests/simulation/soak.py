@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from contracts.ids import digest as digest_of
-from contracts.ids import digest_file
+from ratchet.contracts.ids import digest as digest_of
+from ratchet.contracts.ids import digest_file
 from tests.simulation.invariants import LIVES, check
 from tests.simulation.simulated_line import SimulatedLine, scenario, seeded_faults
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.cycle import State
-from contracts.errors import Rejected, Retryable, Unreachable
-from flows.core.folds.line import fold_line
-from flows.engine.advance import UNFORESEEN_TRIES, UNREACHABLE_TRIES, advance
-from flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take
-from flows.engine.ingest import ingest
-from flows.engine.line import ask_cancel, ask_rollback, open_cycle
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.cycle import State
+from ratchet.contracts.errors import Rejected, Retryable, Unreachable
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.engine.advance import UNFORESEEN_TRIES, UNREACHABLE_TRIES, advance
+from ratchet.flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import ask_cancel, ask_rollback, open_cycle
+from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 LINE = "line/sim"
@@ -144,8 +144,8 @@ def test_rollback_requested_before_the_promotion_is_recorded_takes_effect() -> N
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
     until(sim, State.ROLLING)
-    from contracts.ids import rollout_stream
-    from flows.engine.rollout import tick
+    from ratchet.contracts.ids import rollout_stream
+    from ratchet.flows.engine.rollout import tick
 
     while not sim.context.rollout_view(rollout_stream(sim.cycle_stream())).end:
         sim.clock.sleep(20)

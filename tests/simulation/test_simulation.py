@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.cycle import State, Step
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Method, Proposal
-from flows.core.run_comparison import project
-from flows.engine.line import open_if_due
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Method, Proposal
+from ratchet.flows.core.run_comparison import project
+from ratchet.flows.engine.line import open_if_due
+from ratchet.trainers.health import REMEDIES
 from tests.simulation.invariants import LIVES, check, check_attempts
 from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_fault, scenario, seeded_faults
-from trainers.health import REMEDIES
 
 ASKS = tuple(Proposal(rule=rule, adjustment=REMEDIES[rule], good=1) for rule in ("kl", "not_finite"))
 

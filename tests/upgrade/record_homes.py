@@ -114,7 +114,7 @@ def write_entry_points(source: Path) -> None:
 
 def ratchet(source: Path, *args: str) -> subprocess.Popen[bytes]:
     """Start a command of the release in `source` in the folder of the loop file."""
-    command = [sys.executable, "-m", "flows.cli.main", *args]
+    command = [sys.executable, "-m", "ratchet.flows.cli.main", *args]
     return subprocess.Popen(command, cwd=PLACE / "loop", env=environment(source), start_new_session=True)
 
 
@@ -164,7 +164,7 @@ def write_inputs() -> None:
             "--vocabulary",
             "300",
         ]
-        command = [sys.executable, "-m", "trainers.job.tiny_model", str(pairs), str(corpus), str(PLACE / "loop" / "base"), *sizes]
+        command = [sys.executable, "-m", "ratchet.trainers.job.tiny_model", str(pairs), str(corpus), str(PLACE / "loop" / "base"), *sizes]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -16,19 +16,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from contracts.cycle import State, Step
-from contracts.ids import canonical
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.engine.line import open_if_due
-from flows.engine.work import turn
-from flows.service.keeper import Keeper
-from local.processes import own_record
-from materializer.lake.schemas import read_parquet
-from materializer.lake.tables import Lake
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.job_protocol import IncarnationFile
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.line import open_if_due
+from ratchet.flows.engine.work import turn
+from ratchet.flows.service.keeper import Keeper
+from ratchet.local.processes import own_record
+from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.materializer.lake.tables import Lake
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import IncarnationFile
 from tests.cluster.rig.site import free_ports
 from tests.upgrade.record_homes import HOMES, PLACE, ROOT, STATES, alone, environment
 from tests.warm import Warm
@@ -70,7 +70,7 @@ def unpack(release: str, state: str) -> None:
 
 def ratchet(*args: str, code: int = 0, home: Path = PLACE / "home") -> subprocess.CompletedProcess[str]:
     """Run a command of the present release on the recorded home, and assert its exit code and that it prints no traceback."""
-    command = [sys.executable, "-m", "flows.cli.main", *args]
+    command = [sys.executable, "-m", "ratchet.flows.cli.main", *args]
     known = {**environment(ROOT), "RATCHET_HOME": str(home), "COLUMNS": "400"}
     done = WARM[0].run(command, PLACE / "loop", known, 600)
     assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"

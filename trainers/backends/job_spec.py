@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from contracts.errors import Permanent
-from contracts.ids import digest, job_name
-from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from runtime.jobs.job_protocol import SUPERVISOR, RunFile, attempt_environment
-from trainers.recipes.recipe import Recipe
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import digest, job_name
+from ratchet.contracts.jobs.training import Attempt, JobSpec, TrainingPlan
+from ratchet.runtime.jobs.job_protocol import SUPERVISOR, RunFile, attempt_environment
+from ratchet.trainers.recipes.recipe import Recipe
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Settings of the libraries: no downloads, and no threads of the tokenizer, which would compete with the trainer."""

@@ -1,6 +1,6 @@
 """DPO, SFT and GRPO on TRL: turns a plan into a JobSpec.
 
-The specification names the files and the environment of the job. The training itself is in `trainers.job`.
+The specification names the files and the environment of the job. The training itself is in `ratchet.trainers.job`.
 The module is pure, does not load torch and does not depend on the executor.
 """
 
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from contracts.data.datasets import Facts
-from contracts.errors import ConfigError
-from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from runtime.jobs.job_protocol import PROCESSES
-from runtime.threads import threads_of
-from trainers.backends.job_spec import check_plan, job_spec
-from trainers.cross_validation import folds_of_run
-from trainers.recipes.completion import complete
-from trainers.recipes.derived import measured
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.recipe import Recipe
-from trainers.recipes.sft import SFTRecipe
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Attempt, JobSpec, TrainingPlan
+from ratchet.runtime.jobs.job_protocol import PROCESSES
+from ratchet.runtime.threads import threads_of
+from ratchet.trainers.backends.job_spec import check_plan, job_spec
+from ratchet.trainers.cross_validation import folds_of_run
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.derived import measured
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 
 class _OnTRL:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from contracts.errors import Permanent
-from contracts.ids import Digest
-from contracts.jobs.training import ResumePoint
-from contracts.safetensors import read_header
-from runtime.artifacts import sync
-from runtime.jobs.job_protocol import RunFile, step_folder, step_of
-from runtime.manifest import MANIFEST, verify_manifest, write_manifest
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.training import ResumePoint
+from ratchet.contracts.safetensors import read_header
+from ratchet.runtime.artifacts import sync
+from ratchet.runtime.jobs.job_protocol import RunFile, step_folder, step_of
+from ratchet.runtime.manifest import MANIFEST, verify_manifest, write_manifest
 
 LEAVES = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})
 """File extensions allowed in a published model. None of these formats contains executable code."""

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from contracts.ids import canonical
-from contracts.jobs.training import JobEvent
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.training import JobEvent
 
 
 class Events:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ConfigError, Permanent
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
-from contracts.schema import parse, stamped
-from runtime.artifacts import write_atomic
-from runtime.jobs.job_protocol import (
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.job_protocol import (
     ADJUSTMENT,
     ATTEMPT,
     GPUS,
@@ -29,11 +29,11 @@ from runtime.jobs.job_protocol import (
     incarnation_folder,
     result_file,
 )
-from runtime.jobs.run_folder import incarnations, read_events
-from trainers.job.events import Events
-from trainers.recipes.completion import KINDS, complete
-from trainers.recipes.derived import adjusted, typical_rate
-from trainers.recipes.recipe import R, Recipe
+from ratchet.runtime.jobs.run_folder import incarnations, read_events
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.recipes.completion import KINDS, complete
+from ratchet.trainers.recipes.derived import adjusted, typical_rate
+from ratchet.trainers.recipes.recipe import R, Recipe
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from contracts.data.datasets import Label
-from contracts.errors import Retryable
+from ratchet.contracts.data.datasets import Label
+from ratchet.contracts.errors import Retryable
 
 PAUSES = (1.0, 5.0, 25.0)
 """Seconds to wait before each retry if every scorer abstained."""

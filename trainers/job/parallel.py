@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
-from runtime.jobs.job_protocol import APART, MASTER_ADDRESS, MASTER_PORT, NODE, NODES, PARENT, PROCESSES
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.jobs.job_protocol import APART, MASTER_ADDRESS, MASTER_PORT, NODE, NODES, PARENT, PROCESSES
 
 LOOPBACK = "127.0.0.1"
 """Rendezvous address of a run on one machine. It is numeric because not every machine resolves a host name."""
@@ -77,7 +77,7 @@ def launch_command(module: str, grace: float) -> list[str]:
     if machines * here <= 1:  # without PROCESSES, the trainer starts its own processes, for example on Ray
         return [sys.executable, "-m", module]
     options = ["--nproc-per-node", str(here), "--max-restarts", "0", "--shutdown-timeout", str(max(1, int(grace)))]
-    return [sys.executable, "-m", "trainers.job.parallel", *options, *_meeting(machines), "-m", module]
+    return [sys.executable, "-m", "ratchet.trainers.job.parallel", *options, *_meeting(machines), "-m", module]
 
 
 def _meeting(machines: int) -> list[str]:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.errors import Permanent
-from contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
-from runtime.jobs.gang_member import heartbeat, identity
-from runtime.jobs.job_protocol import (
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
+from ratchet.runtime.jobs.gang_member import heartbeat, identity
+from ratchet.runtime.jobs.job_protocol import (
     BACKEND,
     BEAT_SECONDS,
     GPUS,
@@ -33,7 +33,7 @@ from runtime.jobs.job_protocol import (
     beat_file,
     incarnation_folder,
 )
-from trainers.job.pod_environment import completed, umask_of
+from ratchet.trainers.job.pod_environment import completed, umask_of
 
 PEER_SECONDS = 45.0
 """Seconds that a pod of several waits after a failure, because the failure can be a consequence of a lost peer.
@@ -82,7 +82,7 @@ class PodEntrypoint:
         os.umask(umask_of(Path.cwd()))
         self.folder.mkdir(parents=True, exist_ok=True)
         if BACKEND.get(self.environment) is not TrainerBackend.NEMO_RL:
-            return self._believed(self._attend([sys.executable, "-m", "trainers.job.supervisor"]))
+            return self._believed(self._attend([sys.executable, "-m", "ratchet.trainers.job.supervisor"]))
         return self._head() if self.node == 0 else self._worker()
 
     def _believed(self, code: int) -> int:
@@ -115,9 +115,9 @@ class PodEntrypoint:
         code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *_ports(HEAD_PORTS), *self._offer()])
         try:
             if code == 0 and not self.stopped:
-                code = self._attend([sys.executable, "-m", "trainers.job.pod_entrypoint", "--joined", str(self.nodes)])
+                code = self._attend([sys.executable, "-m", "ratchet.trainers.job.pod_entrypoint", "--joined", str(self.nodes)])
             if code == 0 and not self.stopped:
-                code = self._attend([sys.executable, "-m", "trainers.job.supervisor"])
+                code = self._attend([sys.executable, "-m", "ratchet.trainers.job.supervisor"])
         finally:
             subprocess.run([*_RAY, "stop", "--grace-period=5"], env=self.environment, check=False, capture_output=True)
         return self._believed(code) if not self.stopped or code != 0 else STOPPED

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.errors import Permanent
-from runtime.jobs.job_protocol import ENVIRONMENT_SCRIPT, LIBRARY_PATH
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.jobs.job_protocol import ENVIRONMENT_SCRIPT, LIBRARY_PATH
 
 SCRIPT_SECONDS = 60.0
 """Maximum duration of the script of a network plugin."""

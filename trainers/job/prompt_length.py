@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.chat_template import CallFormat, call_format, template_messages
+from ratchet.runtime.chat_template import CallFormat, call_format, template_messages
 
 
 def rendered_prompt(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:

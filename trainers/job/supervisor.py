@@ -18,14 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent, RatchetError
-from contracts.ids import checkpoint_name
-from contracts.jobs.exit_codes import Outcome, exit_code_of
-from contracts.jobs.training import Checkpoint, JobEvent, Method
-from contracts.model import model_ref
-from contracts.schema import stamped
-from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.jobs.job_protocol import (
+from ratchet.contracts.errors import Permanent, RatchetError
+from ratchet.contracts.ids import checkpoint_name
+from ratchet.contracts.jobs.exit_codes import Outcome, exit_code_of
+from ratchet.contracts.jobs.training import Checkpoint, JobEvent, Method
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import stamped
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.jobs.job_protocol import (
     ARTIFACTS,
     BACKEND,
     GRACE,
@@ -41,11 +41,11 @@ from runtime.jobs.job_protocol import (
     incarnation_folder,
     trainer_log,
 )
-from runtime.jobs.run_folder import read_events
-from trainers import health as health_rules
-from trainers.code_digest import code_digest
-from trainers.job import parallel
-from trainers.job.job_folder import Job, JobResult, here, supervised
+from ratchet.runtime.jobs.run_folder import read_events
+from ratchet.trainers import health as health_rules
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job import parallel
+from ratchet.trainers.job.job_folder import Job, JobResult, here, supervised
 
 POLL = 0.1
 """Seconds between two checks of the trainer."""
@@ -144,7 +144,7 @@ class Wrapper:
                 f"the plan was made for code {plan.code[:12]}, but {code_digest()[:12]} is installed; install that version, or plan again"
             )
         if plan.method == Method.GRPO:
-            from rewards.scorer_set import planned_scorer_set
+            from ratchet.rewards.scorer_set import planned_scorer_set
 
             planned_scorer_set(plan)
 
@@ -285,7 +285,7 @@ def _module(method: Method) -> str:
     """The trainer module: that of another package, the NeMo RL trainer, or that of the method on TRL."""
     if module := TRAINER.find(os.environ):
         return module
-    return "trainers.job.nemo" if BACKEND.get(os.environ) is TrainerBackend.NEMO_RL else f"trainers.job.trl.{method.value}"
+    return "ratchet.trainers.job.nemo" if BACKEND.get(os.environ) is TrainerBackend.NEMO_RL else f"ratchet.trainers.job.trl.{method.value}"
 
 
 def _name(job: Job) -> str:

@@ -1,8 +1,8 @@
 """Trains a tiny language model from scratch, so that the whole loop can run without a download.
 
-Usage: `python -m trainers.job.tiny_model PAIRS.jsonl CORPUS.txt OUT`. PAIRS has one JSON object with "prompt" and "answer" per line, the
-training data of the model. CORPUS has one text per line, the training data of the tokenizer. OUT becomes a standard model
-folder: Llama architecture, byte-level BPE, chat template, generation config, safetensors.
+Usage: `python -m ratchet.trainers.job.tiny_model PAIRS.jsonl CORPUS.txt OUT`. PAIRS has one JSON object with "prompt" and "answer" per
+line, the training data of the model. CORPUS has one text per line, the training data of the tokenizer. OUT becomes a standard model folder:
+Llama architecture, byte-level BPE, chat template, generation config, safetensors.
 """
 
 from __future__ import annotations

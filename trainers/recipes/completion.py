@@ -8,15 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contracts.errors import ConfigError
-from contracts.jobs.training import Method
-from contracts.model import Frozen
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.health_limits import LIMITS, Health, Limit
-from trainers.recipes.nemo_rl import NemoRL
-from trainers.recipes.recipe import Lora, R, Recipe
-from trainers.recipes.sft import SFTRecipe
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.model import Frozen
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.health_limits import LIMITS, Health, Limit
+from ratchet.trainers.recipes.nemo_rl import NemoRL
+from ratchet.trainers.recipes.recipe import Lora, R, Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 KINDS: dict[Method, type[Recipe]] = {Method.DPO: DPORecipe, Method.GRPO: GRPORecipe, Method.SFT: SFTRecipe}
 """Recipe class of each method."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.data.datasets import UNMEASURED_NOISE, Facts
-from contracts.data.records import Tier
-from contracts.jobs.training import Adjustment
-from trainers.length import most_steps
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPO_STEPS, GRPORecipe
-from trainers.recipes.recipe import R, Recipe
-from trainers.recipes.sft import SFTRecipe
+from ratchet.contracts.data.datasets import UNMEASURED_NOISE, Facts
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.jobs.training import Adjustment
+from ratchet.trainers.length import most_steps
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPO_STEPS, GRPORecipe
+from ratchet.trainers.recipes.recipe import R, Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 WIDTH, RATE, POWER = 2000, 5e-5, 0.775
 """Rate for all weights of a model of a width, and the power by which it falls with the width: the fit of LoRA Without Regret

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.errors import ConfigError
-from trainers.recipes.numbers import NotNegative, Positive, Rate
-from trainers.recipes.recipe import Recipe
+from ratchet.contracts.errors import ConfigError
+from ratchet.trainers.recipes.numbers import NotNegative, Positive, Rate
+from ratchet.trainers.recipes.recipe import Recipe
 
 Loss = Literal["sigmoid", "robust", "hinge", "ipo", "apo_zero", "apo_down", "sft"]
 

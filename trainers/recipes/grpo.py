@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainers.recipes.nemo_rl import NemoRL
-from trainers.recipes.numbers import NotNegative, Positive, Rate
-from trainers.recipes.recipe import Recipe
-from trainers.save_interval import fixed_interval
+from ratchet.trainers.recipes.nemo_rl import NemoRL
+from ratchet.trainers.recipes.numbers import NotNegative, Positive, Rate
+from ratchet.trainers.recipes.recipe import Recipe
+from ratchet.trainers.save_interval import fixed_interval
 
 GRPO_STEPS = 200
 """Upper limit of the steps of GRPO: each step samples and scores answers, which takes many times as long as a step of SFT."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from trainers.recipes.numbers import Numbers, Positive, Rate
+from ratchet.trainers.recipes.numbers import Numbers, Positive, Rate
 
 Action = Literal["off", "note", "adjust", "stop"]
 """Action of a health rule.

@@ -1,6 +1,6 @@
 """Settings of GRPO on NVIDIA NeMo RL beyond the shared recipe: the assignment of GPUs, and options of the release.
 
-The module contains data only. The key names of the release are in `trainers.backends.nemo.config`; the attempt defines the cluster.
+The module contains data only. The key names of the release are in `ratchet.trainers.backends.nemo.config`; the attempt defines the cluster.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contracts.model import Frozen
+from ratchet.contracts.model import Frozen
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]

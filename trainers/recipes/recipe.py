@@ -6,10 +6,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_validator
 
-from contracts.errors import ConfigError
-from trainers.length import LEAST_STEPS
-from trainers.recipes.health_limits import Health
-from trainers.recipes.numbers import NotNegative, Numbers, Positive, Rate
+from ratchet.contracts.errors import ConfigError
+from ratchet.trainers.length import LEAST_STEPS
+from ratchet.trainers.recipes.health_limits import Health
+from ratchet.trainers.recipes.numbers import NotNegative, Numbers, Positive, Rate
 
 
 class Lora(Numbers):

@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from trainers.recipes.numbers import Positive
-from trainers.recipes.recipe import Recipe
+from ratchet.trainers.recipes.numbers import Positive
+from ratchet.trainers.recipes.recipe import Recipe
 
 
 class SFTRecipe(Recipe):

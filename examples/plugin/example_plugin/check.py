@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contracts.evaluation import CheckResult, EvalReport, Result
-from contracts.loop import GateSettings
+from ratchet.contracts.evaluation import CheckResult, EvalReport, Result
+from ratchet.contracts.loop import GateSettings
 
 
 class Latency:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.data.decoding import Decoded, Limits
-from contracts.data.records import FeedbackKind
-from contracts.errors import Rejected
+from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.errors import Rejected
 
 
 class SupportChat:

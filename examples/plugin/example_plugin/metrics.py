@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from contracts.errors import Retryable
-from contracts.serving import Arm, Evidence, latency_buckets
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.serving import Arm, Evidence, latency_buckets
 
 
 class AccessLog:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from contracts.errors import Retryable
-from contracts.ids import canonical
-from contracts.serving import Route
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.serving import Route
 
 
 class GatewayFile:

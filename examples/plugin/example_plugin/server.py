@@ -12,9 +12,9 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from contracts.errors import Retryable
-from contracts.ports import Artifacts
-from contracts.serving import Capabilities, Endpoint, ModelVersion
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
 
 
 class CannedServer:

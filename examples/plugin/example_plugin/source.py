@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from contracts.data.datasets import RawBatch
-from contracts.errors import ConfigError
-from contracts.ids import digest_file
-from contracts.loop import SourceSettings
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import digest_file
+from ratchet.contracts.loop import SourceSettings
 
 
 class ChatExports:

@@ -11,13 +11,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from contracts.data.datasets import Facts
-from contracts.errors import ConfigError, Permanent
-from contracts.ids import digest, job_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from contracts.schema import parse
-from runtime.jobs.job_protocol import INCARNATION, SUPERVISOR, TRAINER, IncarnationFile, RunFile, attempt_environment, incarnation_folder
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.ids import digest, job_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, JobSpec, TrainingPlan
+from ratchet.contracts.schema import parse
+from ratchet.runtime.jobs.job_protocol import (
+    INCARNATION,
+    SUPERVISOR,
+    TRAINER,
+    IncarnationFile,
+    RunFile,
+    attempt_environment,
+    incarnation_folder,
+)
 
 DEFAULTS: dict[str, Any] = {"steps": 1, "min_count": 1}
 """The recipe. `min_count` is the number of demonstrations that the answer must have."""

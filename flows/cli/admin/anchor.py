@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import click
 
-from flows.cli.output import json_option, open_installation, print_json
-from flows.cli.terminal import say, show
+from ratchet.flows.cli.output import json_option, open_installation, print_json
+from ratchet.flows.cli.terminal import say, show
 
 _SHOWN = 5
 """Streams with rows that are not anchored, of which the text names at most this many. The JSON output names all."""
@@ -22,7 +22,7 @@ def anchor(as_json: bool) -> None:
     The export is written to RATCHET_ANCHORS (default: RATCHET_HOME/anchors) and signed with the key in RATCHET_ANCHOR_KEY (default:
     RATCHET_HOME/anchor.key), which is created at first use.
     """
-    from flows.composition.anchors import open_anchors
+    from ratchet.flows.composition.anchors import open_anchors
 
     installation = open_installation()
     export = open_anchors(installation.home).export(installation.ledger, datetime.now(UTC))
@@ -42,7 +42,7 @@ def verify(as_json: bool) -> None:
 
     Exits with code 1 if it finds a change. Also shows which rows no export covers yet.
     """
-    from flows.composition.anchors import open_anchors, verify_ledger
+    from ratchet.flows.composition.anchors import open_anchors, verify_ledger
 
     installation = open_installation()
     result = verify_ledger(installation.ledger, open_anchors(installation.home))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from flows.cli.output import json_option, print_json, table
-from flows.cli.terminal import say
-from flows.config.home import Home
-from flows.core.folds.cycle import CycleView
+from ratchet.flows.cli.output import json_option, print_json, table
+from ratchet.flows.cli.terminal import say
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import CycleView
 
 
 @click.command()
@@ -29,8 +29,8 @@ def demo(home: Path, stop: bool, as_json: bool) -> None:
     Trains a small model, serves it to the users, and runs two cycles: one with a normal recipe and one with a bad recipe. Takes a few
     minutes.
     """
-    from flows.demo import stage as theatre
-    from flows.demo.play import Demo
+    from ratchet.flows.demo import stage as theatre
+    from ratchet.flows.demo.play import Demo
 
     place, started = Home(home.absolute()), time.monotonic()
     if stop:
@@ -52,8 +52,8 @@ def demo(home: Path, stop: bool, as_json: bool) -> None:
 
 
 def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
-    from flows.composition.ports import open_ledger
-    from flows.report.page import write_page
+    from ratchet.flows.composition.ports import open_ledger
+    from ratchet.flows.report.page import write_page
 
     page = write_page(open_ledger(place), place, "kubectl", place.reports / "kubectl.html")
     rows = [[c.id, str(c.method or "–"), *_change(c), str(c.state).replace("_", " "), c.reason] for c in cycles]
@@ -65,7 +65,7 @@ def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
 
 def _change(cycle: CycleView) -> tuple[str, str]:
     """Return the accuracy of champion and candidate on questions excluded from training."""
-    from flows.report.story import report_of
+    from ratchet.flows.report.story import report_of
 
     report = report_of(cycle)
     overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 folder_option = click.option(

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from flows.cli.output import json_line, json_option, loop_argument, print_json
-from flows.cli.terminal import show
-from flows.config.home import Home
-from flows.config.load import load_loop
+from ratchet.flows.cli.output import json_line, json_option, loop_argument, print_json
+from ratchet.flows.cli.terminal import show
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
 
 
 @click.group()
@@ -55,7 +55,7 @@ def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: An
 
     The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.
     """
-    from flows.composition.cluster import render_cluster
+    from ratchet.flows.composition.cluster import render_cluster
 
     beside = [(load_loop(other), other.absolute().parent) for other in others]
     sheet = render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", beside, **options)
@@ -73,7 +73,7 @@ def guard(loop: Path, seconds: float, once: bool, as_json: bool) -> None:
     A gang is incomplete if only some of its processes are running. `ratchet serve` does the same while it runs; use this command when
     the service is not running. It does not submit jobs. With --json, each repair is one line of JSON.
     """
-    from flows.composition.cluster import guard_cluster
+    from ratchet.flows.composition.cluster import guard_cluster
 
     for repair in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
         if as_json:
@@ -94,7 +94,7 @@ def logs(loop: Path, job: str | None, lines: int, follow: bool, as_json: bool) -
     JOB is the name of a job of the line. Shows the logs of the job's existing pods, and the trainer logs from the run folder.
     With --json, each line of a log is one line of JSON.
     """
-    from flows.composition.cluster import job_logs
+    from ratchet.flows.composition.cluster import job_logs
 
     for line in job_logs(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
         if as_json:
@@ -111,7 +111,7 @@ def lint(loop: Path, as_json: bool) -> None:
 
     Prints each problem with its remedy. Exits with code 1 if a problem would stop a gang. The cluster is not changed.
     """
-    from flows.composition.cluster import lint_cluster
+    from ratchet.flows.composition.cluster import lint_cluster
 
     found = lint_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment())
     if as_json:

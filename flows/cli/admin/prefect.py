@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.terminal import show
-from flows.config.load import load_loop
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.terminal import show
+from ratchet.flows.config.load import load_loop
 
 
 @click.group()
@@ -24,7 +24,7 @@ def render(loops: tuple[Path, ...], pool: str) -> None:
 
     A worker on the service's machine runs these deployments. Each asks the service for a cycle and exits. Nothing is changed in Prefect.
     """
-    from flows.prefect.project import prefect_yaml
+    from ratchet.flows.prefect.project import prefect_yaml
 
     read = [load_loop(path) for path in loops]
     names = [loop.line.name for loop in read]

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from contracts.errors import ConfigError
-from contracts.ids import approval_stream
-from flows.cli.names import complete_any, named_cycle, named_line
-from flows.cli.output import json_option, open_installation, print_json
-from flows.cli.terminal import say, show
-from flows.composition.installation import Installation
-from flows.config.home import Home
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import approval_stream
+from ratchet.flows.cli.names import complete_any, named_cycle, named_line
+from ratchet.flows.cli.output import json_option, open_installation, print_json
+from ratchet.flows.cli.terminal import say, show
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
 
 _SECONDS = 5.0
 """Seconds to wait for an answer of the Prefect server."""
@@ -61,7 +61,7 @@ def _address(installation: Installation, name: str | None, prefect: bool) -> str
 
 
 def _report(installation: Installation, line: str, cycle: str) -> str:
-    from flows.report.page import write_page
+    from ratchet.flows.report.page import write_page
 
     page = write_page(installation.ledger, installation.home, line, installation.home.reports / f"{line}.html")
     return page.as_uri() + (f"#{cycle}" if cycle else "")
@@ -69,7 +69,7 @@ def _report(installation: Installation, line: str, cycle: str) -> str:
 
 def _prefect_ui(home: Home) -> str | None:
     """Return the address of the Prefect UI, or None if no server is known. That of an external server may be set as PREFECT_UI_URL."""
-    from flows.prefect.server import is_external, known_url
+    from ratchet.flows.prefect.server import is_external, known_url
 
     url = known_url(home)
     if url is None:
@@ -81,7 +81,7 @@ def _prefect_page(home: Home, names: list[str]) -> str | None:
     """Return the address of the newest run for the first name that any run has; without one, that of all runs; None without a server."""
     import httpx
 
-    from flows.prefect.server import authorization, known_url
+    from ratchet.flows.prefect.server import authorization, known_url
 
     ui, api = _prefect_ui(home), known_url(home)
     if ui is None or api is None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import Rejected
-from flows.cli.names import cycle_argument, named_cycle
-from flows.cli.output import json_option, open_installation, print_json
-from flows.cli.terminal import show
+from ratchet.contracts.errors import Rejected
+from ratchet.flows.cli.names import cycle_argument, named_cycle
+from ratchet.flows.cli.output import json_option, open_installation, print_json
+from ratchet.flows.cli.terminal import show
 
 
 @click.command()
@@ -22,8 +22,8 @@ def card(cycle: str | None, out: Path | None, as_json: bool) -> None:
     It has counts and histograms of the snapshot and of the training set, and no text of a user. CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or
     LINE for its newest cycle. It can be omitted if there is only one line.
     """
-    from flows.composition.ports import open_artifacts
-    from flows.report.dataset_card import as_markdown, dataset_card
+    from ratchet.flows.composition.ports import open_artifacts
+    from ratchet.flows.report.dataset_card import as_markdown, dataset_card
 
     installation = open_installation()
     view = named_cycle(installation, cycle)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.names import complete_version, named_version
-from flows.cli.output import json_option, open_installation, print_json, table
-from flows.cli.terminal import show
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.names import complete_version, named_version
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table
+from ratchet.flows.cli.terminal import show
 
 if TYPE_CHECKING:
-    from flows.report.version_diff import Answers, VersionDiff
+    from ratchet.flows.report.version_diff import Answers, VersionDiff
 
 _TEXT = 600
 """Characters of a prompt or an answer that are shown."""
@@ -31,8 +31,8 @@ def diff(old: str, new: str, answers: int, as_json: bool) -> None:
     A version is LINE/NUMBER for that of a cycle, LINE/0 for the adopted model, LINE/champion, LINE/previous, or a tag or its beginning.
     Answers are shown if the gate has compared the two versions.
     """
-    from flows.composition.ports import open_artifacts
-    from flows.report.version_diff import diff_sections, version_diff
+    from ratchet.flows.composition.ports import open_artifacts
+    from ratchet.flows.report.version_diff import diff_sections, version_diff
 
     installation = open_installation()
     sides = [named_version(installation, name) for name in (old, new)]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from contracts.hash_chain import verify_chain
-from contracts.ids import rollout_stream
-from flows.cli.names import complete_line, cycle_argument, named_cycle, named_line
-from flows.cli.output import json_option, open_installation, print_json, table
-from flows.cli.terminal import show
-from flows.core.folds.rollout import fold_rollout
-from flows.engine.line import cycle_requests
+from ratchet.contracts.hash_chain import verify_chain
+from ratchet.contracts.ids import rollout_stream
+from ratchet.flows.cli.names import complete_line, cycle_argument, named_cycle, named_line
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table
+from ratchet.flows.cli.terminal import show
+from ratchet.flows.core.folds.rollout import fold_rollout
+from ratchet.flows.engine.line import cycle_requests
 
 
 @click.command()
@@ -25,7 +25,7 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
 
     CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE for its newest cycle. It can be omitted if there is only one line.
     """
-    from flows.report.story import ledger_table, recalled, tell
+    from ratchet.flows.report.story import ledger_table, recalled, tell
 
     installation = open_installation()
     view = named_cycle(installation, cycle)
@@ -60,7 +60,7 @@ def report(line: str | None, out: Path | None, as_json: bool) -> None:
 
     LINE can be omitted if there is only one line.
     """
-    from flows.report.page import write_page
+    from ratchet.flows.report.page import write_page
 
     installation = open_installation()
     name = named_line(installation, line)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.names import line_argument, named_line
-from flows.cli.output import json_option, open_installation, print_json, span, table
+from ratchet.flows.cli.names import line_argument, named_line
+from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table
 
 if TYPE_CHECKING:
-    from flows.report.history import Chapter
+    from ratchet.flows.report.history import Chapter
 
 
 @click.command()
@@ -22,7 +22,7 @@ def history(line: str | None, as_json: bool) -> None:
     LINE can be omitted if there is only one line. Each row shows the outcome, the training method with its number of examples, the
     difference of the mean rewards at the gate with its interval, the cost by the price table, and the duration.
     """
-    from flows.report.history import history as line_history
+    from ratchet.flows.report.history import history as line_history
 
     installation = open_installation()
     name = named_line(installation, line)
@@ -35,7 +35,7 @@ def history(line: str | None, as_json: bool) -> None:
 
 
 def _row(chapter: Chapter) -> list[object]:
-    from flows.report.story import interval
+    from ratchet.flows.report.story import interval
 
     version = f"{chapter.version} ({chapter.standing})" if chapter.standing else chapter.version
     examples = "–" if chapter.examples is None else chapter.examples

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import RatchetError
-from flows.cli.names import cycle_argument, named_cycle
-from flows.cli.output import json_line, json_option, open_installation, print_json
-from flows.cli.terminal import say, show
-from flows.composition.installation import Installation
+from ratchet.contracts.errors import RatchetError
+from ratchet.flows.cli.names import cycle_argument, named_cycle
+from ratchet.flows.cli.output import json_line, json_option, open_installation, print_json
+from ratchet.flows.cli.terminal import say, show
+from ratchet.flows.composition.installation import Installation
 
 if TYPE_CHECKING:
-    from flows.report.timeline import Moment
+    from ratchet.flows.report.timeline import Moment
 
 _POLL = 1.0
 """Seconds between two looks with --follow."""
@@ -52,7 +52,7 @@ def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
         else:
             show(f"{moment.at:%Y-%m-%d %H:%M:%S}  {moment.text}")
     if lines:
-        from flows.composition.jobs import job_output
+        from ratchet.flows.composition.jobs import job_output
 
         newest = named_cycle(installation, view.id)
         for line in job_output(newest, installation.home, lines):
@@ -80,11 +80,11 @@ def followed(
 
 def moments(installation: Installation, cycle: str) -> tuple[list[Moment], bool, str]:
     """Return the moments of a cycle so far, whether it has ended, and why the job's events are out of reach; empty text if they are not."""
-    from contracts.cycle import ApprovalKind
-    from contracts.ids import approval_stream, rollout_stream
-    from flows.composition.jobs import job_events
-    from flows.core.folds.cycle import fold_cycle
-    from flows.report.timeline import timeline
+    from ratchet.contracts.cycle import ApprovalKind
+    from ratchet.contracts.ids import approval_stream, rollout_stream
+    from ratchet.flows.composition.jobs import job_events
+    from ratchet.flows.core.folds.cycle import fold_cycle
+    from ratchet.flows.report.timeline import timeline
 
     ledger = installation.ledger
     rows = ledger.read(cycle)

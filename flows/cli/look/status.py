@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from contracts.ids import line_stream
-from flows.cli.output import json_option, open_installation, print_json, table
-from flows.cli.terminal import say, show
-from flows.composition.installation import Installation
-from flows.core.folds.line import LineView
-from flows.core.waiting import waiting_text
-from flows.engine.context import busy_text
-from flows.engine.line import cycle_requests
+from ratchet.contracts.ids import line_stream
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table
+from ratchet.flows.cli.terminal import say, show
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.waiting import waiting_text
+from ratchet.flows.engine.context import busy_text
+from ratchet.flows.engine.line import cycle_requests
 
 
 @click.command()

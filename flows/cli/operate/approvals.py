@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import click
 
-from contracts.cycle import Answer, Identity
-from contracts.errors import Rejected
-from flows.cli.names import complete_request
-from flows.cli.output import actor_option, json_option, open_installation, print_json
-from flows.cli.terminal import say
-from flows.engine.line import answer, approvals
+from ratchet.contracts.cycle import Answer, Identity
+from ratchet.contracts.errors import Rejected
+from ratchet.flows.cli.names import complete_request
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json
+from ratchet.flows.cli.terminal import say
+from ratchet.flows.engine.line import answer, approvals
 
 _request = click.argument("request", required=False, shell_complete=complete_request)
 _note = click.option("--note", default="", help="Reason, recorded in the ledger.")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
-from flows.cli.terminal import say, show
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
+from ratchet.flows.cli.terminal import say, show
 
 
 @click.command()
@@ -33,9 +33,9 @@ def erase(
     if not named and not sessions:
         raise ConfigError("name at least one person: --user, --users-file or --session")
     with watched(as_json, "looking for the data …") as progress:
-        from flows.service.erase import LineEraser, erase_people, lines_of, pseudonyms_of, roll_back_recalled
-        from flows.service.receipts import receipt_text
-        from materializer.erasure.lake_rows import Target
+        from ratchet.flows.service.erase import LineEraser, erase_people, lines_of, pseudonyms_of, roll_back_recalled
+        from ratchet.flows.service.receipts import receipt_text
+        from ratchet.materializer.erasure.lake_rows import Target
 
         installation = open_installation(progress)
         people = pseudonyms_of(installation, named, sessions)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from flows.cli.names import line_argument, named_line
-from flows.cli.output import json_option, open_installation, print_json, table, watched
+from ratchet.flows.cli.names import line_argument, named_line
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 
 
 @click.command()
@@ -19,7 +19,7 @@ def gc(line: str | None, dry_run: bool, as_json: bool) -> None:
     ledger names is kept, and files younger than `retention.grace` days.
     """
     with watched(as_json, "looking for garbage …") as progress:
-        from flows.service.garbage import collect_line
+        from ratchet.flows.service.garbage import collect_line
 
         installation = open_installation(progress)
         name = named_line(installation, line)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
-from flows.cli.terminal import say
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
-    from flows.engine.context import LineContext
-    from rewards.judge.records import JudgeRecords
+    from ratchet.flows.engine.context import LineContext
+    from ratchet.rewards.judge.records import JudgeRecords
 
 _WORDS = {"right": 1.0, "wrong": 0.0}
 """Grades in words."""
@@ -72,8 +72,8 @@ def grade(loop: Path, file: Path, by: str, as_json: bool) -> None:
 
 
 def _records(context: LineContext) -> JudgeRecords:
-    from flows.config.home import Home
-    from rewards.judge.records import JudgeRecords
+    from ratchet.flows.config.home import Home
+    from ratchet.rewards.judge.records import JudgeRecords
 
     return JudgeRecords(Home.from_environment().judgements, context.line)
 
@@ -82,9 +82,9 @@ def _sample(context: LineContext, records: JudgeRecords, size: int) -> list[dict
     """Return a random sample of the answers that may be used at present. The same data gives the same sample."""
     import pyarrow.parquet as pq
 
-    from contracts.ids import digest, hash_share
-    from flows.engine.preview import EDITION
-    from rewards.judge.messages import content_key
+    from ratchet.contracts.ids import digest, hash_share
+    from ratchet.flows.engine.preview import EDITION
+    from ratchet.rewards.judge.messages import content_key
 
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json")])
     name = f"judge/{context.line}/{seen[:16]}"
@@ -99,7 +99,7 @@ def _sample(context: LineContext, records: JudgeRecords, size: int) -> list[dict
 
 def _grades(file: Path) -> Iterator[tuple[str, float]]:
     """Yield digest and grade of each graded answer. Raises ConfigError for a line that is invalid or whose texts were changed."""
-    from rewards.judge.messages import content_key
+    from ratchet.rewards.judge.messages import content_key
 
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.names import complete_cycle, complete_line, named_cycle, named_line, named_loop
-from flows.cli.output import actor_option, json_option, open_installation, print_json, watched
-from flows.cli.terminal import say
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.names import complete_cycle, complete_line, named_cycle, named_line, named_loop
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
+from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
-    from flows.composition.installation import Installation
+    from ratchet.flows.composition.installation import Installation
 
 _line = click.argument("line", shell_complete=complete_line)
 _why = click.option("--why", required=True, help="Reason, recorded in the ledger.")
@@ -32,7 +32,7 @@ def trigger(line: str, why: str, by: str, as_json: bool) -> None:
     if a cycle is open or if the line is frozen.
     """
     with watched(as_json, f"opening a cycle of {line} …") as progress:
-        from flows.engine.line import open_cycle
+        from ratchet.flows.engine.line import open_cycle
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line))
@@ -52,7 +52,7 @@ def retry(cycle: str, loop: Path | None, by: str, as_json: bool) -> None:
     data up to now. A running service continues it; without one, run `ratchet run`. Fails if a cycle is open or if the line is frozen.
     """
     with watched(as_json, f"opening a cycle after {cycle} …") as progress:
-        from flows.engine.line import retry_cycle
+        from ratchet.flows.engine.line import retry_cycle
 
         installation = open_installation(progress)
         ended = named_cycle(installation, cycle)
@@ -80,7 +80,7 @@ def freeze(line: str, why: str, by: str, as_json: bool) -> None:
 
     LINE is the name of a line or the path of its loop file. An open cycle goes on; `ratchet cancel` ends it. Serving and ingest go on.
     """
-    from flows.engine.line import freeze as freeze_line
+    from ratchet.flows.engine.line import freeze as freeze_line
 
     installation = open_installation()
     name = named_line(installation, line)
@@ -104,7 +104,7 @@ def unfreeze(line: str, why: str, by: str, as_json: bool) -> None:
 
     LINE is the name of a line or the path of its loop file.
     """
-    from flows.engine.line import unfreeze as unfreeze_line
+    from ratchet.flows.engine.line import unfreeze as unfreeze_line
 
     installation = open_installation()
     name = named_line(installation, line)

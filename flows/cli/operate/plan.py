@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
-from flows.cli.terminal import show
-from flows.core.highest_cost import HighestCost, highest_cost
-from flows.core.search import LEAST_PROMPTS
-from flows.core.search_results import SPACE_COLUMNS, space
+from ratchet.flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from ratchet.flows.cli.terminal import show
+from ratchet.flows.core.highest_cost import HighestCost, highest_cost
+from ratchet.flows.core.search import LEAST_PROMPTS
+from ratchet.flows.core.search_results import SPACE_COLUMNS, space
 
 if TYPE_CHECKING:
-    from contracts.jobs.training import Search
-    from flows.engine.context import LineContext
-    from flows.engine.preview import Preview
+    from ratchet.contracts.jobs.training import Search
+    from ratchet.flows.engine.context import LineContext
+    from ratchet.flows.engine.preview import Preview
 
 
 @click.command()
@@ -33,7 +33,7 @@ def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
     estimated cost. Does not open a cycle and does not train.
     """
     with watched(as_json, f"planning the next cycle of {loop} …") as progress:
-        from flows.engine.preview import preview
+        from ratchet.flows.engine.preview import preview
 
         context = open_installation(progress).context(loop)
         found = preview(context, not no_probe)
@@ -89,7 +89,7 @@ def _length(recipe: Mapping[str, Any], folds: bool) -> str:
 
 
 def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
-    from flows.composition.cost import estimate_cost
+    from ratchet.flows.composition.cost import estimate_cost
 
     if found.recipe is None or not context.loop.training.built_in(found.method):
         return None

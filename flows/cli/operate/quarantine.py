@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.names import complete_line, named_loop
-from flows.cli.output import json_option, open_installation, print_json, table, watched
-from flows.cli.terminal import say, show
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.names import complete_line, named_loop
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
+from ratchet.flows.cli.terminal import say, show
 
 if TYPE_CHECKING:
-    from contracts.data.quarantine import QuarantineEntry, ReplayReport
-    from contracts.ports import Progress
-    from flows.engine.context import LineContext
+    from ratchet.contracts.data.quarantine import QuarantineEntry, ReplayReport
+    from ratchet.contracts.ports import Progress
+    from ratchet.flows.engine.context import LineContext
 
 _SHOWN = 200
 """Number of entries that a table lists, newest first."""
@@ -78,7 +78,7 @@ def show_(identity: str, as_json: bool) -> None:
         if entry is None:
             raise ConfigError(f"line {context.line!r} has no entry {entry_id!r}; `ratchet quarantine list {context.line}` lists them")
         content = context.datasets.quarantine.content(entry.id)
-    from materializer.quarantine.advice import advice
+    from ratchet.materializer.quarantine.advice import advice
 
     if as_json:
         kept = {"text": content.text, "truncated": content.truncated} if content else None
@@ -115,7 +115,7 @@ def replay(names: Sequence[str], reason: str | None, every: bool, dry_run: bool,
     from its masked bytes. Each record is stored once, however often it is replayed.
     """
     with watched(as_json, "replaying …") as progress:
-        from flows.engine.context import TURN_SECONDS, leased
+        from ratchet.flows.engine.context import TURN_SECONDS, leased
 
         whole = every or reason is not None
         if whole and len(names) != 1:

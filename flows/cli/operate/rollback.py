@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import Retryable
-from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
-from flows.cli.terminal import say
+from ratchet.contracts.errors import Retryable
+from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
-    from flows.composition.installation import Installation
-    from flows.engine.context import LineContext
+    from ratchet.flows.composition.installation import Installation
+    from ratchet.flows.engine.context import LineContext
 
 _reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
 
@@ -33,10 +33,10 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> 
     the champion. An open cycle ends.
     """
     with watched(as_json, f"rolling back the line of {loop} …") as progress:
-        from flows.config.load import load_loop
-        from flows.engine.line import ask_rollback
-        from flows.engine.reconcile import reconcile
-        from flows.engine.work import turn
+        from ratchet.flows.config.load import load_loop
+        from ratchet.flows.engine.line import ask_rollback
+        from ratchet.flows.engine.reconcile import reconcile
+        from ratchet.flows.engine.work import turn
 
         installation = open_installation(progress)
         name = load_loop(loop).line.name
@@ -72,9 +72,9 @@ def cancel(loop: Path, by: str, reason: str, as_json: bool) -> None:
     LOOP is the path of a loop file.
     """
     with watched(as_json, f"cancelling the open cycle of {loop} …") as progress:
-        from flows.config.load import load_loop
-        from flows.engine.line import ask_cancel
-        from flows.engine.work import turn
+        from ratchet.flows.config.load import load_loop
+        from ratchet.flows.engine.line import ask_cancel
+        from ratchet.flows.engine.work import turn
 
         installation = open_installation(progress)
         name = load_loop(loop).line.name

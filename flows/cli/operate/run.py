@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
-from flows.cli.terminal import say
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
-    from contracts.data.datasets import IngestReport
-    from contracts.ports import TraceSource
-    from flows.engine.context import LineContext
+    from ratchet.contracts.data.datasets import IngestReport
+    from ratchet.contracts.ports import TraceSource
+    from ratchet.flows.engine.context import LineContext
 
 
 @click.command()
@@ -34,8 +34,8 @@ def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> 
     LOOP is the path of a loop file; its sources are read.
     """
     with watched(as_json, f"ingesting {source or f'the sources of {loop}'} …") as progress:
-        from flows.engine.context import TURN_SECONDS
-        from flows.engine.ingest import ingest as ingest_sources
+        from ratchet.flows.engine.context import TURN_SECONDS
+        from ratchet.flows.engine.ingest import ingest as ingest_sources
 
         context = open_installation(progress).context(loop)
         report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
@@ -66,9 +66,9 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
 
 
 def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:
-    from contracts.loop import SourceSettings
-    from flows.composition.extensions import open_source
-    from flows.config.home import Home
+    from ratchet.contracts.loop import SourceSettings
+    from ratchet.flows.composition.extensions import open_source
+    from ratchet.flows.config.home import Home
 
     if not path.exists():
         raise ConfigError(f"--source {path} does not exist")
@@ -93,13 +93,13 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     another terminal with `ratchet approve`.
     """
     with watched(as_json, f"running a cycle of {loop} …") as progress:
-        from contracts.cycle import ENDS, State
-        from flows.core.decide import End, Wait
-        from flows.engine.context import TURN_SECONDS
-        from flows.engine.ingest import ingest as ingest_sources
-        from flows.engine.line import open_cycle
-        from flows.engine.reconcile import reconcile
-        from flows.engine.work import run_to_end
+        from ratchet.contracts.cycle import ENDS, State
+        from ratchet.flows.core.decide import End, Wait
+        from ratchet.flows.engine.context import TURN_SECONDS
+        from ratchet.flows.engine.ingest import ingest as ingest_sources
+        from ratchet.flows.engine.line import open_cycle
+        from ratchet.flows.engine.reconcile import reconcile
+        from ratchet.flows.engine.work import run_to_end
 
         installation = open_installation(progress)
         context = installation.context(loop)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import Permanent
-from flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
-from flows.cli.terminal import say
+from ratchet.contracts.errors import Permanent
+from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.terminal import say
 
 
 @click.command()
@@ -23,9 +23,9 @@ def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
     of the line.
     """
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
-        from flows.engine.context import TURN_SECONDS
-        from flows.engine.line import adopt as adopt_model
-        from flows.engine.reconcile import reconcile
+        from ratchet.flows.engine.context import TURN_SECONDS
+        from ratchet.flows.engine.line import adopt as adopt_model
+        from ratchet.flows.engine.reconcile import reconcile
 
         context = open_installation(progress).context(loop)
         version = adopt_model(context, model, by)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from contracts.errors import ConfigError, RatchetError
-from contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
-from flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
-from flows.cli.terminal import say
+from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
+from ratchet.flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
-    from contracts.serving import Arm
-    from flows.core.folds.cycle import CycleView
-    from flows.engine.context import LineContext
+    from ratchet.contracts.serving import Arm
+    from ratchet.flows.core.folds.cycle import CycleView
+    from ratchet.flows.engine.context import LineContext
 
 
 @click.command()
@@ -170,7 +170,7 @@ def _golden(context: LineContext) -> list[Finding]:
 
 
 def _privacy(context: LineContext) -> list[Finding]:
-    from materializer.privacy.masking import Masker
+    from ratchet.materializer.privacy.masking import Masker
 
     masker = Masker(context.loop.privacy)
     if context.loop.privacy.ner is not None:
@@ -183,7 +183,7 @@ def _privacy(context: LineContext) -> list[Finding]:
 
 
 def _quarantine(context: LineContext) -> list[Finding]:
-    from flows.core.quarantine_alarm import alarm_text, is_alarm
+    from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
 
     settings = context.loop.quarantine
     counts = context.datasets.quarantine.counts(context.clock.now().timestamp() - settings.alarm_window)
@@ -196,9 +196,9 @@ def _quarantine(context: LineContext) -> list[Finding]:
 
 def _prompts(context: LineContext) -> list[Finding]:
     """Warn if one cluster of near-duplicates made up too much of the prompts of the newest freeze."""
-    from contracts.cycle import Step
-    from contracts.data.datasets import Snapshot
-    from flows.core.data_notes import crowding
+    from ratchet.contracts.cycle import Step
+    from ratchet.contracts.data.datasets import Snapshot
+    from ratchet.flows.core.data_notes import crowding
 
     frozen = next((cycle.done[Step.FREEZE] for cycle in reversed(_cycles(context)) if Step.FREEZE in cycle.done), None)
     warning = crowding(Snapshot.model_validate(frozen["snapshot"]).largest_cluster) if frozen else None
@@ -216,11 +216,11 @@ DISCORDANCE = 0.3
 
 def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
-    from contracts.cycle import Step
-    from contracts.data.datasets import CROSS_VALIDATED_BELOW
-    from flows.core.search import LEAST_PROMPTS
-    from trainers import cross_validation
-    from trainers.length import LEAST
+    from ratchet.contracts.cycle import Step
+    from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW
+    from ratchet.flows.core.search import LEAST_PROMPTS
+    from ratchet.trainers import cross_validation
+    from ratchet.trainers.length import LEAST
 
     planned = next((cycle.done[Step.PLAN] for cycle in reversed(_cycles(context)) if Step.PLAN in cycle.done), None)
     if planned is None or not context.loop.holdout.development:
@@ -240,8 +240,8 @@ def _development(context: LineContext) -> list[Finding]:
 
 def decidable(context: LineContext) -> Iterator[Finding]:
     """Yield findings about the margin that the rollout can decide with the champion's ratings of the past time of one step."""
-    from gates.rollout_forecast import forecast, ratings_needed, time_needed
-    from gates.sequential import MOST_RATINGS
+    from ratchet.gates.rollout_forecast import forecast, ratings_needed, time_needed
+    from ratchet.gates.sequential import MOST_RATINGS
 
     settings = context.loop.rollout
     context.progress("reading the lake …", 0, 0)
@@ -282,9 +282,9 @@ def _pairs(context: LineContext, live: Arm | None) -> tuple[int, str]:
 
     The number of people is that of the live traffic; without any, the least one that can decide.
     """
-    from flows.report.story import report_of
-    from gates.rollout_forecast import pairs_needed
-    from gates.statistics import deviation_of
+    from ratchet.flows.report.story import report_of
+    from ratchet.gates.rollout_forecast import pairs_needed
+    from ratchet.gates.statistics import deviation_of
 
     newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
     overall = newest.comparison("overall") if newest else None
@@ -352,9 +352,9 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
 
     A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
     """
-    from flows.core.triggers import edition_history, evaluation_level
-    from flows.report.story import report_of
-    from gates.statistics import detectable_effect, deviation_of
+    from ratchet.flows.core.triggers import edition_history, evaluation_level
+    from ratchet.flows.report.story import report_of
+    from ratchet.gates.statistics import detectable_effect, deviation_of
 
     gate, history = context.loop.gate, edition_history(context.line_view(), context.loop.holdout.rotate_after)
     level = evaluation_level(context.loop, history)

@@ -17,14 +17,14 @@ import click
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from contracts.errors import RatchetError
-from flows.cli.output import json_option, print_json, table
-from flows.cli.terminal import say
-from flows.config.home import Home
-from runtime.extensions import ExtensionKind, offers, provider
+from ratchet.contracts.errors import RatchetError
+from ratchet.flows.cli.output import json_option, print_json, table
+from ratchet.flows.cli.terminal import say
+from ratchet.flows.config.home import Home
+from ratchet.runtime.extensions import ExtensionKind, offers, provider
 
 if TYPE_CHECKING:
-    from flows.engine.context import LineContext
+    from ratchet.flows.engine.context import LineContext
 
 _CONTROL = ("prefect", "mlflow", "pyiceberg", "polars", "sqlalchemy")
 _TRAIN = ("torch", "transformers", "trl")
@@ -102,7 +102,7 @@ def _package(name: str, supported: SpecifierSet) -> Finding:
 def _gpu(home: Home) -> Iterator[Finding]:
     """Yield the findings of trainers/gpu_checks.py, which runs in a process of its own because it loads torch."""
     home.root.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "trainers.gpu_checks", str(home.root)]
+    command = [sys.executable, "-m", "ratchet.trainers.gpu_checks", str(home.root)]
     with tempfile.TemporaryFile("w+") as problems, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=problems, text=True) as checks:
         for line in checks.stdout or ():
             level, about, text = json.loads(line)
@@ -143,8 +143,8 @@ def _home(home: Home) -> list[Finding]:
 
 
 def _ledger(home: Home) -> list[Finding]:
-    from contracts.hash_chain import verify_chain
-    from flows.composition.ports import open_ledger
+    from ratchet.contracts.hash_chain import verify_chain
+    from ratchet.flows.composition.ports import open_ledger
 
     try:
         ledger = open_ledger(home)
@@ -159,7 +159,7 @@ def _ledger(home: Home) -> list[Finding]:
 def _prefect(home: Home) -> list[Finding]:
     import httpx
 
-    from flows.prefect.server import authorization, known_url
+    from ratchet.flows.prefect.server import authorization, known_url
 
     url = known_url(home)
     if url is None:
@@ -172,7 +172,7 @@ def _prefect(home: Home) -> list[Finding]:
 
 
 def _line(home: Home, loop: Path) -> list[Finding]:
-    from flows.composition.installation import Installation
+    from ratchet.flows.composition.installation import Installation
 
     try:
         context = Installation(home).context(loop)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from contracts.errors import ConfigError
-from flows.cli.output import json_option, print_json
-from flows.cli.terminal import say
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.output import json_option, print_json
+from ratchet.flows.cli.terminal import say
 
 _TEMPLATE = """\
 # Loop file: the settings of one model line. Validate it with `ratchet check {name}`.
@@ -61,7 +61,7 @@ def init(path: Path, line: str, as_json: bool) -> None:
     """
     import tomllib
 
-    from flows.config.load import parse_loop
+    from ratchet.flows.config.load import parse_loop
 
     text = _TEMPLATE.format(line=line, name=path.name)
     parse_loop(tomllib.loads(text), "the new loop file")

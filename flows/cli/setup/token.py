@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from contracts.data.senders import Role
-from flows.cli.output import json_option, print_json, table
-from flows.cli.terminal import say, show
-from flows.composition.credentials import open_credentials
-from flows.config.home import Home
-from flows.config.load import load_loop
-from materializer.receive.credentials import CredentialStore
+from ratchet.contracts.data.senders import Role
+from ratchet.flows.cli.output import json_option, print_json, table
+from ratchet.flows.cli.terminal import say, show
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.materializer.receive.credentials import CredentialStore
 
 _loop = click.argument("loop", type=click.Path(path_type=Path))
 _name = click.argument("name")

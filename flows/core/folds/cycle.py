@@ -8,15 +8,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
-from contracts.evaluation import Verdict
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
-from contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
-from contracts.loop import Loop
-from contracts.schema import upgraded
-from contracts.serving import ModelVersion
-from flows.core.search import Tried
+from ratchet.contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
+from ratchet.contracts.evaluation import Verdict
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
+from ratchet.contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.schema import upgraded
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.search import Tried
 
 _STATE_AFTER = {
     Step.FREEZE: State.SNAPSHOT,

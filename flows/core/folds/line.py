@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from contracts.cycle import Entry, State
-from contracts.schema import upgraded
-from contracts.serving import ModelVersion
+from ratchet.contracts.cycle import Entry, State
+from ratchet.contracts.schema import upgraded
+from ratchet.contracts.serving import ModelVersion
 
 
 @dataclass(frozen=True)

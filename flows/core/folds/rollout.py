@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
-from contracts.cycle import Entry
-from contracts.schema import upgraded
-from contracts.serving import ModelVersion
+from ratchet.contracts.cycle import Entry
+from ratchet.contracts.schema import upgraded
+from ratchet.contracts.serving import ModelVersion
 
 
 @dataclass(frozen=True)

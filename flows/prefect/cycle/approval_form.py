@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from contracts.cycle import ApprovalKind
-from contracts.evaluation import EvalReport
-from contracts.jobs.training import Search
-from flows.core.highest_cost import HighestCost
-from flows.core.search_results import COLUMNS, FORM_COLUMNS, SPACE_COLUMNS, order_text, space
-from flows.report.story import sampling, stopping
+from ratchet.contracts.cycle import ApprovalKind
+from ratchet.contracts.evaluation import EvalReport
+from ratchet.contracts.jobs.training import Search
+from ratchet.flows.core.highest_cost import HighestCost
+from ratchet.flows.core.search_results import COLUMNS, FORM_COLUMNS, SPACE_COLUMNS, order_text, space
+from ratchet.flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 """Text instead of symbols, because a font may not contain the symbols."""

@@ -17,20 +17,20 @@ from prefect.artifacts import acreate_link_artifact, acreate_markdown_artifact, 
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from contracts.cycle import Step
-from contracts.errors import RatchetError
-from contracts.jobs.training import JobEvent
-from flows.composition.installation import Installation
-from flows.core.folds.cycle import CycleView
-from flows.core.requests import ApprovalView
-from flows.core.steps import APPROVALS, CycleStep
-from flows.prefect.cycle.approval_form import table
-from flows.prefect.cycle.run_names import run_name
-from flows.prefect.report_pages import report_link
-from flows.prefect.server import is_external, known_url
-from flows.report.charts import Line, curves
-from flows.report.page import FIGURES
-from flows.report.story import GATE_COLUMNS, Section, report_of, tell
+from ratchet.contracts.cycle import Step
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.jobs.training import JobEvent
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.requests import ApprovalView
+from ratchet.flows.core.steps import APPROVALS, CycleStep
+from ratchet.flows.prefect.cycle.approval_form import table
+from ratchet.flows.prefect.cycle.run_names import run_name
+from ratchet.flows.prefect.report_pages import report_link
+from ratchet.flows.prefect.server import is_external, known_url
+from ratchet.flows.report.charts import Line, curves
+from ratchet.flows.report.page import FIGURES
+from ratchet.flows.report.story import GATE_COLUMNS, Section, report_of, tell
 
 _TITLES: dict[CycleStep, tuple[str, ...]] = {
     CycleStep.FREEZE: ("Opened", "Data"),

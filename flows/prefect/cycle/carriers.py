@@ -17,8 +17,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import Abort, Pause
 from prefect.flow_engine import run_flow
 
-from flows.prefect.cycle.cycle_flow import retrain
-from flows.prefect.cycle.host import Host
+from ratchet.flows.prefect.cycle.cycle_flow import retrain
+from ratchet.flows.prefect.cycle.host import Host
 
 
 class _Expected(logging.Filter):

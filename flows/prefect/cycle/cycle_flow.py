@@ -25,18 +25,18 @@ from prefect.exceptions import Pause, PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled, State
 
-from contracts.cycle import ApprovalKind
-from contracts.cycle import State as CycleState
-from contracts.errors import Rejected, Retryable
-from contracts.ids import approval_stream, cycle_stream
-from contracts.ports import Progress
-from flows.core.folds.cycle import CycleView
-from flows.core.steps import APPROVALS, CycleStep, is_done
-from flows.engine.line import open_cycle, open_if_due
-from flows.prefect.cycle import cards, forms
-from flows.prefect.cycle.host import the_host
-from flows.prefect.cycle.run_names import FLOW, LINE_TAG, When, cycle_tag, run_name
-from flows.service.carry import Position, carry, look, position
+from ratchet.contracts.cycle import ApprovalKind
+from ratchet.contracts.cycle import State as CycleState
+from ratchet.contracts.errors import Rejected, Retryable
+from ratchet.contracts.ids import approval_stream, cycle_stream
+from ratchet.contracts.ports import Progress
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.steps import APPROVALS, CycleStep, is_done
+from ratchet.flows.engine.line import open_cycle, open_if_due
+from ratchet.flows.prefect.cycle import cards, forms
+from ratchet.flows.prefect.cycle.host import the_host
+from ratchet.flows.prefect.cycle.run_names import FLOW, LINE_TAG, When, cycle_tag, run_name
+from ratchet.flows.service.carry import Position, carry, look, position
 
 POLL = 2.0
 """Seconds between two looks at a step that waits, unless the ledger changes before."""

@@ -19,15 +19,15 @@ from prefect.states import State, Suspended
 from prefect.utilities.engine import propose_state
 from pydantic import Field, ValidationError
 
-from contracts.cycle import Answer, Identity
-from contracts.errors import Rejected
-from contracts.ports import Ledger
-from contracts.schema import unstamped
-from flows.composition.installation import Installation
-from flows.composition.ports import open_artifacts
-from flows.core.requests import ApprovalView, fold_approval
-from flows.engine.line import answer
-from flows.prefect.cycle.approval_form import evidence_page
+from ratchet.contracts.cycle import Answer, Identity
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ports import Ledger
+from ratchet.contracts.schema import unstamped
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.ports import open_artifacts
+from ratchet.flows.core.requests import ApprovalView, fold_approval
+from ratchet.flows.engine.line import answer
+from ratchet.flows.prefect.cycle.approval_form import evidence_page
 
 _PAGE = 50
 """Number of stored inputs that are read with one request."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contracts.errors import ConfigError
-from flows.composition.installation import Installation
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.composition.installation import Installation
 
 
 @dataclass

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from contracts.conversation import Conversation, Message, text_of
-from contracts.errors import Rejected
-from materializer.dialects.canonical.turns import messages_of, opened, paired
-from materializer.dialects.otlp_attributes import Attributes
+from ratchet.contracts.conversation import Conversation, Message, text_of
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.turns import messages_of, opened, paired
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 Event: TypeAlias = tuple[str, Attributes]
 """Name and attributes of a span event or a log record."""

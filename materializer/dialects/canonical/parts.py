@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from contracts.conversation import Message
-from contracts.errors import Rejected
-from materializer.dialects.canonical.tools import call_of, made_call, named
-from materializer.dialects.values import clean, dump
+from ratchet.contracts.conversation import Message
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.tools import call_of, made_call, named
+from ratchet.materializer.dialects.values import clean, dump
 
 
 @dataclass(frozen=True)

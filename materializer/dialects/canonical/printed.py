@@ -9,9 +9,9 @@ import ast
 import re
 from typing import Any
 
-from contracts.conversation import Message
-from contracts.errors import Rejected
-from materializer.dialects.canonical.turns import read_turns
+from ratchet.contracts.conversation import Message
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.turns import read_turns
 
 _KEY = re.compile(r"\s*([a-z_]+)=")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)

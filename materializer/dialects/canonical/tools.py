@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from contracts.errors import Rejected
-from materializer.dialects.values import MAX_NAME_BYTES, clean, dump, parse_json
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.values import MAX_NAME_BYTES, clean, dump, parse_json
 
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parameters_json_schema", "parametersJsonSchema", "args_schema", "jsonSchema")
 _KINDS = (None, "function", "custom_tool", "tool")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.conversation import Message
-from contracts.errors import Rejected
-from materializer.dialects.canonical.parts import Call, Piece, Result, content_of, pieces_of, result_of, result_text, tool_message
-from materializer.dialects.canonical.tools import call_of, named, schema_of, unwrapped
-from materializer.dialects.values import clean
+from ratchet.contracts.conversation import Message
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.parts import Call, Piece, Result, content_of, pieces_of, result_of, result_text, tool_message
+from ratchet.materializer.dialects.canonical.tools import call_of, named, schema_of, unwrapped
+from ratchet.materializer.dialects.values import clean
 
 _ROLES = {
     **dict.fromkeys(("system", "SystemMessage", "SystemMessageChunk"), "system"),

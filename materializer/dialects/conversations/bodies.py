@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request
-from materializer.dialects.canonical.tools import tools_of, unwrapped
-from materializer.dialects.conversations import anthropic, gemini, langchain, openai_chat, plain_text, responses, vercel
-from materializer.dialects.conversations.plain_text import unwrapped_text
-from materializer.dialects.otlp_attributes import Attributes
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request
+from ratchet.materializer.dialects.canonical.tools import tools_of, unwrapped
+from ratchet.materializer.dialects.conversations import anthropic, gemini, langchain, openai_chat, plain_text, responses, vercel
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 Found = TypeVar("Found", Request, Reply)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.conversation import Conversation
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of
-from materializer.dialects.conversations import openai_chat
-from materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.contracts.conversation import Conversation
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of
+from ratchet.materializer.dialects.conversations import openai_chat
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 
 _TYPES = ("human", "ai", "system", "tool", "function", "constructor", "AIMessageChunk")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.conversation import Conversation
-from materializer.dialects.canonical.exchange import Record, conversation
-from materializer.dialects.canonical.tools import tools_of
-from materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
+from ratchet.contracts.conversation import Conversation
+from ratchet.materializer.dialects.canonical.exchange import Record, conversation
+from ratchet.materializer.dialects.canonical.tools import tools_of
+from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
 
 _INPUT, _OUTPUT = "langfuse.observation.input", "langfuse.observation.output"
 

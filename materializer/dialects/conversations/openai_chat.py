@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.conversation import Conversation
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of, system_message
-from materializer.dialects.canonical.tools import tools_of, unwrapped
-from materializer.dialects.canonical.turns import opened, read_turns
-from materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.contracts.conversation import Conversation
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of, system_message
+from ratchet.materializer.dialects.canonical.tools import tools_of, unwrapped
+from ratchet.materializer.dialects.canonical.turns import opened, read_turns
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 
 _BLOCKS = ("text", "output_text", "tool_use", "thinking", "reasoning")
 """Types of parts of a message, of which an output may be a list."""

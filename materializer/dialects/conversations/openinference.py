@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.conversation import Conversation, Message, text_of
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation
-from materializer.dialects.canonical.printed import printed_messages
-from materializer.dialects.canonical.turns import messages_of, paired
-from materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
-from materializer.dialects.conversations.plain_text import unwrapped_text
-from materializer.dialects.otlp_attributes import Attributes
+from ratchet.contracts.conversation import Conversation, Message, text_of
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation
+from ratchet.materializer.dialects.canonical.printed import printed_messages
+from ratchet.materializer.dialects.canonical.turns import messages_of, paired
+from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 _INPUT, _OUTPUT = "llm.input_messages", "llm.output_messages"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.conversation import Conversation, Message
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of
-from materializer.dialects.canonical.turns import messages_of
-from materializer.dialects.conversations.bodies import tools_beside
-from materializer.dialects.conversations.otel_genai import unwrapped_parts
-from materializer.dialects.otlp_attributes import Attributes
+from ratchet.contracts.conversation import Conversation, Message
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of
+from ratchet.materializer.dialects.canonical.turns import messages_of
+from ratchet.materializer.dialects.conversations.bodies import tools_beside
+from ratchet.materializer.dialects.conversations.otel_genai import unwrapped_parts
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 
 def read(record: Record) -> Conversation | None:

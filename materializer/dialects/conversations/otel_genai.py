@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.conversation import Conversation, Message
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import (
+from ratchet.contracts.conversation import Conversation, Message
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import (
     Event,
     Record,
     Reply,
@@ -17,12 +17,12 @@ from materializer.dialects.canonical.exchange import (
     finish_of,
     system_message,
 )
-from materializer.dialects.canonical.tools import named, unwrapped
-from materializer.dialects.canonical.turns import messages_of
-from materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
-from materializer.dialects.conversations.plain_text import unwrapped_text
-from materializer.dialects.otlp_attributes import Attributes
-from materializer.dialects.values import parse_json
+from ratchet.materializer.dialects.canonical.tools import named, unwrapped
+from ratchet.materializer.dialects.canonical.turns import messages_of
+from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.values import parse_json
 
 DETAILS = "gen_ai.client.inference.operation.details"
 ROLES = {

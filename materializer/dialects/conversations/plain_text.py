@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from contracts.conversation import Conversation
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request, conversation
-from materializer.dialects.canonical.tools import unwrapped
-from materializer.dialects.values import clean
+from ratchet.contracts.conversation import Conversation
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, conversation
+from ratchet.materializer.dialects.canonical.tools import unwrapped
+from ratchet.materializer.dialects.values import clean
 
 _TRANSCRIPT = re.compile(r"\s*(?:system|developer|user|human|assistant|ai|tool|model|bot)\s*:\s", re.IGNORECASE)
 _TURN = re.compile(r"^\s*(?:user|human|assistant|ai|tool)\s*:", re.IGNORECASE | re.MULTILINE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from contracts.conversation import Conversation
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of, system_message
-from materializer.dialects.canonical.tools import tools_of, unwrapped
-from materializer.dialects.canonical.turns import read_turns
-from materializer.dialects.conversations.plain_text import unwrapped_text
-from materializer.dialects.values import clean
+from ratchet.contracts.conversation import Conversation
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of, system_message
+from ratchet.materializer.dialects.canonical.tools import tools_of, unwrapped
+from ratchet.materializer.dialects.canonical.turns import read_turns
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.materializer.dialects.values import clean
 
 _BESIDE = frozenset({"text", "toolCalls", "tool_calls", "reasoning", "finishReason", "object", "files", "role", "content", "usage"})
 

@@ -20,8 +20,8 @@ from benchmarks.closed_loops.tasks import EVERY, FRESH
 from benchmarks.loops import main, read_rows, world_of
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World
-from rewards.judge.messages import about_answer, about_pair
-from rewards.judge.probes import probe_samples
+from ratchet.rewards.judge.messages import about_answer, about_pair
+from ratchet.rewards.judge.probes import probe_samples
 
 
 @pytest.mark.parametrize("task", list(EVERY))

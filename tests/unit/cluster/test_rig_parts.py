@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.cli.admin import dev
+from ratchet.flows.cli.admin import dev
 from tests.cluster.rig import build, images
 from tests.cluster.rig.build import RigError
 from tests.cluster.rig.certificates import Authority, write_kubeconfig

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.ids import hash_share, normalise, root_id
+from ratchet.contracts.ids import hash_share, normalise, root_id
 
 
 def _user(text: str) -> list[dict[str, str]]:

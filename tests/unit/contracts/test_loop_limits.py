@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from contracts.loop import GateSettings
+from ratchet.contracts.loop import GateSettings
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, -math.inf])

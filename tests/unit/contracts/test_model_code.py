@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.model import refuse_code, refuse_custom_code
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.model import refuse_code, refuse_custom_code
 
 
 @pytest.fixture

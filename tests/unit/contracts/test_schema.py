@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from contracts.cycle import Entry, Row
-from contracts.errors import NewerRelease, Permanent
-from contracts.fakes import fake_model
-from contracts.hash_chain import GENESIS, seal_row, verify_chain
-from contracts.ids import canonical, digest
-from contracts.jobs.training import Method, TrainingPlan
-from contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped, unstamped, upgraded
-from contracts.serving import Backend, Route
+from ratchet.contracts.cycle import Entry, Row
+from ratchet.contracts.errors import NewerRelease, Permanent
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.hash_chain import GENESIS, seal_row, verify_chain
+from ratchet.contracts.ids import canonical, digest
+from ratchet.contracts.jobs.training import Method, TrainingPlan
+from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED, parse, stamped, unstamped, upgraded
+from ratchet.contracts.serving import Backend, Route
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROUTE = Route(line="l", served_model="m", backends=(Backend(tag="v-0", url="http://u", model="m", weight=100),), annotation="a")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.time_window import checked_window, opens_at, seconds_left
+from ratchet.contracts.time_window import checked_window, opens_at, seconds_left
 
 
 def at(text: str) -> datetime:

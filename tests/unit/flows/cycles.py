@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.cycle import State
-from contracts.jobs.exit_codes import Outcome
-from flows.core.folds.cycle import CycleView, Incarnation
+from ratchet.contracts.cycle import State
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.flows.core.folds.cycle import CycleView, Incarnation
 from tests.simulation.simulated_line import loop_for
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.evaluation import Comparison, EvalReport, Interval, PromptCount
-from contracts.ids import digest
+from ratchet.contracts.evaluation import Comparison, EvalReport, Interval, PromptCount
+from ratchet.contracts.ids import digest
 
 OLD, NEW = digest("old"), digest("new")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gates.boundaries import error_of_look, spent
-from gates.statistics import normal_quantile
+from ratchet.gates.boundaries import error_of_look, spent
+from ratchet.gates.statistics import normal_quantile
 
 ERROR = 1 - 0.95 ** (1 / 8)
 EQUAL = (120, 240, 360, 480, 600)

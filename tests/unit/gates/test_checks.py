@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.evaluation import Comparison, EvalReport, Interval, Result, verdict_of
-from contracts.ids import digest
-from contracts.loop import GateSettings
-from gates.checks import checks
-from gates.statistics import paired_interval
+from ratchet.contracts.evaluation import Comparison, EvalReport, Interval, Result, verdict_of
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import GateSettings
+from ratchet.gates.checks import checks
+from ratchet.gates.statistics import paired_interval
 from tests.unit.gates.reports import GOOD, comparison, count, report, swapped
 
 SETTINGS = GateSettings(min_prompts=50, min_slice=10)

@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.conversation import answer_message, stored_answer
-from contracts.data.datasets import HoldoutEdition, Label
-from contracts.data.records import Tier
-from contracts.errors import Inconclusive, Unreachable
-from contracts.evaluation import UNLIKE, ChatRequest, EarlierAnswers, EvalReport, Result, verdict_of
-from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
-from contracts.ids import digest
-from contracts.loop import GateSettings
-from contracts.serving import Endpoint
-from gates.checks import checks
-from gates.evaluation.evaluator import PairedEvaluator
-from gates.model_client import HttpModelClient
+from ratchet.contracts.conversation import answer_message, stored_answer
+from ratchet.contracts.data.datasets import HoldoutEdition, Label
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import Inconclusive, Unreachable
+from ratchet.contracts.evaluation import UNLIKE, ChatRequest, EarlierAnswers, EvalReport, Result, verdict_of
+from ratchet.contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import GateSettings
+from ratchet.contracts.serving import Endpoint
+from ratchet.gates.checks import checks
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
+from ratchet.gates.model_client import HttpModelClient
 
 Reply = tuple[int, bytes, dict[str, str]]
 Behaviour = Callable[[dict[str, Any]], Reply]
@@ -97,7 +97,7 @@ def other() -> Iterator[Backend]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removes the pauses between retries."""
-    monkeypatch.setattr("gates.model_client.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("ratchet.gates.model_client.time.sleep", lambda _seconds: None)
 
 
 def ask(n: int = 1, **fields: Any) -> list[ChatRequest]:

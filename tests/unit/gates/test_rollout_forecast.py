@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from contracts.loop import RolloutSettings
-from contracts.mirror import MIRROR_PAIRS
-from gates.rollout_forecast import deciding_share, forecast, information, pairs_needed, ratings_needed, time_needed
-from gates.sequential import mean_evidence, mirrored_difference
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.mirror import MIRROR_PAIRS
+from ratchet.gates.rollout_forecast import deciding_share, forecast, information, pairs_needed, ratings_needed, time_needed
+from ratchet.gates.sequential import mean_evidence, mirrored_difference
 
 SETTINGS = RolloutSettings()
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.serving import Arm
-from gates.sequential import (
+from ratchet.contracts.serving import Arm
+from ratchet.gates.sequential import (
     MOST_RATINGS,
     Difference,
     harm_evidence,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.evaluation import Comparison
-from gates.slices import losing
-from gates.statistics import paired_interval
+from ratchet.contracts.evaluation import Comparison
+from ratchet.gates.slices import losing
+from ratchet.gates.statistics import paired_interval
 from tests.unit.gates.reports import comparison
 
 MARGIN = 0.1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gates.statistics import (
+from ratchet.gates.statistics import (
     detectable_effect,
     length_adjusted_interval,
     paired_interval,

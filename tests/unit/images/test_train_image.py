@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.profiles.profile import Profile
+from ratchet.k8s.profiles.profile import Profile
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "images" / "train.Dockerfile"

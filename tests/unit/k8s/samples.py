@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from contracts.jobs.cluster import ClusterSettings
-from contracts.jobs.training import JobSpec
-from k8s.manifests.gang_manifest import RenderContext, render
-from k8s.manifests.pod_objects import VolcanoJob
-from k8s.profiles.profile import Profile, load_profile
+from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.k8s.manifests.gang_manifest import RenderContext, render
+from ratchet.k8s.manifests.pod_objects import VolcanoJob
+from ratchet.k8s.profiles.profile import Profile, load_profile
 
 PLAN = "ab" * 32
 BUCKET = {"mount": "/ratchet", "bucket": {"url": "s3://models/ratchet", "region": "eu-west-1", "disk": "800Gi"}}
@@ -34,7 +34,7 @@ def job(nodes: int = 2, gpus: int = 8, nemo: bool = False) -> JobSpec:
         name="rt-0123456789abcdef-a1",
         plan=PLAN,
         attempt=1,
-        command=("{python}", "-m", "trainers.job.supervisor"),
+        command=("{python}", "-m", "ratchet.trainers.job.supervisor"),
         environment=environment,
         inputs={},
         plan_json="{}",

@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from contracts.ids import canonical, digest
-from contracts.jobs.training import JobEvent, JobSpec, ResumePoint
-from contracts.schema import stamped
-from k8s.pod.pod_context import PodContext
-from k8s.pod.upload import Outbound
-from k8s.storage.bucket import Bucket
-from k8s.storage.sync import Remote
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.run_folder import RunFolders
-from runtime.manifest import write_manifest
+from ratchet.contracts.ids import canonical, digest
+from ratchet.contracts.jobs.training import JobEvent, JobSpec, ResumePoint
+from ratchet.contracts.schema import stamped
+from ratchet.k8s.pod.pod_context import PodContext
+from ratchet.k8s.pod.upload import Outbound
+from ratchet.k8s.storage.bucket import Bucket
+from ratchet.k8s.storage.sync import Remote
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.run_folder import RunFolders
+from ratchet.runtime.manifest import write_manifest
 from tests.s3 import S3
 
 REPO = Path(__file__).resolve().parents[3]
@@ -27,10 +27,10 @@ PLAN = "ab" * 32
 PROCESS_1 = """
 import os, sys, time
 from pathlib import Path
-from contracts.jobs.cluster import BucketSettings
-from contracts.errors import Retryable
-from k8s.pod import download, staging
-from k8s.storage.bucket import Bucket
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.contracts.errors import Retryable
+from ratchet.k8s.pod import download, staging
+from ratchet.k8s.storage.bucket import Bucket
 staging.LOOK_SECONDS, staging.FAILURE_SECONDS, download.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
 send = Bucket.send
 def slowly(self, path, key, expected):
@@ -48,7 +48,7 @@ if "BROKEN" in os.environ:
 pod = staging.Staging(os.environ, Bucket(BucketSettings.model_validate_json(os.environ["RATCHET_BUCKET"])), Path.cwd())
 staging.leave(pod.live([sys.executable, "-c", sys.argv[1]]))
 """
-"""Process 1 of a pod: `k8s.pod.staging` with shorter intervals, and with the test's program as the job.
+"""Process 1 of a pod: `ratchet.k8s.pod.staging` with shorter intervals, and with the test's program as the job.
 
 PATIENCE sets the timeout in seconds, SLOW delays every upload by 30 seconds, and BROKEN names files whose download fails.
 """

@@ -18,13 +18,13 @@ import httpx
 import psutil
 import pytest
 
-from contracts.errors import Permanent
-from contracts.ids import canonical
-from contracts.schema import stamped
-from local.line_process import LineProcess
-from runtime.json_files import read_json
-from runtime.serving.announcement import SERVICE
-from runtime.serving.settings import ServedLine
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.schema import stamped
+from ratchet.local.line_process import LineProcess
+from ratchet.runtime.json_files import read_json
+from ratchet.runtime.serving.announcement import SERVICE
+from ratchet.runtime.serving.settings import ServedLine
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.slow
 CODE = """
 import asyncio, sys
 from pathlib import Path
-from runtime.http_limits import HttpLimits
-from runtime.serving.line_server import Kind, LineServer
-from runtime.serving.settings import ServedLine
+from ratchet.runtime.http_limits import HttpLimits
+from ratchet.runtime.serving.line_server import Kind, LineServer
+from ratchet.runtime.serving.settings import ServedLine
 
 class Named(ServedLine):
     name: str

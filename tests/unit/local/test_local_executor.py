@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.ids import job_name
-from contracts.jobs.exit_codes import ALREADY_STARTED, Outcome
-from contracts.jobs.training import JobSpec, JobState, JobStatus
-from local import executor as executor_module
-from local.executor import LocalExecutor
-from local.processes import ProcessIdentity, alive, identity_in
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import job_name
+from ratchet.contracts.jobs.exit_codes import ALREADY_STARTED, Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
+from ratchet.local import executor as executor_module
+from ratchet.local.executor import LocalExecutor
+from ratchet.local.processes import ProcessIdentity, alive, identity_in
 from tests.waiting import has_result, job_until
 
 SLEEP = "import time\nwhile True: time.sleep(0.05)"
@@ -129,7 +129,7 @@ def test_two_launchers_of_one_incarnation_start_one_process(site: Site) -> None:
     pid = site.pid(spec)
     with (site.run(spec) / "lock").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    twin = subprocess.Popen([sys.executable, "-m", "local.processes", str(folder), "--", sys.executable, "-c", SLEEP])
+    twin = subprocess.Popen([sys.executable, "-m", "ratchet.local.processes", str(folder), "--", sys.executable, "-c", SLEEP])
     os.kill(pid, signal.SIGKILL)  # releases the lock; the second launcher must not replace the ended process
     assert twin.wait(30) == ALREADY_STARTED
     assert site.pid(spec) == pid

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from local.processes import alive, own_record, recorded
+from ratchet.local.processes import alive, own_record, recorded
 from tests.waiting import until
 from tests.zombie_leader import zombie_leader
 

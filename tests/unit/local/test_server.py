@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.fakes import fake_model
-from local.server import EmbeddedServer
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.fakes import fake_model
+from ratchet.local.server import EmbeddedServer
+from ratchet.runtime.artifacts import FolderArtifacts
 
 
 def test_a_missing_library_is_named_with_the_extra_that_contains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from local.processes import kill_tree
-from local.service import ManagedProcess
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.local.processes import kill_tree
+from ratchet.local.service import ManagedProcess
 
 SERVE = """
 import os, pathlib, sys, time
 sys.path.insert(0, {repo!r})
-from runtime.serving.announcement import announce
+from ratchet.runtime.serving.announcement import announce
 with open("starts", "a") as file: file.write(str(os.getpid()) + "\\n")
 announce(4711)
 while True: time.sleep(0.05)
@@ -82,9 +82,8 @@ def test_a_service_gets_no_credentials_of_its_starter(folder: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_a_service_outlives_its_starter(folder: Path) -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {REPO!r})\nfrom pathlib import Path\nfrom local.service import ManagedProcess\nimport os, signal\n"
-    )
+    code = f"import os, signal, sys; sys.path.insert(0, {REPO!r})\n"
+    code += "from pathlib import Path\nfrom ratchet.local.service import ManagedProcess\n"
     code += f"ManagedProcess(Path({str(folder)!r}), ['-c', {SERVE.format(repo=REPO)!r}]).ensure()\nos.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     found = service(folder).ready()
@@ -151,7 +150,7 @@ def test_stop_ends_the_service_and_can_be_repeated(folder: Path) -> None:
 def test_stop_returns_after_the_end_of_a_killed_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = service(folder, DEAF).ensure()["pid"]
     family = [psutil.Process(pid)]
-    monkeypatch.setattr("local.service.kill_tree", lambda process: threading.Timer(0.3, kill_tree, [process]).start() or family)
+    monkeypatch.setattr("ratchet.local.service.kill_tree", lambda process: threading.Timer(0.3, kill_tree, [process]).start() or family)
     service(folder).stop(grace=0.1)
     assert not psutil.pid_exists(pid)
 
@@ -160,8 +159,8 @@ def test_stop_returns_after_the_end_of_a_killed_service(folder: Path, monkeypatc
 def test_stop_of_a_service_that_survives_sigkill_is_retryable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = service(folder, DEAF).ensure()["pid"]
     with monkeypatch.context() as patched:
-        patched.setattr("local.service.kill_tree", lambda process: [process])
-        patched.setattr("local.service.KILL_SECONDS", 0.1)
+        patched.setattr("ratchet.local.service.kill_tree", lambda process: [process])
+        patched.setattr("ratchet.local.service.KILL_SECONDS", 0.1)
         with pytest.raises(Retryable, match=f"after SIGKILL.*{pid}"):
             service(folder).stop(grace=0.1)
     assert service(folder).ready() is not None, "a service that still runs is not forgotten"
@@ -176,7 +175,7 @@ def test_a_process_without_a_record_of_its_start_ends_itself(folder: Path) -> No
 
 
 def test_a_port_in_use_is_refused_with_a_remedy() -> None:
-    from runtime.serving.line_server import bind
+    from ratchet.runtime.serving.line_server import bind
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

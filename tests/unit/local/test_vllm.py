@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from contracts.errors import ConfigError, Permanent
-from contracts.model import model_ref
-from contracts.serving import ModelVersion
-from local.server import VllmServer
-from local.vllm import serve_command
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.serving import ModelVersion
+from ratchet.local.server import VllmServer
+from ratchet.local.vllm import serve_command
+from ratchet.runtime.artifacts import FolderArtifacts
 
 STAND_IN = """#!{python}
 import argparse, json, time

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from contracts.loop import Loop
-from contracts.schema import stamped
-from materializer.datasets import IngestKeys, LakeDatasets
-from materializer.dialects.otlp_attributes import Attributes
-from rewards.scorer_set import build_scorer_set
-from runtime.artifacts import FolderArtifacts
-from runtime.secrets.files import create_secret
-from runtime.secrets.keyring import Key, KeyFile, Keyring, ensure_keyring
-from runtime.secrets.pseudonyms import Subject, pseudonym
-from runtime.secrets.span_signature import SIGNATURE, SPAN_KEYS, signature_of, signed_form
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.schema import stamped
+from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.secrets.files import create_secret
+from ratchet.runtime.secrets.keyring import Key, KeyFile, Keyring, ensure_keyring
+from ratchet.runtime.secrets.pseudonyms import Subject, pseudonym
+from ratchet.runtime.secrets.span_signature import SIGNATURE, SPAN_KEYS, signature_of, signed_form
 from tests.needs import shared_data
 from tests.unit.materializer.records import attribute
 

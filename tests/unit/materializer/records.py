@@ -11,8 +11,8 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from contracts.data.datasets import RawBatch
-from contracts.ids import digest
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.ids import digest
 
 T0 = 1_790_000_000_000_000_000  # nanoseconds since 1970: September 2026
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.data.datasets import ScorerVersion, Snapshot, TrainingSet
-from contracts.data.records import Tier
-from contracts.ids import root_id
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import read_parquet
-from materializer.training_sets.holdout import held_out
+from ratchet.contracts.data.datasets import ScorerVersion, Snapshot, TrainingSet
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.ids import root_id
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.records import batch, span, spans
 
 LATER = datetime(2026, 12, 1, tzinfo=UTC)

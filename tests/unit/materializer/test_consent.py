@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import IngestReport
-from contracts.data.records import CONSENT, TRACES
-from contracts.data.senders import Role, Sender
-from contracts.errors import Inconclusive
-from materializer.consent import settle
-from materializer.datasets import LakeDatasets
-from materializer.dialects.statement import Statement, newest
-from materializer.lake.schemas import frame_of
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.data.records import CONSENT, TRACES
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Inconclusive
+from ratchet.materializer.consent import settle
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.dialects.statement import Statement, newest
+from ratchet.materializer.lake.schemas import frame_of
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, attribute, batch, evaluation, log, logs, span, spans
 from tests.unit.materializer.small_datasets import LATER, TRAIN, frozen, questions, rows

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from materializer.consent import settle
-from materializer.governance import govern
+from ratchet.materializer.consent import settle
+from ratchet.materializer.governance import govern
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 

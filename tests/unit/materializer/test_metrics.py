@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from materializer.metrics import LakeMetrics
+from ratchet.materializer.metrics import LakeMetrics
 from tests.unit.materializer.conftest import make_datasets, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

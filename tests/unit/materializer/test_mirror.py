@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from contracts.data.senders import Role, Sender
-from contracts.fakes import FakeClock
-from contracts.mirror import MirrorAsk, MirrorPrompts
-from materializer.datasets import LakeDatasets
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.fakes import FakeClock
+from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
+from ratchet.materializer.datasets import LakeDatasets
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contracts.data.senders import Role, Sender
-from materializer.datasets import LakeDatasets
-from materializer.lake.deletion import Change
-from materializer.settled import SettledReader
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.deletion import Change
+from ratchet.materializer.settled import SettledReader
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, logs, span, spans
 
@@ -24,7 +24,7 @@ SECOND = 10**9
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The number of reads of each table so far."""
-    from materializer.lake.tables import Lake
+    from ratchet.materializer.lake.tables import Lake
 
     counted: Counter[str] = Counter()
     scan = Lake.scan

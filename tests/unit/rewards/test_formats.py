@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
-from rewards.code_blocks import code_blocks
-from rewards.formats import JsonSchema, Regex
+from ratchet.contracts.errors import ConfigError
+from ratchet.rewards.code_blocks import code_blocks
+from ratchet.rewards.formats import JsonSchema, Regex
 
 ORDER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 BACKTRACKING = r"^(a+)+$"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contracts.data.records import FeedbackKind, Tier
-from contracts.errors import ConfigError
-from contracts.loop import RewardSettings
-from rewards.latency import Latency
-from rewards.scorer_set import build_scorer_set
+from ratchet.contracts.data.records import FeedbackKind, Tier
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.latency import Latency
+from ratchet.rewards.scorer_set import build_scorer_set
 
 OPTIONS = {"good_ms": 500, "bad_ms": 1500}
 

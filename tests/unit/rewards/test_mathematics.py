@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from rewards.bounded.worker import NoResult, Worker, worker
-from rewards.mathematics import Math
+from ratchet.rewards.bounded.worker import NoResult, Worker, worker
+from ratchet.rewards.mathematics import Math
 
 
 def _math(answer: str, reference: str | None) -> float | None:

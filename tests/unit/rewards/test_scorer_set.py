@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import Tier
-from contracts.errors import ConfigError, Permanent
-from contracts.jobs.training import Method, TrainingPlan
-from contracts.loop import RewardSettings
-from rewards.scorer_set import Scorer, ScorerSet, build_scorer_set, planned_scorer_set
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.training import Method, TrainingPlan
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.scorer_set import Scorer, ScorerSet, build_scorer_set, planned_scorer_set
 from tests.builders import make_plan
 
 

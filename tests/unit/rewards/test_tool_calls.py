@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contracts.conversation import stored_answer
-from contracts.errors import ConfigError
-from rewards.tool_calls import ToolCallMatch
+from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.errors import ConfigError
+from ratchet.rewards.tool_calls import ToolCallMatch
 
 
 def call(name: str, arguments: Any) -> dict[str, Any]:

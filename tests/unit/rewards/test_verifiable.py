@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import ConfigError
-from rewards.verifiable import ExactMatch, FinalNumber
+from ratchet.contracts.errors import ConfigError
+from ratchet.rewards.verifiable import ExactMatch, FinalNumber
 from tests.needs import shared_data
 
 

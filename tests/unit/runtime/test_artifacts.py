@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Row
-from contracts.errors import Permanent, Retryable
-from contracts.hash_chain import GENESIS, seal_row, verify_chain
-from contracts.ids import canonical, digest, job_name, version_tag
-from contracts.model import model_ref
-from runtime.artifacts import FolderArtifacts, write_atomic
-from runtime.manifest import verify_manifest, write_manifest
+from ratchet.contracts.cycle import Row
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.hash_chain import GENESIS, seal_row, verify_chain
+from ratchet.contracts.ids import canonical, digest, job_name, version_tag
+from ratchet.contracts.model import model_ref
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.manifest import verify_manifest, write_manifest
 
 
 def full(*_: Any, **__: Any) -> Any:

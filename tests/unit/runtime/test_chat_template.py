@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from runtime.chat_template import CallFormat, Render, call_format, read_answer, template_messages
+from ratchet.runtime.chat_template import CallFormat, Render, call_format, read_answer, template_messages
 
 QWEN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ConfigError, Permanent
-from runtime.extensions import ExtensionKind, load, offers
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.runtime.extensions import ExtensionKind, load, offers
 from tests.distributions import distribution
 
 MODULE = """
@@ -38,7 +38,7 @@ class Failing:
 
 class Refusing:
     def __init__(self) -> None:
-        from contracts.errors import Permanent
+        from ratchet.contracts.errors import Permanent
         raise Permanent("its own words")
 """
 

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from runtime.http_limits import Budget, Budgets, HttpLimits, LimitedApp, with_deadlines
+from ratchet.runtime.http_limits import Budget, Budgets, HttpLimits, LimitedApp, with_deadlines
 from tests.waiting import until
 
 FULL = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from runtime.process_identity import is_running, process_identity, same_boot
+from ratchet.runtime.process_identity import is_running, process_identity, same_boot
 
 
 def test_identity_of_a_process_is_constant_until_it_ends() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flows.cli import main
-from flows.config.home import Home
-from flows.prefect import server
-from local.processes import child_environment
-from runtime.telemetry import NO_TELEMETRY, disable_telemetry
+from ratchet.flows.cli import main
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect import server
+from ratchet.local.processes import child_environment
+from ratchet.runtime.telemetry import NO_TELEMETRY, disable_telemetry
 
 
 def test_other_values_are_replaced_and_other_variables_stay() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.schema import SCHEMA_VERSION, stamped
-from contracts.serving import Backend, Route
-from runtime.watched_file import WatchedFile, stamp_of
+from ratchet.contracts.schema import SCHEMA_VERSION, stamped
+from ratchet.contracts.serving import Backend, Route
+from ratchet.runtime.watched_file import WatchedFile, stamp_of
 
 
 def route(tag: str) -> Route:

@@ -15,20 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.ids import Digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, Method, ResumePoint, TrainingPlan
-from contracts.loop import RewardSettings
-from contracts.model import model_ref
-from local.executor import LocalExecutor
-from rewards.scorer_set import build_scorer_set
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.job_protocol import trainer_log
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatus, Method, ResumePoint, TrainingPlan
+from ratchet.contracts.loop import RewardSettings
+from ratchet.contracts.model import model_ref
+from ratchet.local.executor import LocalExecutor
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import trainer_log
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
+from ratchet.trainers.code_digest import code_digest
 from tests.unit.trainers.judge import SOURCE, Judge, install, judging
 from tests.waiting import has_result, job_until
 from tests.warm import TRAINER, Warm, WarmExecutor
-from trainers.backends.trl import DPO, GRPO, SFT
-from trainers.code_digest import code_digest
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINERS: dict[Method, Any] = {Method.DPO: DPO(), Method.GRPO: GRPO(), Method.SFT: SFT()}

@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from trainers.job.trl.micro_batches import PairSize
-from trainers.recipes.completion import complete
-from trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.dpo import DPORecipe
 
 CHANCE = random.Random(5)
 
@@ -53,8 +53,8 @@ def ours(
     """Return the product's trainer for these pairs."""
     from transformers import AutoTokenizer
 
-    from trainers.job.trl.dpo_trainer import Optimizations, Stepwise, configuration, placeholder
-    from trainers.job.trl.reference_logps import computed
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations, Stepwise, configuration, placeholder
+    from ratchet.trainers.job.trl.reference_logps import computed
 
     optimizations = optimizations or Optimizations()
     return Stepwise(
@@ -69,6 +69,6 @@ SHOWN = [pair._replace(rejected=[]) for pair in some_pairs(5)]
 
 def rehearsing(rows: float = 5, shown: list[PairSize] = SHOWN) -> Any:
     """Return a rehearsal of these demonstrations, with `rows` of them per step."""
-    from trainers.job.trl.dpo_trainer import Rehearsal
+    from ratchet.trainers.job.trl.dpo_trainer import Rehearsal
 
     return Rehearsal(shown, [1.0] * len(shown), rows)

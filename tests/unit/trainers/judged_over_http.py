@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
-from contracts.data.records import Tier
+from ratchet.contracts.data.records import Tier
 
 
 class JudgedOverHttp:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from contracts.ids import Digest, checkpoint_name
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Checkpoint, JobEvent, JobSpec, ResumePoint
-from contracts.schema import parse
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.ids import Digest, checkpoint_name
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobSpec, ResumePoint
+from ratchet.contracts.schema import parse
+from ratchet.runtime.artifacts import FolderArtifacts
 
 
 def asked(*words: str) -> str:

@@ -68,10 +68,10 @@ def sft_in(work: Path, model: Path, sharded: bool) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from trainers.job.parallel import rank, sharding
-    from trainers.job.trl import sft
-    from trainers.recipes.completion import complete
-    from trainers.recipes.sft import SFTRecipe
+    from ratchet.trainers.job.parallel import rank, sharding
+    from ratchet.trainers.job.trl import sft
+    from ratchet.trainers.recipes.completion import complete
+    from ratchet.trainers.recipes.sft import SFTRecipe
 
     run = work.parent / f"{work.name}-run-{rank()}"
     run.mkdir(parents=True, exist_ok=True)
@@ -92,10 +92,10 @@ def trainer_in(work: Path, model: Path, sharded: bool, lora: bool) -> Any:
     from peft import LoraConfig
     from transformers import AutoTokenizer
 
-    from trainers.job.parallel import sharding
-    from trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
-    from trainers.job.trl.reference_logps import computed
-    from trainers.job.trl.start_model import policy
+    from ratchet.trainers.job.parallel import sharding
+    from ratchet.trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
+    from ratchet.trainers.job.trl.reference_logps import computed
+    from ratchet.trainers.job.trl.start_model import policy
 
     own = dpo_trainers.recipe(micro_tokens=150, losses={"sigmoid": 1.0, "sft": 0.5})
     given = dpo_trainers.shared(work) | {"save_strategy": "steps", "save_steps": 1} | (sharding(model, gpus=2) if sharded else {})
@@ -117,7 +117,7 @@ def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
     """Return losses, gradient norms and the sums of the published weights. All ranks must call this function."""
     from safetensors.torch import load_file
 
-    from trainers.job.trl.runner import save
+    from ratchet.trainers.job.trl.runner import save
 
     job = SimpleNamespace(run=model.parent, folder=work)
     save(trainer, job)  # type: ignore[arg-type]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import UNMEASURED_NOISE, Facts
-from contracts.jobs.training import Choice, Method
-from contracts.loop import TrainingSettings
+from ratchet.contracts.data.datasets import UNMEASURED_NOISE, Facts
+from ratchet.contracts.jobs.training import Choice, Method
+from ratchet.contracts.loop import TrainingSettings
+from ratchet.trainers.choose import MIN_GAIN, choose, effective_pairs, usable_prompts
 from tests.builders import make_facts
-from trainers.choose import MIN_GAIN, choose, effective_pairs, usable_prompts
 
 
 def pick(found: Facts, unseen: bool = True, **settings: Any) -> Choice:

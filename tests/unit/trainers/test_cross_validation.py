@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cross_validation import LEAST, MOST, choose, folds_of, folds_of_run, pooled
-from trainers.length import Measurement, cooldown_steps
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.sft import SFTRecipe
+from ratchet.trainers.cross_validation import LEAST, MOST, choose, folds_of, folds_of_run, pooled
+from ratchet.trainers.length import Measurement, cooldown_steps
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 CLUSTERS = st.dictionaries(st.integers(0, 400).map("p{}".format), st.integers(0, 60).map("c{}".format), max_size=120)
 

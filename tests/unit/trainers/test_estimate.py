@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.estimate import estimate
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.sft import SFTRecipe
+from ratchet.trainers.estimate import estimate
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 sizes = st.integers(10_000, 10**11)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers import gpu_checks
+from ratchet.trainers import gpu_checks
 
 H100 = "0, NVIDIA H100 80GB HBM3, 570.86.15, 81559, 4, Disabled, 0\n"
 SECOND = "1, NVIDIA H100 80GB HBM3, 570.86.15, 81559, 4, Disabled, 0\n"
@@ -121,7 +121,7 @@ def test_all_reduce_runs_in_real_processes() -> None:
 @pytest.mark.slow
 def test_the_program_prints_one_finding_per_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "trainers.gpu_checks", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "ratchet.trainers.gpu_checks", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == int(any(level == "error" for level, _, _ in found)), done.stderr

@@ -10,15 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.errors import ConfigError
-from contracts.jobs.training import Adjustment, JobEvent
-from trainers.health import MEASURING, REMEDIES, RULES, HealthVerdict, Watch, out_of_memory, proposed, seconds_of_saves, stall_timeout
-from trainers.recipes.completion import complete
-from trainers.recipes.derived import adjusted
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.health_limits import LIMITS, Health
-from trainers.recipes.sft import SFTRecipe
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Adjustment, JobEvent
+from ratchet.trainers.health import (
+    MEASURING,
+    REMEDIES,
+    RULES,
+    HealthVerdict,
+    Watch,
+    out_of_memory,
+    proposed,
+    seconds_of_saves,
+    stall_timeout,
+)
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.derived import adjusted
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.health_limits import LIMITS, Health
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 CHANCE = random.Random(4)
 

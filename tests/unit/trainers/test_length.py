@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.length import (
+from ratchet.trainers.length import (
     Measurement,
     cooldown_steps,
     cooling,

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import Facts
-from contracts.errors import ConfigError, Permanent
-from contracts.jobs.training import Attempt, Method, TrainingPlan
-from contracts.model import ModelRef
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.training import Attempt, Method, TrainingPlan
+from ratchet.contracts.model import ModelRef
+from ratchet.trainers.backends.nemo.backend import NemoGRPO
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.trl.grpo import sampling
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.derived import typical_rate
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.health_limits import Health
+from ratchet.trainers.recipes.recipe import Lora, Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.builders import START, make_facts, make_plan
-from trainers.backends.nemo.backend import NemoGRPO
-from trainers.backends.trl import DPO, GRPO, SFT
-from trainers.code_digest import code_digest
-from trainers.job.trl.grpo import sampling
-from trainers.recipes.completion import complete
-from trainers.recipes.derived import typical_rate
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.health_limits import Health
-from trainers.recipes.recipe import Lora, Recipe
-from trainers.recipes.sft import SFTRecipe
 
 FIRST = Attempt(number=1, timeout=60)
 
@@ -137,7 +137,7 @@ def test_a_trainer_refuses_jobs_that_it_cannot_run() -> None:
 
 @pytest.mark.slow
 def test_planning_and_supervision_load_no_torch() -> None:
-    modules = "trainers.choose, trainers.backends.trl, trainers.job.supervisor"
+    modules = "ratchet.trainers.choose, ratchet.trainers.backends.trl, ratchet.trainers.job.supervisor"
     code = f"import sys, {modules}; print({{'torch', 'trl', 'transformers'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
 

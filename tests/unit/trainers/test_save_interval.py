@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.save_interval import (
+from ratchet.trainers.save_interval import (
     FIRST,
     FIXED_FIRST,
     MOST_SECONDS,

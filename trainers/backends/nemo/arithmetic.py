@@ -2,15 +2,15 @@
 
 NeMo RL validates types but not the relations between numbers. An inconsistent configuration fails minutes after the start, or the
 run ends after zero steps. So these checks repeat the arithmetic of the release (v0.7.0). Each finding names its remedy.
-The module is pure. The names of the configuration keys are in `trainers.backends.nemo.config`.
+The module is pure. The names of the configuration keys are in `ratchet.trainers.backends.nemo.config`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contracts.errors import ConfigError
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.errors import ConfigError
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from contracts.data.datasets import Facts
-from contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from runtime.jobs.job_protocol import BACKEND, TrainerBackend
-from trainers.backends.job_spec import check_plan, job_spec
-from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts
-from trainers.backends.nemo.config import Places, RunCounts, render_config
-from trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
-from trainers.choose import usable_prompts
-from trainers.recipes.completion import complete
-from trainers.recipes.derived import adjusted, measured
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.jobs.training import Attempt, JobSpec, TrainingPlan
+from ratchet.runtime.jobs.job_protocol import BACKEND, TrainerBackend
+from ratchet.trainers.backends.job_spec import check_plan, job_spec
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts
+from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
+from ratchet.trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
+from ratchet.trainers.choose import usable_prompts
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.derived import adjusted, measured
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 ANYWHERE = Places(base="/base", model="/m", train="/t", validation="/v", checkpoints="/c", logs="/l", plan="/p", journal="/j")
 """Placeholder paths to check the keys of a configuration at planning time."""

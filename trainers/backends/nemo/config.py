@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainers.backends.nemo.arithmetic import ClusterShape, epochs, validate_every
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.recipe import Lora
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, epochs, validate_every
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import Lora
 
 ENVIRONMENT = "ratchet"
 """Name of Ratchet's reward environment in the registry of the release."""
 PROCESSOR = "ratchet_prompts"
 """Name of Ratchet's data processor in the registry of the release."""
-DATASET = "trainers.job.nemo.dataset.Prompts"
+DATASET = "ratchet.trainers.job.nemo.dataset.Prompts"
 """Import path of Ratchet's dataset class."""
 METRIC = "val:accuracy"
 """The release's name for the mean validation reward."""

@@ -2,7 +2,7 @@
 
 The check is necessary because the release ignores unknown keys without an error. The file `keys.json` holds the keys of each
 release and the source they were read from. Inside a container, the keys come from the base file of the installed release
-(`trainers.job.nemo.release`). Values are not checked.
+(`ratchet.trainers.job.nemo.release`). Values are not checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError
 
 Tree = Mapping[str, "Tree | None"]
 """Nested keys: None stands for a plain value, {} for a mapping that accepts any key."""
@@ -41,7 +41,7 @@ def shipped(release: str = PINNED) -> Tree:
 
     The keys of 0.7 and main were read from their base files. The keys of 0.8 were assembled (see `read_from` in the file).
     """
-    records = json.loads(files("trainers.backends.nemo").joinpath("keys.json").read_text())
+    records = json.loads(files("ratchet.trainers.backends.nemo").joinpath("keys.json").read_text())
     if release not in records:
         raise ConfigError(f"no keys are recorded for NeMo RL {release!r}; recorded releases: {', '.join(records)}")
     found: Tree = records[release]["keys"]

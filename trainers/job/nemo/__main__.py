@@ -15,20 +15,20 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from contracts.errors import Permanent, RatchetError
-from contracts.jobs.exit_codes import Outcome
-from runtime.jobs.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
-from trainers.health import HealthVerdict, Watch, out_of_memory, proposed
-from trainers.job import checkpoints
-from trainers.job.fast_exit import brief, loaded
-from trainers.job.job_folder import Job, JobResult, here
-from trainers.job.nemo import export, launcher, prepare, release, steps
-from trainers.job.nemo.choice import Choice, due, slices_of
-from trainers.job.nemo.figures import Reader
-from trainers.job.parallel import die_with_parent
-from trainers.job.trl.runner import Stop
-from trainers.recipes.grpo import GRPORecipe
-from trainers.save_interval import fixed_interval, grace_shortfall, time_between
+from ratchet.contracts.errors import Permanent, RatchetError
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.runtime.jobs.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
+from ratchet.trainers.health import HealthVerdict, Watch, out_of_memory, proposed
+from ratchet.trainers.job import checkpoints
+from ratchet.trainers.job.fast_exit import brief, loaded
+from ratchet.trainers.job.job_folder import Job, JobResult, here
+from ratchet.trainers.job.nemo import export, launcher, prepare, release, steps
+from ratchet.trainers.job.nemo.choice import Choice, due, slices_of
+from ratchet.trainers.job.nemo.figures import Reader
+from ratchet.trainers.job.parallel import die_with_parent
+from ratchet.trainers.job.trl.runner import Stop
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.save_interval import fixed_interval, grace_shortfall, time_between
 
 POLL = 0.2
 """Seconds between two checks of the run."""
@@ -124,7 +124,7 @@ class ReleaseRun:
     def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:
         lock = LOCK_FD.find(os.environ)
         return subprocess.Popen(
-            [sys.executable, "-m", "trainers.job.nemo.launcher", str(config), str(self.work), str(found.entry)],
+            [sys.executable, "-m", "ratchet.trainers.job.nemo.launcher", str(config), str(self.work), str(found.entry)],
             stdin=subprocess.DEVNULL,
             cwd=found.root,
             pass_fds=[] if lock is None else [lock],

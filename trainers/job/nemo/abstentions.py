@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
-from contracts.errors import Retryable
+from ratchet.contracts.errors import Retryable
 
 
 def rewards(groups: Sequence[Hashable], scores: Sequence[float | None]) -> list[float]:

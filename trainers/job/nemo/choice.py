@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
-from trainers.job.nemo.steps import CHOICE, WEIGHTS, link_tree
-from trainers.length import LEAST, PATIENCE, SOON, Measurement, difference, mean, points, rises, worse_slices
+from ratchet.contracts.errors import Permanent
+from ratchet.trainers.job.nemo.steps import CHOICE, WEIGHTS, link_tree
+from ratchet.trainers.length import LEAST, PATIENCE, SOON, Measurement, difference, mean, points, rises, worse_slices
 
 MEASURED = "measured.json"
 TIE = 1 + 1e-9

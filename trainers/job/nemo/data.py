@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
-from contracts.ids import digest
-from runtime.artifacts import write_atomic
-from trainers.backends.nemo.config import RunCounts
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import digest
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.trainers.backends.nemo.config import RunCounts
 
 Row = dict[str, Any]
 """A prompt with the keys prompt_id, prompt (messages), reference, slice and, if it has tools, tools."""

@@ -13,14 +13,14 @@ from typing import Any
 
 from nemo_rl.data.datasets.raw_dataset import RawDataset
 
-from trainers.job.prompt_length import own_call_format, rendered_prompt
+from ratchet.trainers.job.prompt_length import own_call_format, rendered_prompt
 
 TASK = "ratchet"
 """Task name of all rows."""
 
 
 class Prompts(RawDataset):
-    """Dataset from a JSONL file of `trainers.job.nemo.data`.
+    """Dataset from a JSONL file of `ratchet.trainers.job.nemo.data`.
 
     The release passes its whole data section; all arguments except the path are ignored.
     """

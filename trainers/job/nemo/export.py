@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
-from contracts.safetensors import read_header
-from runtime.artifacts import write_atomic
-from trainers.job import checkpoints
-from trainers.job.nemo.steps import CONSOLIDATED, INDEX, WEIGHTS
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.safetensors import read_header
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.trainers.job import checkpoints
+from ratchet.trainers.job.nemo.steps import CONSOLIDATED, INDEX, WEIGHTS
 
 TIED = frozenset({"lm_head.weight"})
 """Tensors that may be missing in one of the two folders: with tied embeddings, a folder can omit the output head."""

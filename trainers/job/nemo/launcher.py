@@ -1,6 +1,6 @@
 """Launcher of a NeMo RL run: registers Ratchet's components with the release and then runs its standard entry point.
 
-Usage: `python -m trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Two classes of the release are replaced by subclasses, by name in
+Usage: `python -m ratchet.trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Two classes of the release are replaced by subclasses, by name in
 the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
 The subclass of the logger also writes the figures to a file. If the release has no such name, the run continues without the
 subclass; then a stop loses the steps since the last checkpoint. The exit code is that of the release.
@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runtime.artifacts import write_atomic
-from trainers.backends.nemo.config import ENVIRONMENT, PROCESSOR
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.trainers.backends.nemo.config import ENVIRONMENT, PROCESSOR
 
 STOP, FIGURES, HOOKS, ERROR = "stop", "figures.jsonl", "hooks.json", "error.json"
 """Files in the folder of the run for the communication with the trainer process that observes it."""
 BEGAN = time.time()
 """Start of this process, in seconds since the epoch."""
-ACTOR = "trainers.job.nemo.reward.PanelEnvironment"
+ACTOR = "ratchet.trainers.job.nemo.reward.PanelEnvironment"
 """Import path of the reward environment."""
 
 
@@ -34,7 +34,7 @@ def register_product() -> None:
     from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
     from nemo_rl.environments.utils import register_env
 
-    from trainers.job.nemo.dataset import process
+    from ratchet.trainers.job.nemo.dataset import process
 
     register_env(ENVIRONMENT, ACTOR)
     ACTOR_ENVIRONMENT_REGISTRY[ACTOR] = PY_EXECUTABLES.SYSTEM
@@ -115,7 +115,7 @@ def main(config: Path, folder: Path, entry: Path) -> None:
 
 
 if __name__ == "__main__":
-    from trainers.job.parallel import die_with_parent
+    from ratchet.trainers.job.parallel import die_with_parent
 
     die_with_parent()
     main(*(Path(argument) for argument in sys.argv[1:4]))

@@ -7,17 +7,17 @@ import os
 import time
 from pathlib import Path
 
-from contracts.errors import ConfigError, Permanent
-from contracts.model import refuse_custom_code
-from runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
-from trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, validate_every
-from trainers.backends.nemo.config import Places, RunCounts, render_config
-from trainers.backends.nemo.keys import refuse_unknown
-from trainers.job.job_folder import Job
-from trainers.job.nemo import data, release
-from trainers.job.prompt_length import prompt_length
-from trainers.length import LEAST
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.model import refuse_custom_code
+from ratchet.runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, validate_every
+from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
+from ratchet.trainers.backends.nemo.keys import refuse_unknown
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.nemo import data, release
+from ratchet.trainers.job.prompt_length import prompt_length
+from ratchet.trainers.length import LEAST
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
 """Names in the work folder of the run: the folder for checkpoints, and the journal of the reward environment."""
@@ -43,7 +43,7 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
 
 
 def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tuple[RunCounts, list[data.Row]]:
-    from rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import planned_scorer_set
 
     rows = data.rows(job.run / RunFile.PROMPTS, planned_scorer_set(job.plan).without_reference())
     if not rows:
@@ -60,7 +60,7 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tu
 
 def _development(job: Job, recipe: GRPORecipe, length: data.Length) -> list[data.Row]:
     """Return the development prompts that can be scored and are not too long; none if they are too few, or nothing is validated."""
-    from rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import planned_scorer_set
 
     file = job.run / RunFile.DEVELOPMENT
     if not file.exists() or not validate_every(recipe):

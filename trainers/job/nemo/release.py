@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
-from runtime.jobs.job_protocol import NEMO_RL
-from trainers.backends.nemo.config import Dialect
-from trainers.backends.nemo.keys import Tree, tree_of
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.jobs.job_protocol import NEMO_RL
+from ratchet.trainers.backends.nemo.config import Dialect
+from ratchet.trainers.backends.nemo.keys import Tree, tree_of
 
 BASE = "examples/configs/grpo_math_1B.yaml"
 ENTRY = "examples/run_grpo.py"

@@ -19,14 +19,14 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from contracts.conversation import stored_answer
-from contracts.errors import Retryable
-from contracts.jobs.training import TrainingPlan
-from contracts.schema import parse
-from rewards.scorer_set import ScorerSet, planned_scorer_set
-from runtime.chat_template import CallFormat, read_answer
-from trainers.job.nemo import abstentions
-from trainers.job.online_rewards import PAUSES, comparable
+from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.training import TrainingPlan
+from ratchet.contracts.schema import parse
+from ratchet.rewards.scorer_set import ScorerSet, planned_scorer_set
+from ratchet.runtime.chat_template import CallFormat, read_answer
+from ratchet.trainers.job.nemo import abstentions
+from ratchet.trainers.job.online_rewards import PAUSES, comparable
 
 
 class Bench:

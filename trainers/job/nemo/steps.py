@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from contracts.errors import Permanent
-from contracts.ids import Digest
-from contracts.safetensors import read_header
-from runtime.manifest import MANIFEST
-from trainers.job import checkpoints
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.safetensors import read_header
+from ratchet.runtime.manifest import MANIFEST
+from ratchet.trainers.job import checkpoints
 
 WEIGHTS = "policy/weights/model"
 """Folder of the weights within a step."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.job.trl.micro_batches import PairSize
 
 PROMPT, CHOSEN, REJECTED, NOTHING = range(4)
 

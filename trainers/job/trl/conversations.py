@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contracts.conversation import Message, answer_message
-from contracts.errors import Permanent
-from runtime.chat_template import template_messages
-from trainers.job.trl.micro_batches import PairSize
-from trainers.job.trl.sampler import weight
+from ratchet.contracts.conversation import Message, answer_message
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.chat_template import template_messages
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.job.trl.sampler import weight
 
 
 class Example(NamedTuple):
@@ -49,7 +49,7 @@ class Example(NamedTuple):
 
 
 def read(path: Path, weigh: bool) -> list[Example]:
-    """Return the pairs of a Parquet file (contracts.data.records.PAIRS). Its column `tools` is optional.
+    """Return the pairs of a Parquet file (ratchet.contracts.data.records.PAIRS). Its column `tools` is optional.
 
     If `weigh` is false, all weights are 1. Raises Permanent for an invalid row.
     """
@@ -69,7 +69,7 @@ def _example(row: Mapping[str, Any], number: int, weigh: bool) -> Example:
 
 
 def read_shown(path: Path) -> list[Example]:
-    """Return the demonstrations of a Parquet file (contracts.data.records.DEMONSTRATIONS). Raises Permanent for an invalid row."""
+    """Return the demonstrations of a Parquet file (ratchet.contracts.data.records.DEMONSTRATIONS). Raises Permanent for an invalid row."""
     rows = demonstrations(path)
     return [_shown(row, f"demonstration {number}") for number, row in enumerate(rows)]
 

@@ -15,20 +15,20 @@ import torch
 from jinja2 import TemplateError
 from trl.models.utils import disable_gradient_checkpointing
 
-from contracts.conversation import stored_answer
-from contracts.data.records import Tier
-from contracts.errors import Permanent
-from contracts.ids import digest
-from runtime.chat_template import read_answer
-from runtime.jobs.job_protocol import RunFile
-from trainers.cross_validation import LEAST as LEAST_FOLDED
-from trainers.job import parallel
-from trainers.job.job_folder import Job
-from trainers.job.prompt_length import own_call_format, rendered_prompt
-from trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
-from trainers.job.trl.micro_batches import PairSize
-from trainers.length import LEAST
-from trainers.recipes.recipe import Recipe
+from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import digest
+from ratchet.runtime.chat_template import read_answer
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.cross_validation import LEAST as LEAST_FOLDED
+from ratchet.trainers.job import parallel
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.prompt_length import own_call_format, rendered_prompt
+from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.length import LEAST
+from ratchet.trainers.recipes.recipe import Recipe
 
 MOST_ROWS = 32
 """Maximum number of prompts that are answered at a time."""
@@ -182,7 +182,7 @@ def _at_rest(trainer: Any) -> Iterator[None]:
 
 def _verifiable(job: Job) -> Any:
     """The plan's scorers, or None if none of them verifies new answers."""
-    from rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import planned_scorer_set
 
     try:
         scorers = planned_scorer_set(job.plan)
@@ -206,7 +206,7 @@ def _rows(job: Job, file: RunFile) -> list[dict[str, Any]]:
 
 
 def _example(row: dict[str, Any]) -> Example:
-    from runtime.chat_template import template_messages
+    from ratchet.runtime.chat_template import template_messages
 
     answer = assistant_message(answer_text(row["answer"] or row["reference"] or "", "development prompt", "answer"))
     return Example(template_messages(row["prompt"]), answer, None, row["tools"], 1.0)

@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import Permanent
-from runtime.jobs.job_protocol import RunFile
-from trainers.job import parallel
-from trainers.job.job_folder import Job
-from trainers.job.trl.conversations import OMITTED, Example, control_words, encode, imitable, read, read_shown, shows_tools
-from trainers.job.trl.micro_batches import PairSize
-from trainers.job.trl.runner import CONTROL, leave_out, lora, main, tell_left_out
-from trainers.recipes.dpo import DPORecipe
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.job import parallel
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.trl.conversations import OMITTED, Example, control_words, encode, imitable, read, read_shown, shows_tools
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.job.trl.runner import CONTROL, leave_out, lora, main, tell_left_out
+from ratchet.trainers.recipes.dpo import DPORecipe
 
 if TYPE_CHECKING:
-    from trainers.job.trl.dpo_trainer import Rehearsal
+    from ratchet.trainers.job.trl.dpo_trainer import Rehearsal
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
@@ -34,9 +34,9 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     """
     from transformers import AutoTokenizer
 
-    from trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
-    from trainers.job.trl.reference_logps import Reference
-    from trainers.job.trl.start_model import policy
+    from ratchet.trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
+    from ratchet.trainers.job.trl.reference_logps import Reference
+    from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(DPORecipe)
     examples = read(job.run / RunFile.PAIRS, recipe.weigh_pairs)
@@ -87,7 +87,7 @@ def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> 
 
     The number is limited so that such a prompt is not sampled more often than a prompt with pairs.
     """
-    from trainers.job.trl.dpo_trainer import NOTHING, Rehearsal
+    from ratchet.trainers.job.trl.dpo_trainer import NOTHING, Rehearsal
 
     if not recipe.rehearsed:
         return NOTHING

@@ -27,13 +27,13 @@ from torch.utils.data import DataLoader
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from trainers.job.parallel import agreed
-from trainers.job.trl import losses
-from trainers.job.trl.collate import Layout, lay_out
-from trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan_micro_batches
-from trainers.job.trl.sampler import drawn
-from trainers.job.trl.start_model import computes_shared_rows_exactly, no_reference, start_model, without_adapter
-from trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.job.parallel import agreed
+from ratchet.trainers.job.trl import losses
+from ratchet.trainers.job.trl.collate import Layout, lay_out
+from ratchet.trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan_micro_batches
+from ratchet.trainers.job.trl.sampler import drawn
+from ratchet.trainers.job.trl.start_model import computes_shared_rows_exactly, no_reference, start_model, without_adapter
+from ratchet.trainers.recipes.dpo import DPORecipe
 
 
 class Optimizations(NamedTuple):

@@ -17,21 +17,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import Permanent
-from contracts.ids import digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.schema import stamped, unstamped
-from runtime.artifacts import write_atomic
-from runtime.jobs.job_protocol import TIMEOUT, IncarnationFile, RunFile, step_folder
-from trainers.cross_validation import Chosen, Fold, choose, folds_of
-from trainers.health import FOLD, LOADING, MEASURING, HealthVerdict, Watch
-from trainers.job import checkpoints
-from trainers.job.events import Events
-from trainers.job.job_folder import Job, JobResult
-from trainers.job.trl.development import Development
-from trainers.job.trl.figures import STATE, figures
-from trainers.length import Measurement, decide, mean, points
-from trainers.recipes.recipe import Recipe
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.job_protocol import TIMEOUT, IncarnationFile, RunFile, step_folder
+from ratchet.trainers.cross_validation import Chosen, Fold, choose, folds_of
+from ratchet.trainers.health import FOLD, LOADING, MEASURING, HealthVerdict, Watch
+from ratchet.trainers.job import checkpoints
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job, JobResult
+from ratchet.trainers.job.trl.development import Development
+from ratchet.trainers.job.trl.figures import STATE, figures
+from ratchet.trainers.length import Measurement, decide, mean, points
+from ratchet.trainers.recipes.recipe import Recipe
 
 FOLDS = "folds.json"
 """File of a checkpoint with the measurements of the folds."""

@@ -14,17 +14,17 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contracts.conversation import stored_answer
-from contracts.errors import Permanent
-from runtime.chat_template import CallFormat, read_answer
-from runtime.jobs.job_protocol import RunFile
-from trainers.job.job_folder import Job
-from trainers.job.online_rewards import comparable, scored
-from trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
-from trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
-from trainers.job.trl.figures import ABSTAINED
-from trainers.job.trl.runner import leave_out, lora, main
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.chat_template import CallFormat, read_answer
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.online_rewards import comparable, scored
+from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
+from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
+from ratchet.trainers.job.trl.figures import ABSTAINED
+from ratchet.trainers.job.trl.runner import leave_out, lora, main
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 
 def rows(job: Job) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def rows(job: Job) -> list[dict[str, Any]]:
     """
     import pyarrow.parquet as pq
 
-    from rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import planned_scorer_set
 
     path = job.run / RunFile.PROMPTS
     known = ["tools"] if "tools" in pq.read_schema(path).names else []
@@ -82,7 +82,7 @@ def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
 
     `calls` is how answers name tool calls.
     """
-    from rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import planned_scorer_set
 
     scorer_set = planned_scorer_set(job.plan)
 

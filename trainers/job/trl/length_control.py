@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainers.cross_validation import Chosen
-from trainers.health import MEASURING
-from trainers.job import parallel
-from trainers.job.job_folder import Job
-from trainers.job.trl.development import Development
-from trainers.job.trl.figures import STATE
-from trainers.length import (
+from ratchet.trainers.cross_validation import Chosen
+from ratchet.trainers.health import MEASURING
+from ratchet.trainers.job import parallel
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.trl.development import Development
+from ratchet.trainers.job.trl.figures import STATE
+from ratchet.trainers.length import (
     LEAST,
     SLICE_ERRORS,
     Length,
@@ -34,7 +34,7 @@ from trainers.length import (
     share_of_rate,
     unmeasured_steps,
 )
-from trainers.recipes.recipe import Recipe
+from ratchet.trainers.recipes.recipe import Recipe
 
 LEAST_WATCHED = 5
 """Minimum number of development prompts on which the result of a cross-validated run is compared with the start model."""

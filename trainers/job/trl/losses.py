@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import logsigmoid
 
-from trainers.recipes.dpo import Loss
+from ratchet.trainers.recipes.dpo import Loss
 
 
 class Scores(NamedTuple):

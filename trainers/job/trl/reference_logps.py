@@ -12,14 +12,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from contracts.errors import RatchetError
-from contracts.ids import digest
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.job_protocol import ARTIFACTS, RunFile, attempt_folder
-from trainers.job import parallel
-from trainers.job.job_folder import Job
-from trainers.job.trl.micro_batches import PairSize, plan_micro_batches
-from trainers.recipes.dpo import DPORecipe
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.ids import digest
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import ARTIFACTS, RunFile, attempt_folder
+from ratchet.trainers.job import parallel
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.trl.micro_batches import PairSize, plan_micro_batches
+from ratchet.trainers.recipes.dpo import DPORecipe
 
 VERSION = 2
 """Version of the computation. After an increment, stored blocks of earlier versions are not used."""

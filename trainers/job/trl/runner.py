@@ -17,22 +17,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import Permanent, RatchetError
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import ResumePoint
-from runtime.jobs.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
-from trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
-from trainers.job import checkpoints, parallel
-from trainers.job.fast_exit import brief, loaded
-from trainers.job.job_folder import Job, JobResult, here
-from trainers.job.trl.figures import STATE, figures
-from trainers.recipes.derived import adjusted
-from trainers.recipes.recipe import Recipe
-from trainers.save_interval import Cadence, grace_shortfall, time_between
+from ratchet.contracts.errors import Permanent, RatchetError
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import ResumePoint
+from ratchet.runtime.jobs.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
+from ratchet.trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
+from ratchet.trainers.job import checkpoints, parallel
+from ratchet.trainers.job.fast_exit import brief, loaded
+from ratchet.trainers.job.job_folder import Job, JobResult, here
+from ratchet.trainers.job.trl.figures import STATE, figures
+from ratchet.trainers.recipes.derived import adjusted
+from ratchet.trainers.recipes.recipe import Recipe
+from ratchet.trainers.save_interval import Cadence, grace_shortfall, time_between
 
 if TYPE_CHECKING:
-    from trainers.job.trl.folds import Folds
-    from trainers.job.trl.length_control import LengthControl
+    from ratchet.trainers.job.trl.folds import Folds
+    from ratchet.trainers.job.trl.length_control import LengthControl
 
 
 class Stop:
@@ -125,7 +125,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     trainer = _built(build, job, recipe, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     if recipe.steps == "auto":
-        from trainers.job.trl.length_control import LengthControl
+        from ratchet.trainers.job.trl.length_control import LengthControl
 
         watcher.length = LengthControl(job, recipe, trainer, folder, folds.chosen if folds else None)
         watcher.folds = folds if folds and folds.folds else None
@@ -153,7 +153,7 @@ def _folds(job: Job, recipe: Recipe, build: Build, stop: Stop, resumed: Path | N
     """Return the cross-validation of the run; None without one."""
     if recipe.steps != "auto" or not (job.run / RunFile.CROSS_VALIDATION).exists() or not parallel.alone():
         return None
-    from trainers.job.trl.folds import Folds
+    from ratchet.trainers.job.trl.folds import Folds
 
     def trainer(part: Job) -> Any:
         return _built(build, part, recipe, {**arguments(part, recipe), "save_strategy": "no"})

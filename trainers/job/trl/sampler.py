@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent
 
 
 def draw(weights: Sequence[float], n: int, seed: int) -> list[int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contracts.errors import Permanent
-from runtime.chat_template import template_messages
-from runtime.jobs.job_protocol import RunFile
-from trainers.job import parallel
-from trainers.job.job_folder import Job
-from trainers.job.trl.conversations import (
+from ratchet.contracts.errors import Permanent
+from ratchet.runtime.chat_template import template_messages
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.job import parallel
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.trl.conversations import (
     OMITTED,
     Example,
     answer_text,
@@ -23,9 +23,9 @@ from trainers.job.trl.conversations import (
     shows_tools,
     tools_of,
 )
-from trainers.job.trl.runner import CONTROL, leave_out, lora, main
-from trainers.job.trl.sampler import drawn, weight
-from trainers.recipes.sft import SFTRecipe
+from ratchet.trainers.job.trl.runner import CONTROL, leave_out, lora, main
+from ratchet.trainers.job.trl.sampler import drawn, weight
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 
 def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
-    from trainers.job.trl.start_model import policy
+    from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(SFTRecipe)
     answers = rows(job, recipe)

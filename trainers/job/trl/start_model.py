@@ -14,7 +14,7 @@ import torch
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
-from trainers.job.parallel import rank
+from ratchet.trainers.job.parallel import rank
 
 PROBE_TOKENS = 256
 """Target length in tokens of the pair that is computed in both layouts. The pair with the nearest length is used."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from contracts.cycle import Append, Row
-from flows.config.home import Home
-from flows.ledger.sql import SqlLedger
+from ratchet.contracts.cycle import Append, Row
+from ratchet.flows.config.home import Home
+from ratchet.flows.ledger.sql import SqlLedger
 from tests.simulation.simulated_line import SimulatedLine
 
 LOOP = """\

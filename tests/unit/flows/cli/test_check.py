@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from contracts.loop import TrainingSettings
-from contracts.serving import Arm, Evidence
-from flows.cli.setup.check import _machine, decidable
+from ratchet.contracts.loop import TrainingSettings
+from ratchet.contracts.serving import Arm, Evidence
+from ratchet.flows.cli.setup.check import _machine, decidable
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -140,7 +140,7 @@ def test_a_line_with_mirrored_prompts_is_told_what_they_decide(
 def test_a_search_on_the_gpus_that_serve_needs_a_window(
     monkeypatch: pytest.MonkeyPatch, training: dict[str, Any], gpus: int, level: str | None
 ) -> None:
-    monkeypatch.setattr("flows.cli.setup.check.visible_gpus", lambda: gpus)
+    monkeypatch.setattr("ratchet.flows.cli.setup.check.visible_gpus", lambda: gpus)
     context = SimulatedLine(Scenario(seed=1, people="auto")).context
     settings = TrainingSettings.model_validate(training)
     found = _machine(replace(context, loop=context.loop.model_copy(update={"training": settings, "cluster": None})))

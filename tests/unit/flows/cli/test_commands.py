@@ -15,15 +15,15 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from contracts.cycle import Answer, Append, Identity, Row, Step
-from contracts.errors import ConfigError, RatchetError, Rejected
-from contracts.ids import line_stream
-from flows.cli.main import ALIASES, COMMANDS, HINTS, cli, main
-from flows.config.home import Home
-from flows.core.requests import fold_approval
-from flows.engine.advance import advance
-from flows.engine.line import answer, open_cycle
-from flows.ledger.sql import SqlLedger
+from ratchet.contracts.cycle import Answer, Append, Identity, Row, Step
+from ratchet.contracts.errors import ConfigError, RatchetError, Rejected
+from ratchet.contracts.ids import line_stream
+from ratchet.flows.cli.main import ALIASES, COMMANDS, HINTS, cli, main
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.line import answer, open_cycle
+from ratchet.flows.ledger.sql import SqlLedger
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import LOOP, home_of
 
@@ -173,8 +173,8 @@ def test_logs_tell_the_cycle_in_sentences_and_show_texts_as_text(reads: Home) ->
 
 
 def test_follow_shows_new_moments_once_until_the_cycle_ends() -> None:
-    from flows.cli.look.logs import followed
-    from flows.report.timeline import Moment
+    from ratchet.flows.cli.look.logs import followed
+    from ratchet.flows.report.timeline import Moment
     from tests.unit.flows.cycles import NOON
 
     moments = [Moment(NOON, "cycle/sim/0001", number, "done", str(number)) for number in range(1, 5)]
@@ -282,7 +282,7 @@ def test_open_finds_the_run_of_the_cycle_in_prefect(reads: Home, monkeypatch: py
         {"id": "cycle", "name": "sim/0001", "parameters": {"line": "sim"}, "tags": ["ratchet"]},
     ]
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr("flows.prefect.server.known_url", lambda _home: "http://127.0.0.1:4200/api")
+    monkeypatch.setattr("ratchet.flows.prefect.server.known_url", lambda _home: "http://127.0.0.1:4200/api")
     monkeypatch.setattr("httpx.post", lambda *_args, **_kwargs: httpx.Response(200, json=runs))
     for arguments in (["sim/1/training"], ["sim/1", "--prefect"], ["sim", "--prefect"]):
         assert as_json("open", *arguments, "--no-browser")["url"] == "http://127.0.0.1:4200/v2/runs/flow-run/cycle"
@@ -380,8 +380,8 @@ def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
     snapshot.live()
     frozen = snapshot.view().done[Step.FREEZE]
     crowded = {**frozen, "snapshot": {**frozen["snapshot"], "largest_cluster": {"prompts": 80, "of": 100, "side": "held"}}}
-    monkeypatch.setattr("flows.cli.setup.check._cycles", lambda context: [SimpleNamespace(done={Step.FREEZE: crowded})])
-    monkeypatch.setattr("flows.cli.setup.check._visible_gains", lambda context: iter(()))
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [SimpleNamespace(done={Step.FREEZE: crowded})])
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._visible_gains", lambda context: iter(()))
     [warning] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "prompts"]
     assert warning["level"] == "warning"
     assert "80 of 100 prompts" in warning["text"]
@@ -399,8 +399,8 @@ def test_check_says_what_the_development_prompts_can_tell(
     line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: int, text: str
 ) -> None:
     planned = SimpleNamespace(done={Step.PLAN: {"dataset": {"development_prompts": prompts}}})
-    monkeypatch.setattr("flows.cli.setup.check._cycles", lambda context: [planned])
-    monkeypatch.setattr("flows.cli.setup.check._visible_gains", lambda context: iter(()))
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [planned])
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._visible_gains", lambda context: iter(()))
     [note] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "training"]
     assert note["text"].endswith(text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from flows.cli.setup import doctor
+from ratchet.flows.cli.setup import doctor
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[4] / "pyproject.toml").read_text())["project"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import output
-from flows.cli.output import print_json, table
-from flows.cli.terminal import say, show
+from ratchet.flows.cli import output
+from ratchet.flows.cli.output import print_json, table
+from ratchet.flows.cli.terminal import say, show
 
 
 def test_square_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

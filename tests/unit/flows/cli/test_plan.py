@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from contracts.jobs.training import Method, Search, Variant
-from contracts.loop import SearchSettings
-from flows.cli.operate.plan import _searched, _show_search
-from flows.core.highest_cost import highest_cost
-from flows.core.search import OWN
+from ratchet.contracts.jobs.training import Method, Search, Variant
+from ratchet.contracts.loop import SearchSettings
+from ratchet.flows.cli.operate.plan import _searched, _show_search
+from ratchet.flows.core.highest_cost import highest_cost
+from ratchet.flows.core.search import OWN
 from tests.simulation.simulated_line import loop_for
 
 RECIPES = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from contracts.errors import ConfigError
-from flows.cli.main import cli
-from materializer.dialects import jsonl
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.main import cli
+from ratchet.materializer.dialects import jsonl
 
 pytestmark = pytest.mark.slow  # loads the packages of a line
 

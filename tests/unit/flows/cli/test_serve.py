@@ -12,20 +12,20 @@ from typing import Any
 import psutil
 import pytest
 
-from contracts.errors import Permanent
-from contracts.loop import Loop
-from flows.cli.serve import _start_lines, _stop_serving
-from flows.config.home import Home
-from flows.engine.context import LineContext
-from flows.prefect.service_lock import serving_process
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.loop import Loop
+from ratchet.flows.cli.serve import _start_lines, _stop_serving
+from ratchet.flows.config.home import Home
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.prefect.service_lock import serving_process
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 
 SERVICE = """
 import signal, subprocess, sys, time
 from pathlib import Path
-from flows.config.home import Home
-from flows.prefect.service_lock import only_one
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect.service_lock import only_one
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 flow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -55,7 +55,7 @@ def test_stop_ends_the_service_also_if_it_does_not_react(tmp_path: Path, kind: s
 @pytest.fixture
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, LineContext]]:
     """Three lines with a receiver. No process is started."""
-    monkeypatch.setattr("flows.composition.services.start_receiver", lambda loop, _home: f"http://receiver-of-{loop.line.name}")
+    monkeypatch.setattr("ratchet.flows.composition.services.start_receiver", lambda loop, _home: f"http://receiver-of-{loop.line.name}")
     found = []
     for name in ("a", "b", "c"):
         context = SimulatedLine(Scenario(seed=1)).context
@@ -79,7 +79,7 @@ def test_line_that_cannot_be_served_does_not_stop_the_others(
             raise Permanent("the receiver cannot listen on 127.0.0.1:80; free the port")
         return "http://receiver"
 
-    monkeypatch.setattr("flows.composition.services.start_receiver", start)
+    monkeypatch.setattr("ratchet.flows.composition.services.start_receiver", start)
     rows = _start_lines(lines, installation)
     assert [row for row in rows if row[0] == "b"] == [["b", "not served", "the receiver cannot listen on 127.0.0.1:80; free the port"]]
     assert {row[0] for row in rows if row[1] == "OTLP receiver"} == {"a", "c"}

@@ -7,10 +7,10 @@ from threading import Event
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.loop import Loop
-from flows.composition import cluster
-from flows.config.home import Home
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.loop import Loop
+from ratchet.flows.composition import cluster
+from ratchet.flows.config.home import Home
 
 LOOP = Loop.model_validate(
     {

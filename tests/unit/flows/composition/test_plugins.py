@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import State
-from contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
-from contracts.evaluation import CheckResult, EvalReport, Result
-from contracts.extension import ExtensionVersion
-from contracts.ids import digest
-from contracts.loop import GateSettings
-from contracts.serving import Evidence
-from flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
-from flows.config.home import Home
-from flows.core.decide import End
-from flows.engine.advance import advance
-from flows.engine.ingest import ingest
-from flows.engine.line import open_cycle
-from gates.checks import checks
-from runtime.artifacts import FolderArtifacts
-from runtime.extensions import ExtensionKind, offers
+from ratchet.contracts.cycle import State
+from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
+from ratchet.contracts.evaluation import CheckResult, EvalReport, Result
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.ids import digest
+from ratchet.contracts.loop import GateSettings
+from ratchet.contracts.serving import Evidence
+from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.decide import End
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import open_cycle
+from ratchet.gates.checks import checks
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.extensions import ExtensionKind, offers
 from tests.distributions import distribution
 from tests.simulation.simulated_line import Scenario, SimulatedLine, loop_for
 
@@ -155,6 +155,6 @@ def test_the_gate_refuses_to_work_without_a_built_in_check(tmp_path: Path, monke
     def stale(kind: ExtensionKind) -> Any:
         return {name: entries for name, entries in offers(kind).items() if name != "quality"}
 
-    monkeypatch.setattr("flows.composition.extensions.offers", stale)
+    monkeypatch.setattr("ratchet.flows.composition.extensions.offers", stale)
     with pytest.raises(ConfigError, match="the checks quality are not installed; the entry points are out of date: reinstall ratchet"):
         opened(tmp_path)

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.ids import canonical
-from contracts.loop import Loop
-from flows.composition.services import receiver_is_alive, receiver_process, start_receiver, stop_line
-from flows.config.home import Home
-from flows.config.load import load_loop
-from local.service import ManagedProcess
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.loop import Loop
+from ratchet.flows.composition.services import receiver_is_alive, receiver_process, start_receiver, stop_line
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.local.service import ManagedProcess
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,8 @@ FORMER = """
 import os
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from contracts.schema import stamped
-from runtime.artifacts import write_atomic
+from ratchet.contracts.schema import stamped
+from ratchet.runtime.artifacts import write_atomic
 server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
 write_atomic(Path("../receiver.json"), stamped({"pid": os.getpid(), "port": server.server_address[1]}))
 server.serve_forever()

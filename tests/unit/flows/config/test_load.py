@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.errors import ConfigError
-from contracts.loop import Loop
-from flows.config.home import Home
-from flows.config.load import load_loop, parse_loop
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.loop import Loop
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop, parse_loop
 
 GOOD: dict[str, Any] = {
     "line": {"name": "a-line", "served_model": "helper"},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from contracts.data.datasets import MaskedData, PromptCluster
-from flows.core.data_notes import crowding, masking_note
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.flows.core.data_notes import crowding, masking_note
 
 
 @pytest.mark.parametrize(

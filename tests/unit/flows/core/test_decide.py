@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
-from contracts.data.datasets import Cursor
-from contracts.evaluation import CheckResult, Result, verdict_of
-from contracts.fakes import MemoryLedger, fake_model
-from contracts.ids import digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
-from contracts.loop import RolloutSettings, TriggerSettings
-from contracts.serving import Endpoint, StepJudgement, StepResult
-from flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
-from flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
-from flows.core.folds.line import LineView
-from flows.core.folds.rollout import RolloutStep, RolloutView
-from flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
-from flows.core.triggers import cycle_is_due, edition_number
+from ratchet.contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
+from ratchet.contracts.data.datasets import Cursor
+from ratchet.contracts.evaluation import CheckResult, Result, verdict_of
+from ratchet.contracts.fakes import MemoryLedger, fake_model
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.loop import RolloutSettings, TriggerSettings
+from ratchet.contracts.serving import Endpoint, StepJudgement, StepResult
+from ratchet.flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
+from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
+from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
+from ratchet.flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
+from ratchet.flows.core.triggers import cycle_is_due, edition_number
 from tests.simulation.simulated_line import FACTS, loop_for
 from tests.unit.flows.cycles import NOON, cycle, run, training
 
@@ -328,7 +328,7 @@ def test_end_of_the_rollout_determines_the_end_of_the_cycle() -> None:
 
 
 def line(**fields: Any) -> LineView:
-    from contracts.serving import ModelVersion
+    from ratchet.contracts.serving import ModelVersion
 
     champion = ModelVersion(line="sim", number=0, tag="v-0", model=fake_model("base"), cycle=None)
     return LineView(**{"line": "sim", "seq": 1, "champion": champion, **fields})
@@ -403,9 +403,9 @@ def test_weights_add_up_to_100_and_respect_the_holdback(weight: float, candidate
 
 
 def test_first_of_two_answers_is_kept() -> None:
-    from contracts.cycle import Append, Row
-    from flows.engine.line import answer as give
-    from flows.engine.line import approvals
+    from ratchet.contracts.cycle import Append, Row
+    from ratchet.flows.engine.line import answer as give
+    from ratchet.flows.engine.line import approvals
 
     ledger = MemoryLedger()
     data = {"cycle": "cycle/sim/0001", "kind": "training", "subject": "s", "evidence": "e", "expires": LATER.isoformat()}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from contracts.jobs.cluster import ClusterSettings, VolumeSettings
-from contracts.loop import Loop
-from flows.composition.cost import price_of_time
-from flows.core.highest_cost import highest_cost
+from ratchet.contracts.jobs.cluster import ClusterSettings, VolumeSettings
+from ratchet.contracts.loop import Loop
+from ratchet.flows.composition.cost import price_of_time
+from ratchet.flows.core.highest_cost import highest_cost
 from tests.simulation.simulated_line import loop_for
 
 

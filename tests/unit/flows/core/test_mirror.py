@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Entry
-from contracts.loop import RolloutSettings
-from contracts.schema import SCHEMA_VERSION
-from contracts.serving import SequentialTest, StepJudgement, StepResult
-from flows.core.mirror import BATCH, batches, is_wanted, left, mirrored, turns
+from ratchet.contracts.cycle import Entry
+from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.schema import SCHEMA_VERSION
+from ratchet.contracts.serving import SequentialTest, StepJudgement, StepResult
+from ratchet.flows.core.mirror import BATCH, batches, is_wanted, left, mirrored, turns
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

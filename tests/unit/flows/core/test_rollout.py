@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.serving import Arm, Evidence
-from flows.core.folds.rollout import RolloutStep
-from flows.core.rollout import Delivery, dark, incomplete, mismatch, windows
+from ratchet.contracts.serving import Arm, Evidence
+from ratchet.flows.core.folds.rollout import RolloutStep
+from ratchet.flows.core.rollout import Delivery, dark, incomplete, mismatch, windows
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY = 86_400

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.ids import digest
-from contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
-from contracts.jobs.training import Method, Search, TrainingPlan, Variant
-from flows.core.search import CHANCE, SHORT, Tried, choice, demanded, difference, next_trial, spent
-from flows.core.search_results import gain_of_search, results
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
+from ratchet.contracts.jobs.training import Method, Search, TrainingPlan, Variant
+from ratchet.flows.core.search import CHANCE, SHORT, Tried, choice, demanded, difference, next_trial, spent
+from ratchet.flows.core.search_results import gain_of_search, results
 from tests.builders import make_plan
 
 TIMEOUT = 1000.0

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.search import Chosen, Trial, TrialEnd
-from contracts.jobs.training import Method, Search, TrainingPlan, Usage, Variant
-from flows.core.folds.cycle import Incarnation
-from flows.core.search import OWN, Tried
-from flows.core.search_results import BAR, COLUMNS, FORM_COLUMNS, gain_text, order_text, picture, results, sentences, space
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd
+from ratchet.contracts.jobs.training import Method, Search, TrainingPlan, Usage, Variant
+from ratchet.flows.core.folds.cycle import Incarnation
+from ratchet.flows.core.search import OWN, Tried
+from ratchet.flows.core.search_results import BAR, COLUMNS, FORM_COLUMNS, gain_text, order_text, picture, results, sentences, space
 from tests.builders import make_plan
 from tests.unit.flows.cycles import training
 

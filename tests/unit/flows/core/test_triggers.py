@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import Cursor
-from contracts.fakes import fake_model
-from contracts.ids import digest, version_tag
-from contracts.loop import Loop, TriggerSettings
-from contracts.serving import ModelVersion
-from flows.core.folds.line import Freeze, LineView
-from flows.core.triggers import cycle_is_due, edition_history, evaluation_level
+from ratchet.contracts.data.datasets import Cursor
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.ids import digest, version_tag
+from ratchet.contracts.loop import Loop, TriggerSettings
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.folds.line import Freeze, LineView
+from ratchet.flows.core.triggers import cycle_is_due, edition_history, evaluation_level
 from tests.unit.flows.cycles import NOON
 
 BASE = ModelVersion(line="sim", number=0, tag=version_tag(digest("base")), model=fake_model("base"), cycle=None)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Answer, ApprovalKind, Identity, State
-from flows.core.requests import ApprovalView
-from flows.core.waiting import waiting_text
+from ratchet.contracts.cycle import Answer, ApprovalKind, Identity, State
+from ratchet.flows.core.requests import ApprovalView
+from ratchet.flows.core.waiting import waiting_text
 from tests.unit.flows.cycles import NOON, cycle
 
 KIND = ApprovalKind.TRAINING

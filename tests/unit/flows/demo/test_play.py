@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.config.home import Home
-from flows.demo.play import Demo
+from ratchet.flows.config.home import Home
+from ratchet.flows.demo.play import Demo
 
 
 def test_each_kind_of_status_is_reported_once(tmp_path: Path) -> None:

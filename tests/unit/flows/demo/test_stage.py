@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError, Permanent
-from flows.config.home import Home
-from flows.demo.play import MARKER, Demo
-from flows.demo.stage import LOOP, clear_home, stop
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.flows.config.home import Home
+from ratchet.flows.demo.play import MARKER, Demo
+from ratchet.flows.demo.stage import LOOP, clear_home, stop
 
 
 def _ending(monkeypatch: pytest.MonkeyPatch, code: int) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 
-from flows.config.load import parse_loop
-from flows.demo.play import demo_loop, spoil
-from flows.demo.task import INTENTS, NEW_INTENTS, capacity, requests
-from flows.demo.world import build_world, traffic
+from ratchet.flows.config.load import parse_loop
+from ratchet.flows.demo.play import demo_loop, spoil
+from ratchet.flows.demo.task import INTENTS, NEW_INTENTS, capacity, requests
+from ratchet.flows.demo.world import build_world, traffic
 
 
 def test_golden_questions_are_in_neither_traffic_nor_base_training() -> None:

@@ -7,17 +7,17 @@ from datetime import datetime
 
 import pytest
 
-from contracts.cycle import Append, Entry, Lease, Row, State
-from contracts.errors import NewerRelease, Retryable
-from contracts.ids import canonical, effect_name, line_stream
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobState, Method
-from contracts.schema import SCHEMA_VERSION
-from flows.core.decide import End, Wait, decide
-from flows.engine.advance import advance, observe
-from flows.engine.effects import train
-from flows.engine.line import open_cycle
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.cycle import Append, Entry, Lease, Row, State
+from ratchet.contracts.errors import NewerRelease, Retryable
+from ratchet.contracts.ids import canonical, effect_name, line_stream
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobState, Method
+from ratchet.contracts.schema import SCHEMA_VERSION
+from ratchet.flows.core.decide import End, Wait, decide
+from ratchet.flows.engine.advance import advance, observe
+from ratchet.flows.engine.effects import train
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 

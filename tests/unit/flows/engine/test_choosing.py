@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import Facts
-from contracts.errors import ConfigError
-from contracts.jobs.training import Choice, Cost, Method, TrainingPlan
-from contracts.loop import TrainingSettings
-from flows.config.load import load_loop
-from flows.engine.choosing import choose_plan
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Choice, Cost, Method, TrainingPlan
+from ratchet.contracts.loop import TrainingSettings
+from ratchet.flows.config.load import load_loop
+from ratchet.flows.engine.choosing import choose_plan
+from ratchet.trainers.backends.nemo.backend import NemoGRPO
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
+from ratchet.trainers.choose import choose
+from ratchet.trainers.estimate import estimate
+from ratchet.trainers.recipes.completion import KINDS, complete
 from tests.builders import make_facts, make_plan
-from trainers.backends.nemo.backend import NemoGRPO
-from trainers.backends.trl import DPO, GRPO, SFT
-from trainers.choose import choose
-from trainers.estimate import estimate
-from trainers.recipes.completion import KINDS, complete
 
 FACTS = make_facts()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.serving import Backend, Endpoint, Route
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.serving import Backend, Endpoint, Route
+from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 OLD = "v-old"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import State, Step
-from contracts.ids import cycle_stream, digest
-from contracts.serving import Route
-from flows.core.triggers import evaluation_level
-from flows.engine.effects import _earlier_champions
-from flows.engine.line import ask_rollback
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.ids import cycle_stream, digest
+from ratchet.contracts.serving import Route
+from ratchet.flows.core.triggers import evaluation_level
+from ratchet.flows.engine.effects import _earlier_champions
+from ratchet.flows.engine.line import ask_rollback
+from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine, nth_fault
 
 

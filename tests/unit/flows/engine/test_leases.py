@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from contracts.errors import Retryable
-from flows.engine.context import busy_text, leased, process_holder, take
+from ratchet.contracts.errors import Retryable
+from ratchet.flows.engine.context import busy_text, leased, process_holder, take
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 

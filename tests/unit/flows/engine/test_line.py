@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.cycle import Append, Entry, Lease, State, Step
-from contracts.errors import Rejected
-from contracts.fakes import fake_model
-from contracts.ids import line_stream
-from contracts.serving import ModelVersion
-from flows.core.folds.line import fold_line
-from flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
+from ratchet.contracts.cycle import Append, Entry, Lease, State, Step
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.ids import line_stream
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 LINE = line_stream("sim")

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError, Retryable
-from contracts.fakes import FakeClient, FakeDatasets, FakeEvaluator
-from contracts.ids import rollout_stream
-from contracts.mirror import MirrorOutcome, MirrorPrompt
-from contracts.serving import SequentialTest, StepJudgement, StepResult
-from flows.core.folds.rollout import RolloutView
-from flows.core.mirror import BATCH, batches, mirrored
-from flows.engine.advance import advance
-from flows.engine.line import ask_cancel, open_cycle
-from flows.engine.rollout import tick
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.fakes import FakeClient, FakeDatasets, FakeEvaluator
+from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.mirror import MirrorOutcome, MirrorPrompt
+from ratchet.contracts.serving import SequentialTest, StepJudgement, StepResult
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.core.mirror import BATCH, batches, mirrored
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.line import ask_cancel, open_cycle
+from ratchet.flows.engine.rollout import tick
 from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine
 
 MOST = 20

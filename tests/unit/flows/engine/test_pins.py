@@ -6,12 +6,12 @@ import contextlib
 
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.jobs.training import JobSpec, ResumePoint
-from flows.engine import reconcile as duties
-from flows.engine.advance import advance
-from flows.engine.line import open_cycle
-from flows.engine.reconcile import reconcile
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.jobs.training import JobSpec, ResumePoint
+from ratchet.flows.engine import reconcile as duties
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine
 
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from contracts.data.quarantine import QuarantineCounts
-from contracts.fakes import FakeDatasets
-from contracts.ids import line_stream
-from contracts.loop import QuarantineSettings
-from flows.core.quarantine_alarm import alarm_text, is_alarm
-from flows.engine.ingest import ingest
-from flows.prefect.events import event_of
-from flows.report.page import render_report
+from ratchet.contracts.data.quarantine import QuarantineCounts
+from ratchet.contracts.fakes import FakeDatasets
+from ratchet.contracts.ids import line_stream
+from ratchet.contracts.loop import QuarantineSettings
+from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.prefect.events import event_of
+from ratchet.flows.report.page import render_report
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 LINE = line_stream("sim")

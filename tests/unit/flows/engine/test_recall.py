@@ -6,13 +6,13 @@ import contextlib
 
 import pytest
 
-from contracts.cycle import ENDS, State
-from contracts.ids import line_stream, rollout_stream
-from contracts.jobs.training import JobState
-from flows.core.decide import End, Observation, decide
-from flows.engine.context import leased
-from flows.engine.line import ask_rollback, open_cycle
-from flows.engine.recall import Resting, clean_ancestor, recall, resting
+from ratchet.contracts.cycle import ENDS, State
+from ratchet.contracts.ids import line_stream, rollout_stream
+from ratchet.contracts.jobs.training import JobState
+from ratchet.flows.core.decide import End, Observation, decide
+from ratchet.flows.engine.context import leased
+from ratchet.flows.engine.line import ask_rollback, open_cycle
+from ratchet.flows.engine.recall import Resting, clean_ancestor, recall, resting
 from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_fault
 from tests.unit.flows.cycles import NOON, cycle
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.jobs.training import JobSpec, ResumePoint
-from flows.engine.effects import lay_resume_point
-from local.executor import LocalExecutor
-from runtime.manifest import MANIFEST, write_manifest
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import JobSpec, ResumePoint
+from ratchet.flows.engine.effects import lay_resume_point
+from ratchet.local.executor import LocalExecutor
+from ratchet.runtime.manifest import MANIFEST, write_manifest
+from ratchet.trainers.job.checkpoints import resume_folder
 from tests.unit.flows.cycles import run, training
-from trainers.job.checkpoints import resume_folder
 
 POINTS = 200
 CHANCE = random.Random(20)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from contracts.data.datasets import TrainingSet
-from contracts.errors import RatchetError
-from contracts.jobs.training import Method, TrainingPlan
-from contracts.loop import SearchSettings, TrainingSettings
-from flows.core.search import LEAST_PROMPTS
-from flows.engine.search import _scores, last_winner, with_search
+from ratchet.contracts.data.datasets import TrainingSet
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.jobs.training import Method, TrainingPlan
+from ratchet.contracts.loop import SearchSettings, TrainingSettings
+from ratchet.flows.core.search import LEAST_PROMPTS
+from ratchet.flows.engine.search import _scores, last_winner, with_search
+from ratchet.trainers.backends.trl import DPO, GRPO, SFT
+from ratchet.trainers.choose import choose
 from tests.builders import make_facts, make_plan
-from trainers.backends.trl import DPO, GRPO, SFT
-from trainers.choose import choose
 
 FACTS = make_facts()
 TRAINERS = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: GRPO()}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import State
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.search import Trial
-from contracts.jobs.training import Usage
-from contracts.loop import SearchSettings
-from flows.core.folds.cycle import Incarnation
-from flows.core.search import Tried, spent
-from flows.engine.line import ask_cancel
-from flows.engine.search import _seconds, trial_end
+from ratchet.contracts.cycle import State
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.search import Trial
+from ratchet.contracts.jobs.training import Usage
+from ratchet.contracts.loop import SearchSettings
+from ratchet.flows.core.folds.cycle import Incarnation
+from ratchet.flows.core.search import Tried, spent
+from ratchet.flows.engine.line import ask_cancel
+from ratchet.flows.engine.search import _seconds, trial_end
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cycles import NOON, training
 

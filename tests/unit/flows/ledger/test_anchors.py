@@ -15,18 +15,18 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.cycle import Append, Row
-from contracts.errors import ConfigError, Permanent, Retryable
-from contracts.hash_chain import GENESIS, seal_row
-from contracts.ids import canonical, digest
-from flows.cli.admin.anchor import anchor, verify
-from flows.composition.anchors import BucketExports, Verification, open_anchors, verify_ledger
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.ledger.anchor_key import AnchorKey
-from flows.ledger.anchors import Anchors, FolderExports
-from flows.ledger.sql import SqlLedger
-from flows.service.keepers import export_heads
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.hash_chain import GENESIS, seal_row
+from ratchet.contracts.ids import canonical, digest
+from ratchet.flows.cli.admin.anchor import anchor, verify
+from ratchet.flows.composition.anchors import BucketExports, Verification, open_anchors, verify_ledger
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.ledger.anchor_key import AnchorKey
+from ratchet.flows.ledger.anchors import Anchors, FolderExports
+from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.flows.service.keepers import export_heads
 from tests.s3 import served
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

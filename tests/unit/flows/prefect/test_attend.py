@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.errors import ConfigError
-from flows.config.home import Home
-from flows.prefect import serve, server
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect import serve, server
 
 URL = "http://prefect.example/api"
 

@@ -13,15 +13,15 @@ import httpx
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from contracts.cycle import Append, Row
-from contracts.data.datasets import IngestReport
-from contracts.fakes import MemoryLedger
-from contracts.ids import cycle_stream
-from flows.config.home import Home
-from flows.core.folds.line import fold_line
-from flows.prefect.cycle.host import Host
-from flows.prefect.desk import Desk, is_outage
-from flows.service.keeper import News
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.fakes import MemoryLedger
+from ratchet.contracts.ids import cycle_stream
+from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.prefect.cycle.host import Host
+from ratchet.flows.prefect.desk import Desk, is_outage
+from ratchet.flows.service.keeper import News
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

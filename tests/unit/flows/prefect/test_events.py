@@ -7,11 +7,11 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contracts.cycle import Append, Row
-from contracts.data.datasets import IngestReport
-from contracts.fakes import MemoryLedger
-from flows.config.home import Home
-from flows.prefect.events import EVENTS, INGESTED, Outbox, event_of, ingested_event
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.fakes import MemoryLedger
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect.events import EVENTS, INGESTED, Outbox, event_of, ingested_event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "howto" / "prefect.md"

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from contracts.errors import ConfigError, Retryable
-from flows.config import variables
-from flows.config.home import Home
-from flows.prefect import server, service_lock
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.flows.config import variables
+from ratchet.flows.config.home import Home
+from ratchet.flows.prefect import server, service_lock
 
 
 @pytest.fixture
@@ -164,5 +164,5 @@ def test_only_one_process_serves_an_installation(home: Home) -> None:
 
 @pytest.mark.slow
 def test_command_line_does_not_import_prefect() -> None:
-    code = "import sys, flows.cli.main, flows.cli.serve, flows.prefect.server; sys.exit('prefect' in sys.modules)"
+    code = "import sys, ratchet.flows.cli.main, ratchet.flows.cli.serve, ratchet.flows.prefect.server; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

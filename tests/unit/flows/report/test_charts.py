@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from flows.report.charts import ChartPair, Line, curves, dumbbells
+from ratchet.flows.report.charts import ChartPair, Line, curves, dumbbells
 
 
 @pytest.mark.parametrize(("last", "labels"), [(1, [0, 1]), (3, [0, 1, 2, 3]), (10, [0, 3, 6, 9]), (60, [0, 15, 30, 45, 60])])

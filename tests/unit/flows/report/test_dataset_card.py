@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Step
-from contracts.loop import PrivacySettings
-from flows.report.dataset_card import _examples, as_markdown, dataset_card
-from flows.report.languages import language_of
-from flows.report.story import Section, Table
+from ratchet.contracts.cycle import Step
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.flows.report.dataset_card import _examples, as_markdown, dataset_card
+from ratchet.flows.report.languages import language_of
+from ratchet.flows.report.story import Section, Table
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import LATER, TRAIN, frozen
@@ -99,7 +99,7 @@ def test_languages(text: str, language: str) -> None:
 
 @pytest.mark.slow
 def test_an_unreadable_snapshot_has_no_card_on_the_page(tmp_path: Path) -> None:
-    from flows.report.page import _card
+    from ratchet.flows.report.page import _card
 
     cycle, artifacts = _cycle(tmp_path, span(1, TRAIN[0], "x"))
     assert _card(cycle, artifacts)

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts.cycle import State, Step
-from contracts.fakes import MemoryArtifacts
-from contracts.ids import canonical
-from contracts.jobs.training import Method
-from flows.core.folds.cycle import CycleView
-from flows.engine.line import ask_rollback, retry_cycle
-from flows.engine.reconcile import reconcile
-from flows.report.history import history
-from flows.report.version_diff import Made, diff_sections, version_diff
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.fakes import MemoryArtifacts
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.training import Method
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.engine.line import ask_rollback, retry_cycle
+from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.report.history import history
+from ratchet.flows.report.version_diff import Made, diff_sections, version_diff
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 

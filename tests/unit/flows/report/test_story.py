@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from contracts.cycle import State
-from contracts.errors import Permanent
-from contracts.evaluation import Looks
-from contracts.fakes import MemoryArtifacts
-from contracts.ids import rollout_stream
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
-from flows.core.folds.rollout import fold_rollout
-from flows.engine.line import cycle_requests
-from flows.engine.training_curves import accepted_line, read_event_logs
-from flows.report.page import render_report
-from flows.report.story import _length, _notes, ledger_table, sampling, stopping, tell
-from flows.report.timeline import _compared
+from ratchet.contracts.cycle import State
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.evaluation import Looks
+from ratchet.contracts.fakes import MemoryArtifacts
+from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
+from ratchet.flows.core.folds.rollout import fold_rollout
+from ratchet.flows.engine.line import cycle_requests
+from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
+from ratchet.flows.report.page import render_report
+from ratchet.flows.report.story import _length, _notes, ledger_table, sampling, stopping, tell
+from ratchet.flows.report.timeline import _compared
 from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.gates.reports import report

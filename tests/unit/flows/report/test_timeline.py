@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from contracts.cycle import ApprovalKind, Entry
-from contracts.ids import approval_stream, rollout_stream
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
-from flows.report.timeline import _event_text, timeline
+from ratchet.contracts.cycle import ApprovalKind, Entry
+from ratchet.contracts.ids import approval_stream, rollout_stream
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
+from ratchet.flows.report.timeline import _event_text, timeline
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 

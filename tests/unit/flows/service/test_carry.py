@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import Answer, Identity, State, Step
-from contracts.errors import Retryable
-from contracts.ids import line_stream
-from contracts.jobs.training import Method
-from flows.composition.ports import silent
-from flows.core.folds.cycle import fold_cycle
-from flows.core.folds.line import fold_line
-from flows.core.folds.rollout import fold_rollout
-from flows.core.requests import fold_approval
-from flows.core.steps import CycleStep, step_of
-from flows.engine.effects import EFFECTS
-from flows.engine.line import answer, ask_cancel, open_cycle
-from flows.engine.rollout import tick
-from flows.service.carry import carry, look, position
+from ratchet.contracts.cycle import Answer, Identity, State, Step
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import line_stream
+from ratchet.contracts.jobs.training import Method
+from ratchet.flows.composition.ports import silent
+from ratchet.flows.core.folds.cycle import fold_cycle
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.core.folds.rollout import fold_rollout
+from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.core.steps import CycleStep, step_of
+from ratchet.flows.engine.effects import EFFECTS
+from ratchet.flows.engine.line import answer, ask_cancel, open_cycle
+from ratchet.flows.engine.rollout import tick
+from ratchet.flows.service.carry import carry, look, position
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 CYCLE = "cycle/sim/0001"

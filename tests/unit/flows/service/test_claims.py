@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from contracts.errors import ConfigError
-from contracts.fakes import MemoryLedger
-from flows.service.claims import CLAIM_SECONDS, Claims
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.fakes import MemoryLedger
+from ratchet.flows.service.claims import CLAIM_SECONDS, Claims
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(seconds=CLAIM_SECONDS)

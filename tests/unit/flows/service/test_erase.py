@@ -13,23 +13,23 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from contracts.cycle import State, Step
-from contracts.data.senders import Role, Sender
-from contracts.errors import ConfigError
-from contracts.ids import line_stream
-from flows.cli.main import cli
-from flows.composition.installation import Installation
-from flows.config import variables
-from flows.engine.ingest import ingest
-from flows.engine.line import adopt, open_cycle
-from flows.report.page import write_page
-from flows.service.erase import LineEraser, People, erase_people, pseudonyms_of
-from flows.service.receipts import Receipt
-from materializer.erasure.lake_rows import Target
-from materializer.lake.tables import Lake
-from materializer.receive.spool import Spool
-from runtime.jobs.job_protocol import plan_folder
-from runtime.secrets.keyring import add_key
+from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import line_stream
+from ratchet.flows.cli.main import cli
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config import variables
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import adopt, open_cycle
+from ratchet.flows.report.page import write_page
+from ratchet.flows.service.erase import LineEraser, People, erase_people, pseudonyms_of
+from ratchet.flows.service.receipts import Receipt
+from ratchet.materializer.erasure.lake_rows import Target
+from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.receive.spool import Spool
+from ratchet.runtime.jobs.job_protocol import plan_folder
+from ratchet.runtime.secrets.keyring import add_key
 from tests.command import ROOT, environment
 from tests.markers import LINE, LOOP, SHOP, fill, install, marker, marks_in, opened, perform, planned, promoted, user
 from tests.unit.materializer.records import evaluation, logs, span, spans
@@ -341,9 +341,9 @@ def test_another_line_keeps_rows_with_the_same_texts_and_its_versions(tmp_path: 
 _ERASE = """
 import os, signal, sys
 from pathlib import Path
-from flows.composition.installation import Installation
-from flows.config.home import Home
-from flows.service.erase import erase_people, pseudonyms_of
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from ratchet.flows.service.erase import erase_people, pseudonyms_of
 left = int(sys.argv[2])
 def boundary(step):
     global left

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.cycle import Append, Row
-from contracts.fakes.state import FakeClock, MemoryLedger
-from contracts.ids import Digest
-from contracts.loop import Loop
-from contracts.schema import stamped
-from flows.engine.ingest import ingest
-from flows.service import garbage
-from flows.service.erase import erase_people, pseudonyms_of
-from flows.service.garbage import collect_artifacts, collect_line
-from materializer.lake.tables import Lake
-from materializer.receive.spool import Spool
-from runtime.artifacts import FolderArtifacts
+from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.fakes.state import FakeClock, MemoryLedger
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.schema import stamped
+from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.service import garbage
+from ratchet.flows.service.erase import erase_people, pseudonyms_of
+from ratchet.flows.service.garbage import collect_artifacts, collect_line
+from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.receive.spool import Spool
+from ratchet.runtime.artifacts import FolderArtifacts
 from tests.markers import LINE, SHOP, fill, install, marks_in, opened, planned, promoted, user
 from tests.unit.materializer.records import T0, evaluation, log, logs
 

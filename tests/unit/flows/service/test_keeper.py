@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from contracts.cycle import State
-from contracts.errors import ConfigError, Permanent, Retryable
-from contracts.ids import digest, hash_share, line_stream
-from flows.core.folds.line import fold_line
-from flows.engine.context import LEASE_SECONDS, process_holder
-from flows.engine.line import ask_rollback, open_cycle
-from flows.engine.work import turn
-from flows.service import garbage
-from flows.service import keeper as keepers_module
-from flows.service.garbage import Collected
-from flows.service.keeper import (
+from ratchet.contracts.cycle import State
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.ids import digest, hash_share, line_stream
+from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.engine.context import LEASE_SECONDS, process_holder
+from ratchet.flows.engine.line import ask_rollback, open_cycle
+from ratchet.flows.engine.work import turn
+from ratchet.flows.service import garbage
+from ratchet.flows.service import keeper as keepers_module
+from ratchet.flows.service.garbage import Collected
+from ratchet.flows.service.keeper import (
     AGAIN_SECONDS,
     ALIVE_SECONDS,
     COLLECT_SECONDS,
@@ -30,7 +30,7 @@ from flows.service.keeper import (
     Keeper,
     News,
 )
-from flows.service.keepers import Keepers
+from ratchet.flows.service.keepers import Keepers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
 from tests.waiting import until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gates.evaluation.comparisons import compare
-from gates.evaluation.questions import Question
+from ratchet.gates.evaluation.comparisons import compare
+from ratchet.gates.evaluation.questions import Question
 
 
 def _conversation(first: str, turns: int) -> list[tuple[Question, float, float]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from contracts.evaluation import EarlierComparison, Result
-from contracts.loop import GateSettings
-from gates.checks import Erosion
-from gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
-from gates.evaluation.questions import Decoding
+from ratchet.contracts.evaluation import EarlierComparison, Result
+from ratchet.contracts.loop import GateSettings
+from ratchet.gates.checks import Erosion
+from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
+from ratchet.gates.evaluation.questions import Decoding
 from tests.unit.gates.reports import report
 
 RULE = frozenset({"rule"})

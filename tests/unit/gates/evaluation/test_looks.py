@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.data.datasets import HoldoutEdition
-from contracts.evaluation import ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, Result
-from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
-from contracts.loop import GateSettings
-from gates.boundaries import error_of_look
-from gates.checks import Quality, checks
-from gates.evaluation.evaluator import PairedEvaluator
-from gates.evaluation.looks import LEAST_BATCH, batches, conditional_power, group_sizes, stop
-from gates.evaluation.questions import Question, read_questions
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, Result
+from ratchet.contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
+from ratchet.contracts.loop import GateSettings
+from ratchet.gates.boundaries import error_of_look
+from ratchet.gates.checks import Quality, checks
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
+from ratchet.gates.evaluation.looks import LEAST_BATCH, batches, conditional_power, group_sizes, stop
+from ratchet.gates.evaluation.questions import Question, read_questions
 from tests.unit.gates.reports import comparison, count, report
 
 LEVEL = 1 - 2 * (1 - 0.95 ** (1 / 8))

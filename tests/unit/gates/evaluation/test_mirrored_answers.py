@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from contracts.data.datasets import Label
-from contracts.data.records import Tier
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.fakes import FakeClient, FakeRewards
-from contracts.loop import GateSettings
-from contracts.mirror import MirrorOutcome, MirrorPrompt
-from contracts.ports import Progress
-from gates.evaluation.evaluator import PairedEvaluator
+from ratchet.contracts.data.datasets import Label
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.fakes import FakeClient, FakeRewards
+from ratchet.contracts.loop import GateSettings
+from ratchet.contracts.mirror import MirrorOutcome, MirrorPrompt
+from ratchet.contracts.ports import Progress
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
 
 
 class Recording(FakeClient):

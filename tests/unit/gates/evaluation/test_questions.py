@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import HoldoutEdition
-from contracts.ids import digest
-from gates.evaluation.questions import Decoding, Question, by_prompt, requests_for, stored_answers
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.ids import digest
+from ratchet.gates.evaluation.questions import Decoding, Question, by_prompt, requests_for, stored_answers
 
 
 def edition(number: int = 1, line: str = "l") -> HoldoutEdition:

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.data.datasets import HoldoutEdition, Label
-from contracts.data.records import Tier
-from contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport
-from contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
-from contracts.ids import canonical, digest
-from contracts.loop import GateSettings
-from gates.evaluation.evaluator import PairedEvaluator
+from ratchet.contracts.data.datasets import HoldoutEdition, Label
+from ratchet.contracts.data.records import Tier
+from ratchet.contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport
+from ratchet.contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
+from ratchet.contracts.ids import canonical, digest
+from ratchet.contracts.loop import GateSettings
+from ratchet.gates.evaluation.evaluator import PairedEvaluator
 
 Answer = Callable[[ChatRequest], str | None]
 

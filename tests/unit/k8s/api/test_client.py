@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent, RatchetError, Retryable
-from k8s.api.client import JOB, POD, AlreadyExists, Expired, KubernetesCluster, ObjectConflict
+from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.k8s.api.client import JOB, POD, AlreadyExists, Expired, KubernetesCluster, ObjectConflict
 
 
 class Connection:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s.api.quantities import UNITS, multiple, parse
+from ratchet.k8s.api.quantities import UNITS, multiple, parse
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.ids import checkpoint_name, digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec, JobState, JobStatus
-from k8s.api.client import JOB, NETWORK_POLICY, NODE_POOL, POD
-from k8s.gangs import reconciler, submissions
-from k8s.gangs.executor import KubernetesExecutor
-from k8s.profiles.profile import Profile
-from runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import checkpoint_name, digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
+from ratchet.k8s.api.client import JOB, NETWORK_POLICY, NODE_POOL, POD
+from ratchet.k8s.gangs import reconciler, submissions
+from ratchet.k8s.gangs.executor import KubernetesExecutor
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 from tests.drops import offer
 from tests.memory_cluster import MemoryCluster
 from tests.unit.k8s.samples import PLAN, settings

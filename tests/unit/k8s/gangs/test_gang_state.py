@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s.gangs.gang_state import CHARACTERS, LINES, Act, Gang, GangPod, GangState, Node, due, lingers, pod_of, state_of, unheard
+from ratchet.k8s.gangs.gang_state import CHARACTERS, LINES, Act, Gang, GangPod, GangState, Node, due, lingers, pod_of, state_of, unheard
 
 NODES = {name: Node(name, ready=name != "quiet") for name in ("one", "two", "quiet")}
 

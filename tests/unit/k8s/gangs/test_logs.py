@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s.gangs.logs import MARK, _after
+from ratchet.k8s.gangs.logs import MARK, _after
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s.gangs.gang_state import Gang, GangPod, GangState
-from k8s.gangs.meter import Meter, count, settle
+from ratchet.k8s.gangs.gang_state import Gang, GangPod, GangState
+from ratchet.k8s.gangs.meter import Meter, count, settle
 
 PRICE = 3600.0
 """Price of a node and hour: 1 per second."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s.gangs.meter import Meter
-from k8s.gangs.submissions import Submission, Submissions
+from ratchet.k8s.gangs.meter import Meter
+from ratchet.k8s.gangs.submissions import Submission, Submissions
 
 pytestmark = pytest.mark.slow
 

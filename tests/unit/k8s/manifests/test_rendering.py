@@ -11,21 +11,21 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from contracts.errors import ConfigError
-from contracts.loop import Loop
-from contracts.serving import ModelVersion
-from flows.composition.cluster import cluster_site, render_cluster
-from flows.config.home import Home
-from flows.config.load import load_loop
-from k8s.manifests.environment import Extras, extras, reminders, render_environment
-from k8s.manifests.gang_manifest import GANG, ROOT_CAPABILITIES
-from k8s.manifests.network import gang_network_policy
-from k8s.manifests.pod_objects import Shape, manifest
-from k8s.manifests.policies import security_level
-from k8s.manifests.pools import Account, dynamic_pool, node_class, queue, static_pool
-from k8s.manifests.render import as_yaml
-from k8s.manifests.serving import ModelServer, judge_fleet, version_server
-from k8s.profiles.profile import Profile, known, load_profile
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.composition.cluster import cluster_site, render_cluster
+from ratchet.flows.config.home import Home
+from ratchet.flows.config.load import load_loop
+from ratchet.k8s.manifests.environment import Extras, extras, reminders, render_environment
+from ratchet.k8s.manifests.gang_manifest import GANG, ROOT_CAPABILITIES
+from ratchet.k8s.manifests.network import gang_network_policy
+from ratchet.k8s.manifests.pod_objects import Shape, manifest
+from ratchet.k8s.manifests.policies import security_level
+from ratchet.k8s.manifests.pools import Account, dynamic_pool, node_class, queue, static_pool
+from ratchet.k8s.manifests.render import as_yaml
+from ratchet.k8s.manifests.serving import ModelServer, judge_fleet, version_server
+from ratchet.k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
 from tests.unit.k8s.samples import BUCKET, gang, job, settings
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.ids import canonical, checkpoint_name, digest
-from contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
-from k8s.pod import upload
-from k8s.pod.upload import KEPT_SECONDS
-from runtime.jobs.run_folder import read_events
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import canonical, checkpoint_name, digest
+from ratchet.contracts.jobs.exit_codes import FAILURE, PERMANENT, PREEMPTED, STOPPED
+from ratchet.k8s.pod import upload
+from ratchet.k8s.pod.upload import KEPT_SECONDS
+from ratchet.runtime.jobs.run_folder import read_events
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, kill, save, tell
 from tests.waiting import until
@@ -28,8 +28,8 @@ JOB = f"""
 import json, os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).resolve().parents[4])!r})
-from runtime.artifacts import FolderArtifacts, write_atomic
-from contracts.ids import canonical, checkpoint_name, digest
+from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.contracts.ids import canonical, checkpoint_name, digest
 from tests.unit.k8s.shared import PLAN, save, tell
 run = Path.cwd()
 number = int(os.environ["RATCHET_FIRST_INCARNATION"])

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Retryable
-from k8s.manifests.pod_objects import VolcanoJob, manifest
-from k8s.manifests.pools import SCHEDULER, dynamic_pool
-from k8s.manifests.render import Site
-from k8s.preflight.checks import Finding, find_problems, findings
-from k8s.preflight.cluster_facts import ClusterFacts, Unread
-from k8s.profiles.profile import load_profile
+from ratchet.contracts.errors import Retryable
+from ratchet.k8s.manifests.pod_objects import VolcanoJob, manifest
+from ratchet.k8s.manifests.pools import SCHEDULER, dynamic_pool
+from ratchet.k8s.manifests.render import Site
+from ratchet.k8s.preflight.checks import Finding, find_problems, findings
+from ratchet.k8s.preflight.cluster_facts import ClusterFacts, Unread
+from ratchet.k8s.profiles.profile import load_profile
 from tests.unit.k8s.samples import BUCKET, gang, job, settings
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

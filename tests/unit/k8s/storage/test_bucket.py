@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.ids import digest, digest_file
-from contracts.jobs.cluster import BucketSettings
-from k8s.storage.bucket import Bucket
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import digest, digest_file
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.k8s.storage.bucket import Bucket
 from tests.s3 import S3
 
 

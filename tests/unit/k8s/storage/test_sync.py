@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.ids import canonical, checkpoint_name, digest
-from contracts.schema import stamped
-from k8s.storage import sync
-from runtime.jobs.run_folder import newest_sign
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import canonical, checkpoint_name, digest
+from ratchet.contracts.schema import stamped
+from ratchet.k8s.storage import sync
+from ratchet.runtime.jobs.run_folder import newest_sign
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, save
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Retryable
-from local.proxy.forwarded import ForwardedCounts, read_counts
+from ratchet.contracts.errors import Retryable
+from ratchet.local.proxy.forwarded import ForwardedCounts, read_counts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 START = NOON.timestamp()

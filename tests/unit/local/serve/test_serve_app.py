@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi.testclient import TestClient
 
-from runtime.chat_template import CallFormat
+from ratchet.runtime.chat_template import CallFormat
 from tests.unit.trainers.conftest import write_model
 
 if TYPE_CHECKING:
-    from local.serve.generate import Generated, GenerationRow, Model
+    from ratchet.local.serve.generate import Generated, GenerationRow, Model
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load; it is not loaded when the tests are collected
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    from local.serve.generate import Model
+    from ratchet.local.serve.generate import Model
 
     return Model(write_model(tmp_path_factory.mktemp("model")), threads=1)
 
 
 def test_an_answer_that_nobody_waits_for_ends_at_the_next_token(model: Model) -> None:
-    from local.serve.generate import GenerationRow
+    from ratchet.local.serve.generate import GenerationRow
 
     prompt = model.encode([{"role": "user", "content": "one two"}])
     rows = [GenerationRow(prompt, 1.0, seed, 100) for seed in range(2)]
@@ -46,7 +46,7 @@ def test_an_answer_that_nobody_waits_for_ends_at_the_next_token(model: Model) ->
 
 
 def test_a_batch_ends_at_the_limits_of_its_rows(model: Model) -> None:
-    from local.serve.generate import GenerationRow
+    from ratchet.local.serve.generate import GenerationRow
 
     prompt = model.encode([{"role": "user", "content": "one two"}])
     short, long = (GenerationRow(prompt, 1.0, 0, limit) for limit in (3, 40))
@@ -64,7 +64,7 @@ class Counting:
         self.rows: list[GenerationRow] = []
 
     def generate(self, rows: Sequence[GenerationRow], stopped: Sequence[Callable[[], bool]]) -> list[Generated]:
-        from local.serve.generate import Generated
+        from ratchet.local.serve.generate import Generated
 
         assert not any(one() for one in stopped)
         self.rows += rows
@@ -72,8 +72,8 @@ class Counting:
 
 
 def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
-    from local.serve.app import Batcher
-    from local.serve.generate import GenerationRow
+    from ratchet.local.serve.app import Batcher
+    from ratchet.local.serve.generate import GenerationRow
 
     async def scenario() -> list[GenerationRow]:
         model: Any = Counting()
@@ -92,7 +92,7 @@ def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
 
 
 def test_a_request_that_cannot_fit_into_the_context_is_refused_before_it_is_read(model: Model) -> None:
-    from local.serve.app import build_app
+    from ratchet.local.serve.app import build_app
 
     with TestClient(build_app(model, "v")) as client:
         for size, status in ((10_000, 400), (2_000_000, 413)):
@@ -122,7 +122,7 @@ class Calling:
         return [1]
 
     def generate(self, rows: Sequence[GenerationRow], _stopped: Any) -> list[Generated]:
-        from local.serve.generate import Generated, Piece
+        from ratchet.local.serve.generate import Generated, Piece
 
         for row in rows:
             if row.listener:
@@ -131,7 +131,7 @@ class Calling:
 
 
 def test_a_generated_tool_call_is_one_only_if_the_request_has_tools() -> None:
-    from local.serve.app import build_app
+    from ratchet.local.serve.app import build_app
 
     model: Any = Calling()
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}

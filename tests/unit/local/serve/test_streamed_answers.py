@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow  # torch takes seconds to load; it is not loaded w
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    from local.serve.app import build_app
-    from local.serve.generate import Model
+    from ratchet.local.serve.app import build_app
+    from ratchet.local.serve.generate import Model
 
     with TestClient(build_app(Model(write_model(tmp_path_factory.mktemp("model")), threads=1), "v")) as client:
         yield client
@@ -76,7 +76,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("text", ["plain words", "Größe 🦜🦜 naïve", "日本語", "e\u0301 \u2028 👩\u200d🔬", "\ufffd is a character", "x"])
 @pytest.mark.parametrize("ends", [True, False])
 def test_no_piece_ends_inside_a_character(text: str, ends: bool) -> None:
-    from local.serve.generate import GenerationRow, Piece, _Stream
+    from ratchet.local.serve.generate import GenerationRow, Piece, _Stream
 
     tokenizer, pieces = byte_tokenizer(), list[Piece]()
     tokens = tokenizer.encode(text)
@@ -96,7 +96,7 @@ def test_no_piece_ends_inside_a_character(text: str, ends: bool) -> None:
 
 
 def test_a_row_that_is_cut_inside_a_character_gives_what_a_whole_answer_gives() -> None:
-    from local.serve.generate import GenerationRow, Piece, _Stream
+    from ratchet.local.serve.generate import GenerationRow, Piece, _Stream
 
     tokenizer, pieces = byte_tokenizer(), list[Piece]()
     tokens = tokenizer.encode("ab🦜")[:4]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from contracts.data.datasets import RawBatch
-from contracts.ids import digest_file
-from materializer.consent import settle
-from materializer.datasets import LakeDatasets
-from materializer.governance import govern
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.ids import digest_file
+from ratchet.materializer.consent import settle
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.governance import govern
 from tests.unit.materializer.conftest import make_datasets, pseudonym_of
 
 pytestmark = pytest.mark.shared

@@ -10,10 +10,10 @@ import random
 
 import pytest
 
-from contracts.data.decoding import MAX_BAD, Limits
-from contracts.data.records import FEEDBACK, TRACES
-from materializer.dialects.decode import decode
-from materializer.lake.schemas import arrow_table
+from ratchet.contracts.data.decoding import MAX_BAD, Limits
+from ratchet.contracts.data.records import FEEDBACK, TRACES
+from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.lake.schemas import arrow_table
 from tests.unit.materializer.records import T0, evaluation, log, logs, raw, request_of, span, spans
 
 pytestmark = pytest.mark.slow  # hundreds of generated inputs
@@ -174,7 +174,7 @@ def test_a_decoder_that_fails_costs_only_its_span(monkeypatch: pytest.MonkeyPatc
     def fails(_: object) -> str:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("materializer.dialects.otlp._origin", lambda value: fails(value) if value == "probe" else "traffic")
+    monkeypatch.setattr("ratchet.materializer.dialects.otlp._origin", lambda value: fails(value) if value == "probe" else "traffic")
     decoded = decode(raw(json.dumps(spans(span(1, ratchet__origin="probe"), span(2))).encode(), kind="otlp-json"), LIMITS)
     assert [(bad.reason, bad.detail) for bad in decoded.bad] == [("dialect_failed", "dialect 'otlp' raised ZeroDivisionError")]
     assert len(decoded.traces) == 1

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from contracts.data.decoding import Limits
-from contracts.data.records import FEEDBACK, TRACES
-from contracts.loop import PrivacySettings, QuarantineSettings
-from materializer.dialects.decode import decode
-from materializer.lake.schemas import arrow_table
-from materializer.privacy.masking import Masker
-from materializer.quarantine.writing import Keeping, write_entries
+from ratchet.contracts.data.decoding import Limits
+from ratchet.contracts.data.records import FEEDBACK, TRACES
+from ratchet.contracts.loop import PrivacySettings, QuarantineSettings
+from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.privacy.masking import Masker
+from ratchet.materializer.quarantine.writing import Keeping, write_entries
 from tests.soak_results import record
 from tests.unit.materializer.dialects.conversations import forms as f
 from tests.unit.materializer.dialects.conversations.test_fuzz_conversations import mutate

@@ -11,13 +11,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from contracts.data.datasets import IngestReport
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.ports import Progress
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import read_parquet
-from materializer.receive.sources import FileSource
-from rewards.verifiable import FinalNumber
+from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.ports import Progress
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.materializer.receive.sources import FileSource
+from ratchet.rewards.verifiable import FinalNumber
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 
 pytestmark = [pytest.mark.shared, pytest.mark.slow]

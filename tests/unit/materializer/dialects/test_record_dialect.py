@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from contracts.data.decoding import Decoded, Limits
-from contracts.data.records import FEEDBACK, TRACES
-from contracts.errors import ConfigError, Rejected
-from materializer.dialects.decode import BUILT_IN, decode
-from materializer.lake.schemas import arrow_table
+from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.data.records import FEEDBACK, TRACES
+from ratchet.contracts.errors import ConfigError, Rejected
+from ratchet.materializer.dialects.decode import BUILT_IN, decode
+from ratchet.materializer.lake.schemas import arrow_table
 from tests.unit.materializer.records import T0, raw, span, spans
 
 NOW = T0 // 1000

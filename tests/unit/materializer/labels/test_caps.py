@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from materializer.labels.scores import pseudonym
+from ratchet.materializer.labels.scores import pseudonym
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import TRAIN, assembled, rows

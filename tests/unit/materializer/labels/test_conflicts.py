@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from contracts.data.records import SAMPLES
-from contracts.loop import SnapshotSettings
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.pairs import make_pairs
+from ratchet.contracts.data.records import SAMPLES
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.pairs import make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import TRAIN, VERSIONS, assembled, rows

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from contracts.ids import root_id
-from materializer.datasets import LakeDatasets
-from materializer.training_sets.holdout import held_out
-from rewards.judge.records import JudgeRecords
-from rewards.scorer_set import build_scorer_set
+from ratchet.contracts.ids import root_id
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.training_sets.holdout import held_out
+from ratchet.rewards.judge.records import JudgeRecords
+from ratchet.rewards.scorer_set import build_scorer_set
 from tests.judge_stub import Arithmetic, Stub, serving
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, log, logs, span, spans

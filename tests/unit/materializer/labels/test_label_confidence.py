@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import PROMPTS, SAMPLES, Tier
-from contracts.loop import SnapshotSettings
-from materializer.labels.label_confidence import believe
-from materializer.lake.schemas import empty_frame, frame_of
-from materializer.training_sets.demonstrations import make_demonstrations, teachable
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import PROMPTS, SAMPLES, Tier
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.lake.schemas import empty_frame, frame_of
+from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
 
 SCORERS = tuple(
     ScorerVersion(name=name, distribution="d", version="1", code="c", tier=tier, weight=1.0)

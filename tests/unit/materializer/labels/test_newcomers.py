@@ -10,11 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from contracts.data.senders import Role, Sender
-from contracts.ids import root_id
-from materializer.datasets import LakeDatasets
-from materializer.labels.credible import without_newcomers
-from materializer.training_sets.holdout import held_out
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.ids import root_id
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.labels.credible import without_newcomers
+from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import HELD, rows

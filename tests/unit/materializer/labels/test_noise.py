@@ -8,10 +8,10 @@ import random
 import polars as pl
 import pytest
 
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import SAMPLES, Tier
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.facts import label_noise
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import SAMPLES, Tier
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.facts import label_noise
 
 SCORERS = tuple(
     ScorerVersion(name=name, distribution="d", version="1", code="c", tier=tier, weight=1.0)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
-from materializer.lake.concealment import CONCEALED
-from runtime.secrets.keyring import read_keyring
-from runtime.secrets.pseudonyms import is_pseudonym, pseudonym
+from ratchet.contracts.errors import ConfigError
+from ratchet.materializer.lake.concealment import CONCEALED
+from ratchet.runtime.secrets.keyring import read_keyring
+from ratchet.runtime.secrets.pseudonyms import is_pseudonym, pseudonym
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
@@ -62,7 +62,7 @@ def older_lake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Fill a lake as an earlier release: with ids in clear, and without the new columns. Return the snapshot that a tag pins."""
     datasets = make_datasets(folder)
     with monkeypatch.context() as patch:
-        patch.setattr("materializer.datasets.pseudonym", lambda _subject, text, _key: text)
+        patch.setattr("ratchet.materializer.datasets.pseudonym", lambda _subject, text, _key: text)
         for one in everything():
             datasets.ingest(one)
     for name, columns in NEW.items():
@@ -142,6 +142,6 @@ def _crash_at(where: str, patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(Table, "overwrite", second)
     elif where == "forget":
-        patch.setattr("materializer.lake.dedup_index.DedupIndex.forget", crash)
+        patch.setattr("ratchet.materializer.lake.dedup_index.DedupIndex.forget", crash)
     else:
         patch.setattr("pyiceberg.table.Transaction.set_properties", crash)

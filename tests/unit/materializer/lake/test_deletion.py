@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.data.senders import Role, Sender
-from materializer.consent import erased_people
-from materializer.datasets import LakeDatasets
-from materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
-from materializer.lake.dedup_index import DedupIndex
-from materializer.quarantine.kept import Bytes, KeptRecords
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.materializer.consent import erased_people
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
+from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.quarantine.kept import Bytes, KeptRecords
 from tests.markers import marks_in
 from tests.unit.materializer.conftest import make_datasets, pseudonym_of
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.data.datasets import RawBatch
-from contracts.errors import Retryable
-from materializer.consent import settle
-from materializer.datasets import LakeDatasets
-from materializer.governance import govern
-from materializer.lake.tables import Lake, TableName
-from materializer.receive.sources import FileSource
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.errors import Retryable
+from ratchet.materializer.consent import settle
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.governance import govern
+from ratchet.materializer.lake.tables import Lake, TableName
+from ratchet.materializer.receive.sources import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Retryable
-from materializer.lake import compaction, tables
-from materializer.lake.tables import Lake
+from ratchet.contracts.errors import Retryable
+from ratchet.materializer.lake import compaction, tables
+from ratchet.materializer.lake.tables import Lake
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.loop import PrivacySettings
-from materializer.privacy.finding import Finding, disjoint
-from materializer.privacy.masking import detectors
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy.finding import Finding, disjoint
+from ratchet.materializer.privacy.masking import detectors
 
 # Written in two parts, so that no file of the repository looks as if it held a key.
 AWS, PEM = "AKIA" + "IOSFODNN7EXAMPLE", "-----BEGIN RSA " + "PRIVATE KEY-----"

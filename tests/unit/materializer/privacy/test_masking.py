@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contracts.conversation import answer_message, stored_answer
-from contracts.errors import Rejected
-from contracts.loop import PrivacySettings
-from materializer.privacy import masking
-from materializer.privacy.masking import Masker, Masking, detectors
+from ratchet.contracts.conversation import answer_message, stored_answer
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy import masking
+from ratchet.materializer.privacy.masking import Masker, Masking, detectors
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, log, logs, span, spans
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from contracts.conversation import answer_message, stored_answer
-from contracts.errors import ConfigError, Rejected
-from contracts.loop import PrivacySettings
-from materializer.privacy.finding import Finding, beside
-from materializer.privacy.masking import Masker, Masking
+from ratchet.contracts.conversation import answer_message, stored_answer
+from ratchet.contracts.errors import ConfigError, Rejected
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy.finding import Finding, beside
+from ratchet.materializer.privacy.masking import Masker, Masking
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 
@@ -156,13 +156,13 @@ def test_missing_or_unusable_models_are_errors_that_say_what_to_do(model: str, t
 
 
 def test_missing_packages_are_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("materializer.privacy.names.find_spec", lambda name: None)
+    monkeypatch.setattr("ratchet.materializer.privacy.names.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"install ratchet\[presidio\]"):
         Masker(PrivacySettings.model_validate(settings("xx_not_loaded_before"))).ready()
 
 
 def test_nothing_is_loaded_without_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("materializer.privacy.names.find_spec", lambda name: pytest.fail("looked for a package"))
+    monkeypatch.setattr("ratchet.materializer.privacy.names.find_spec", lambda name: pytest.fail("looked for a package"))
     masker = Masker(PrivacySettings())
     masker.ready()
     assert masker.mask({"text": "My name is Anna Schmidt"}) == {}

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from contracts.data.datasets import RawBatch
-from contracts.data.quarantine import QuarantineEntry, ReplayReport
-from contracts.data.records import QUARANTINE
-from contracts.data.senders import Role, Sender
-from contracts.errors import Rejected
-from contracts.ids import digest
-from materializer.datasets import LakeDatasets
-from materializer.dialects import jsonl, otlp
-from materializer.lake.schemas import iceberg_schema
-from materializer.lake.tables import TABLES
-from materializer.quarantine.kept import FILE
-from materializer.receive.sources import FileSource
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.quarantine import QuarantineEntry, ReplayReport
+from ratchet.contracts.data.records import QUARANTINE
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import digest
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.dialects import jsonl, otlp
+from ratchet.materializer.lake.schemas import iceberg_schema
+from ratchet.materializer.lake.tables import TABLES
+from ratchet.materializer.quarantine.kept import FILE
+from ratchet.materializer.receive.sources import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, raw, span, spans
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.data.senders import FORMER, Role
-from contracts.errors import ConfigError
-from materializer.receive import credentials
-from materializer.receive.credentials import ROUTER, CredentialFile, CredentialStore
+from ratchet.contracts.data.senders import FORMER, Role
+from ratchet.contracts.errors import ConfigError
+from ratchet.materializer.receive import credentials
+from ratchet.materializer.receive.credentials import ROUTER, CredentialFile, CredentialStore
 
 
 @pytest.fixture

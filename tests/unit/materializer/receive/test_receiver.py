@@ -17,16 +17,16 @@ import pytest
 from fastapi.testclient import TestClient
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from contracts.data.senders import Role, Sender
-from contracts.errors import Retryable
-from contracts.schema import stamped
-from materializer.receive import receiver, spool
-from materializer.receive.credentials import CredentialStore
-from materializer.receive.receiver import create_app
-from materializer.receive.settings import ReceiverLine
-from materializer.receive.sources import SpoolSource
-from materializer.receive.spool import Spool
-from runtime.serving.settings import ANSWERS, LINES
+from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.schema import stamped
+from ratchet.materializer.receive import receiver, spool
+from ratchet.materializer.receive.credentials import CredentialStore
+from ratchet.materializer.receive.receiver import create_app
+from ratchet.materializer.receive.settings import ReceiverLine
+from ratchet.materializer.receive.sources import SpoolSource
+from ratchet.materializer.receive.spool import Spool
+from ratchet.runtime.serving.settings import ANSWERS, LINES
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import request_of
 
@@ -149,7 +149,7 @@ def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
     settings = tmp_path / "receiver" / LINES / "shop.json"
     settings.parent.mkdir(parents=True)
     settings.write_bytes(stamped(ReceiverLine(spool="../../spool", credentials="../../credentials.json")))
-    command = [sys.executable, "-m", "materializer.receive.receiver", "--folder", str(tmp_path / "receiver")]
+    command = [sys.executable, "-m", "ratchet.materializer.receive.receiver", "--folder", str(tmp_path / "receiver")]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
     try:
         told = tmp_path / "receiver" / ANSWERS / "shop.json"

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import PROMPTS, SAMPLES, Tier
-from contracts.loop import SnapshotSettings
-from materializer.labels.conflicts import pooled
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.account import BOTH, PAIR_CHOSEN, PAIR_REJECTED, SHOWN, Account, account
-from materializer.training_sets.demonstrations import make_demonstrations
-from materializer.training_sets.development import Part
-from materializer.training_sets.pairs import make_pairs
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import PROMPTS, SAMPLES, Tier
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.materializer.labels.conflicts import pooled
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.account import BOTH, PAIR_CHOSEN, PAIR_REJECTED, SHOWN, Account, account
+from ratchet.materializer.training_sets.demonstrations import make_demonstrations
+from ratchet.materializer.training_sets.development import Part
+from ratchet.materializer.training_sets.pairs import make_pairs
 
 VERSIONS = tuple(ScorerVersion(name=f"of-{tier.value}", distribution="d", version="1", code="c", tier=tier, weight=1.0) for tier in Tier)
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import CROSS_VALIDATED_BELOW, TrainingSet
-from contracts.data.records import DEMONSTRATIONS, PROMPTS
-from contracts.errors import ConfigError
-from contracts.ids import hash_share, root_id
-from contracts.schema import stamped
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.development import MOST, Part, development_rows, is_development, part_of
-from materializer.training_sets.prompt_sides import PromptSides
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, TrainingSet
+from ratchet.contracts.data.records import DEMONSTRATIONS, PROMPTS
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import hash_share, root_id
+from ratchet.contracts.schema import stamped
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.development import MOST, Part, development_rows, is_development, part_of
+from ratchet.materializer.training_sets.prompt_sides import PromptSides
 from tests.unit.materializer import conftest
 from tests.unit.materializer.conftest import make_loop
 from tests.unit.materializer.records import batch, span, spans
@@ -85,7 +85,7 @@ def test_with_few_development_prompts_the_trained_prompts_are_stored_with_their_
 
 
 def test_with_enough_development_prompts_none_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("materializer.datasets.CROSS_VALIDATED_BELOW", 3)
+    monkeypatch.setattr("ratchet.materializer.datasets.CROSS_VALIDATED_BELOW", 3)
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(n) for n in range(COUNT)]))
     training = assembled(datasets, "s")

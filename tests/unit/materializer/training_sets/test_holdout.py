@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.errors import ConfigError, Inconclusive
-from contracts.ids import root_id
-from materializer.lake.schemas import read_parquet
-from materializer.training_sets.holdout import held_out, identify_prompts, independent, read_golden
+from ratchet.contracts.errors import ConfigError, Inconclusive
+from ratchet.contracts.ids import root_id
+from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.materializer.training_sets.holdout import held_out, identify_prompts, independent, read_golden
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import frozen

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.data.records import SAMPLES
-from contracts.errors import ConfigError
-from contracts.ids import digest, hash_share, normalise
-from contracts.loop import SnapshotSettings
-from contracts.schema import stamped
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import frame_of
-from materializer.training_sets import near_duplicates
-from materializer.training_sets.near_duplicates import (
+from ratchet.contracts.data.records import SAMPLES
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import digest, hash_share, normalise
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.contracts.schema import stamped
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets import near_duplicates
+from ratchet.materializer.training_sets.near_duplicates import (
     THRESHOLD,
     NearIndex,
     clusters,
@@ -33,8 +33,8 @@ from materializer.training_sets.near_duplicates import (
     shingles,
     signature,
 )
-from materializer.training_sets.pairs import make_pairs
-from materializer.training_sets.prompt_sides import FILE, Placed, PromptSides, Side
+from ratchet.materializer.training_sets.pairs import make_pairs
+from ratchet.materializer.training_sets.prompt_sides import FILE, Placed, PromptSides, Side
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 from tests.unit.materializer.small_datasets import LATER, VERSIONS, rows

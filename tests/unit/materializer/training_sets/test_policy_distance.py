@@ -9,9 +9,9 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from contracts.data.records import PROMPTS, SAMPLES
-from materializer.lake.schemas import empty_frame, frame_of
-from materializer.training_sets.policy_distance import policy_distance
+from ratchet.contracts.data.records import PROMPTS, SAMPLES
+from ratchet.materializer.lake.schemas import empty_frame, frame_of
+from ratchet.materializer.training_sets.policy_distance import policy_distance
 
 WORDS = [f"w{i}" for i in range(30)]
 Policy = Callable[[random.Random], str]

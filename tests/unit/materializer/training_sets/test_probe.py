@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from contracts.data.records import PROMPTS, SAMPLES
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.probe import usual
+from ratchet.contracts.data.records import PROMPTS, SAMPLES
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.probe import usual
 
 Draws = dict[str, Sequence[tuple[str, float | None]]]
 

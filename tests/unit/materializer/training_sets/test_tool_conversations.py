@@ -10,12 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from contracts.conversation import answer_message, stored_answer
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.ids import prompt_id, root_id
-from contracts.ports import Progress
-from materializer.datasets import LakeDatasets
-from materializer.lake.schemas import read_parquet
+from ratchet.contracts.conversation import answer_message, stored_answer
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.ids import prompt_id, root_id
+from ratchet.contracts.ports import Progress
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.schemas import read_parquet
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import TRAIN, frozen, rows

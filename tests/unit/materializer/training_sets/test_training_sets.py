@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.data.datasets import ScorerVersion
-from contracts.data.records import PROMPTS, SAMPLES, Tier
-from contracts.errors import ConfigError, Retryable
-from contracts.evaluation import ChatAnswer, ChatRequest
-from contracts.loop import SnapshotSettings
-from contracts.ports import Progress
-from materializer.lake.schemas import frame_of
-from materializer.training_sets.facts import off_policy
-from materializer.training_sets.pairs import Pairs, make_pairs
+from ratchet.contracts.data.datasets import ScorerVersion
+from ratchet.contracts.data.records import PROMPTS, SAMPLES, Tier
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.loop import SnapshotSettings
+from ratchet.contracts.ports import Progress
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.training_sets.facts import off_policy
+from ratchet.materializer.training_sets.pairs import Pairs, make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 from tests.unit.materializer.small_datasets import LATER, TRAIN, VERSIONS, assembled, frozen, rows

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
-from rewards.code import reward
-from rewards.code.reward import Code, code_of
-from rewards.code.sandbox import Unavailable, unavailable
+from ratchet.contracts.errors import ConfigError
+from ratchet.rewards.code import reward
+from ratchet.rewards.code.reward import Code, code_of
+from ratchet.rewards.code.sandbox import Unavailable, unavailable
 from tests.needs import Need, lacks
 
 ADD = "```python\ndef add(a, b):\n    return a + b\n```"

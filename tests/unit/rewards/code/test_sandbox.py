@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rewards.code.sandbox import End, Limits, Unavailable, run_program, unavailable
+from ratchet.rewards.code.sandbox import End, Limits, Unavailable, run_program, unavailable
 from tests.needs import Need, lacks
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from scipy.stats import beta
 
-from rewards.judge.agreement import agreement, upper_bound
+from ratchet.rewards.judge.agreement import agreement, upper_bound
 
 
 def test_the_agreement_is_the_probability_of_the_right_order() -> None:

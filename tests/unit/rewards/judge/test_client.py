@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError, Permanent, Retryable
-from rewards.judge import round as module
-from rewards.judge.client import Answer, BudgetSpent, JudgeClient
-from rewards.judge.messages import Question, about_answer
-from rewards.judge.options import EndpointOptions
-from rewards.judge.verdict import Outcome
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.rewards.judge import round as module
+from ratchet.rewards.judge.client import Answer, BudgetSpent, JudgeClient
+from ratchet.rewards.judge.messages import Question, about_answer
+from ratchet.rewards.judge.options import EndpointOptions
+from ratchet.rewards.judge.verdict import Outcome
 from tests.judge_stub import Reply, Stub, grade, parts, serving
 
 PLENTY = 10**9

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewards.judge.messages import about_answer, about_pair, content_key, harmless, repaired
-from rewards.judge.probes import probe_samples
-from rewards.judge.verdict import Grade, Outcome, Preference, read_reply, response_format
+from ratchet.rewards.judge.messages import about_answer, about_pair, content_key, harmless, repaired
+from ratchet.rewards.judge.probes import probe_samples
+from ratchet.rewards.judge.verdict import Grade, Outcome, Preference, read_reply, response_format
 from tests.judge_stub import grade, parts, preference
 
 SAMPLE: dict[str, Any] = {"prompt": [{"role": "user", "content": "What is 1 + 1?"}], "answer": "A: 2", "reference": "2"}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rewards.judge.pace import Pace, retry_after
+from ratchet.rewards.judge.pace import Pace, retry_after
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 

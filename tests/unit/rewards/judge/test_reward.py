@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from contracts.data.beliefs import JudgeBelief
-from contracts.data.records import FeedbackKind, Tier
-from contracts.errors import ConfigError
-from contracts.jobs.training import Method
-from contracts.loop import RewardSettings
-from rewards.judge.client import Answer, BudgetSpent
-from rewards.judge.messages import about_answer, content_key
-from rewards.judge.records import JudgeRecords
-from rewards.judge.reward import Judge, RagContextPrecision, RagFaithfulness
-from rewards.judge.verdict import Outcome
-from rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set
+from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.records import FeedbackKind, Tier
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.judge.client import Answer, BudgetSpent
+from ratchet.rewards.judge.messages import about_answer, content_key
+from ratchet.rewards.judge.records import JudgeRecords
+from ratchet.rewards.judge.reward import Judge, RagContextPrecision, RagFaithfulness
+from ratchet.rewards.judge.verdict import Outcome
+from ratchet.rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set
 from tests.builders import make_plan
 from tests.judge_stub import Arithmetic, Stub, grade, parts, preference, serving
 from tests.waiting import until
@@ -261,8 +261,8 @@ def test_a_killed_judge_pays_for_nothing_twice(stub: Stub, known: JudgeRecords) 
     stub.seconds = 0.02
     program = f"""
         from pathlib import Path
-        from rewards.judge.records import JudgeRecords
-        from rewards.judge.reward import Judge
+        from ratchet.rewards.judge.records import JudgeRecords
+        from ratchet.rewards.judge.reward import Judge
         from tests.unit.rewards.judge.test_reward import QUICK, sums
         judge = Judge(url={stub.url!r}, concurrency=4, **QUICK)
         judge.record_in(JudgeRecords(Path({str(known._path)!r}), "math"))

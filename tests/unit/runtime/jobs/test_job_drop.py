@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.ids import canonical, checkpoint_name, digest
-from contracts.jobs.training import Checkpoint, JobSpec
-from contracts.model import model_ref
-from contracts.schema import parse, stamped
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs import job_drop
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import canonical, checkpoint_name, digest
+from ratchet.contracts.jobs.training import Checkpoint, JobSpec
+from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs import job_drop
 
 PLAN = "b" * 64
 SPEC = JobSpec(

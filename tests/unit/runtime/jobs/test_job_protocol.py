@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
-from contracts.jobs.cluster import BucketSettings
-from contracts.jobs.training import Adjustment, Attempt
-from runtime.jobs import job_protocol
-from runtime.jobs.job_protocol import IncarnationFile, PodTask, RunFile, TrainerBackend, Variable, attempt_environment
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.contracts.jobs.training import Adjustment, Attempt
+from ratchet.runtime.jobs import job_protocol
+from ratchet.runtime.jobs.job_protocol import IncarnationFile, PodTask, RunFile, TrainerBackend, Variable, attempt_environment
 
 VARIABLES = {name: one for name, one in vars(job_protocol).items() if isinstance(one, Variable)}
 VALUES: dict[Any, Any] = {
@@ -88,9 +88,9 @@ def test_no_two_files_have_the_same_name() -> None:
 
 
 def test_the_module_loads_only_the_standard_library() -> None:
-    code = "import sys, runtime.jobs.job_protocol; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "import sys, ratchet.runtime.jobs.job_protocol; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"runtime", "contracts"} <= set(loaded)
+    assert {"ratchet.runtime", "ratchet.contracts"} <= set(loaded)
     assert "pydantic" not in loaded
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
 import atexit, gc, sys
-from trainers.job.fast_exit import brief, loaded
+from ratchet.trainers.job.fast_exit import brief, loaded
 with brief():
     atexit.register(print, "registered for the exit")
     assert not gc.isenabled()
@@ -45,5 +45,5 @@ def test_an_explicit_exit_code_is_kept() -> None:
 
 
 def test_a_process_outside_brief_is_not_changed() -> None:
-    program = "import gc; from trainers.job.fast_exit import loaded; loaded(); assert gc.get_freeze_count() == 0"
+    program = "import gc; from ratchet.trainers.job.fast_exit import loaded; loaded(); assert gc.get_freeze_count() == 0"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == 0

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import Permanent
-from contracts.ids import canonical
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
-from runtime.artifacts import FolderArtifacts
-from runtime.manifest import MANIFEST, verify_manifest
-from trainers.job import checkpoints
-from trainers.job.events import Events
-from trainers.job.trl.grpo import order
-from trainers.job.trl.sampler import draw
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import canonical
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.manifest import MANIFEST, verify_manifest
+from ratchet.trainers.job import checkpoints
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.trl.grpo import order
+from ratchet.trainers.job.trl.sampler import draw
 
 
 def test_equal_weights_give_ordinary_epochs() -> None:
@@ -227,9 +227,9 @@ def test_four_bit_training_without_its_library_is_refused(monkeypatch: pytest.Mo
 
     from transformers.quantizers import AutoQuantizationConfig
 
-    from trainers.job.trl.runner import quantization
-    from trainers.recipes.completion import complete
-    from trainers.recipes.dpo import DPORecipe
+    from ratchet.trainers.job.trl.runner import quantization
+    from ratchet.trainers.recipes.completion import complete
+    from ratchet.trainers.recipes.dpo import DPORecipe
 
     assert quantization(complete(DPORecipe, {"lora": {"rank": 2}}), bf16=True) == {}
     four_bits = complete(DPORecipe, {"lora": {"quantize": "nf4"}})

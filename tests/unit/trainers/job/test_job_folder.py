@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
-from contracts.jobs.training import Method, TrainingPlan
-from contracts.model import ModelRef
-from runtime.jobs.job_protocol import TRAINER
-from trainers.job.job_folder import supervised
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Method, TrainingPlan
+from ratchet.contracts.model import ModelRef
+from ratchet.runtime.jobs.job_protocol import TRAINER
+from ratchet.trainers.job.job_folder import supervised
 
 START = ModelRef(**dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64))
 

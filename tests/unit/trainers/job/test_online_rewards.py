@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Retryable
-from rewards.scorer_set import Label
-from trainers.job import online_rewards
+from ratchet.contracts.errors import Retryable
+from ratchet.rewards.scorer_set import Label
+from ratchet.trainers.job import online_rewards
 
 
 @pytest.mark.parametrize(("away", "expected"), [(0, [0.5, None]), (2, [0.5, None])])

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from contracts.errors import Permanent
-from contracts.jobs.exit_codes import DONE, Outcome
-from contracts.jobs.training import JobSpec, JobState, Method, TrainingPlan
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.exit_codes import DONE, Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState, Method, TrainingPlan
+from ratchet.trainers.job import parallel
 from tests.unit.trainers.conftest import Workshop
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest
 from tests.warm import Warm
-from trainers.job import parallel
 
 ROOT = Path(__file__).resolve().parents[4]
 STEPS = 12
@@ -130,7 +130,7 @@ def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
     workshop.executor.submit(spec, 1)
     second = {**os.environ, **spec.environment, "RATCHET_NODE": "1", "RATCHET_INCARNATION": "1", "PYTHONPATH": str(ROOT)}
     second |= {"RATCHET_ARTIFACTS": str(workshop.run_folder(spec) / "drop")}
-    follower = subprocess.Popen([sys.executable, "-m", "trainers.job.supervisor"], cwd=workshop.run_folder(spec), env=second)
+    follower = subprocess.Popen([sys.executable, "-m", "ratchet.trainers.job.supervisor"], cwd=workshop.run_folder(spec), env=second)
     status = workshop.wait(spec)
     assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
     assert follower.wait(60) == DONE

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.jobs.exit_codes import FAILURE, PREEMPTED, STOPPED
-from runtime.jobs.job_protocol import beat_file
-from trainers.job import pod_entrypoint
+from ratchet.contracts.jobs.exit_codes import FAILURE, PREEMPTED, STOPPED
+from ratchet.runtime.jobs.job_protocol import beat_file
+from ratchet.trainers.job import pod_entrypoint
 
 TOLD = {"RATCHET_FIRST_INCARNATION": "3", "RATCHET_RESTARTS": "2", "RATCHET_TASK": "worker", "VC_TASK_INDEX": "1", "RATCHET_NODES": "2"}
 
@@ -66,9 +66,9 @@ def test_a_failure_of_a_pod_that_was_stopped_is_no_failure(one: pod_entrypoint.P
 @pytest.mark.slow
 def test_a_pod_ends_with_its_supervisors_exit_code_and_sends_heartbeats(tmp_path: Path) -> None:
     told = {**TOLD, "RATCHET_NODES": "1", "VC_TASK_INDEX": "0", "RATCHET_ATTEMPT": "1"}
-    root = Path(pod_entrypoint.__file__).parents[2]
+    root = Path(pod_entrypoint.__file__).resolve().parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "trainers.job.pod_entrypoint"],
+        [sys.executable, "-m", "ratchet.trainers.job.pod_entrypoint"],
         cwd=tmp_path,
         env={**os.environ, **told, "PYTHONPATH": str(root)},
         check=False,

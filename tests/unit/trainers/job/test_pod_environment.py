@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.jobs.exit_codes import PERMANENT
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.exit_codes import PERMANENT
+from ratchet.trainers.job import pod_entrypoint
+from ratchet.trainers.job.pod_environment import completed, umask_of
 from tests.needs import Need, lacks
-from trainers.job import pod_entrypoint
-from trainers.job.pod_environment import completed, umask_of
 
 ROOT = Path(__file__).resolve().parents[4]
 SERVICE = 1000
@@ -21,8 +21,8 @@ SERVICE = 1000
 WRITES = """
 import os, sys
 from pathlib import Path
-from runtime.artifacts import FolderArtifacts
-from trainers.job.pod_environment import umask_of
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.trainers.job.pod_environment import umask_of
 
 run = Path.cwd()
 os.umask(umask_of(run))
@@ -60,7 +60,7 @@ def test_a_pod_whose_script_is_missing_or_fails_does_not_start(tmp_path: Path, t
     given = {**os.environ, **pod, "RATCHET_ENVIRONMENT_SCRIPT": str(script), "PYTHONPATH": str(ROOT)}
     with pytest.raises(Permanent, match=r"set_nccl_env\.sh"):
         completed(given)
-    command = [sys.executable, "-m", "trainers.job.pod_entrypoint"]
+    command = [sys.executable, "-m", "ratchet.trainers.job.pod_entrypoint"]
     done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == PERMANENT
     assert "set_nccl_env.sh" in done.stderr

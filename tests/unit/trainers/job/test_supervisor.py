@@ -20,20 +20,20 @@ from typing import Any
 import psutil
 import pytest
 
-from contracts.ids import checkpoint_name
-from contracts.jobs.exit_codes import FAILURE, Outcome
-from contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
-from runtime.artifacts import FolderArtifacts
-from runtime.jobs.run_folder import read_events
-from trainers.job import parallel, supervisor
-from trainers.job.events import Events
-from trainers.job.job_folder import Job, JobResult, here
-from trainers.job.nemo.__main__ import with_interval
-from trainers.job.trl import runner
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
-from trainers.recipes.sft import SFTRecipe
-from trainers.save_interval import fixed_interval
+from ratchet.contracts.ids import checkpoint_name
+from ratchet.contracts.jobs.exit_codes import FAILURE, Outcome
+from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.run_folder import read_events
+from ratchet.trainers.job import parallel, supervisor
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job, JobResult, here
+from ratchet.trainers.job.nemo.__main__ import with_interval
+from ratchet.trainers.job.trl import runner
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
+from ratchet.trainers.save_interval import fixed_interval
 
 TORN = b'{"at": 12.5, "incar'
 
@@ -116,13 +116,13 @@ def test_an_error_of_the_supervisor_ends_the_trainer_and_names_the_line(breaks: 
 
 def test_a_trainer_ends_if_its_supervisor_ended_before_the_first_check(tmp_path: Path) -> None:
     """The supervisor ends after it has started the trainer, but before the trainer's first check. The trainer then has another parent."""
-    root = Path(parallel.__file__).parent.parent.parent
+    root = Path(parallel.__file__).resolve().parents[2]
     child = textwrap.dedent(f"""
         import os, sys, time
         sys.path.insert(0, {str(root)!r})
         while os.getppid() == int(os.environ["RATCHET_PARENT"]):
             time.sleep(0.01)
-        from trainers.job.parallel import die_with_parent
+        from ratchet.trainers.job.parallel import die_with_parent
         die_with_parent()
         open("alive", "w").close()
     """)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.job.nemo import abstentions
+from ratchet.trainers.job.nemo import abstentions
 
 CASES: list[tuple[list[int], list[float | None]]] = [
     ([0, 0, 0, 0], [1.0, 0.0, None, 1.0]),

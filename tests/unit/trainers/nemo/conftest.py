@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from contracts.jobs.training import Attempt, JobSpec, Method
-from trainers.backends.nemo.backend import NemoGRPO
-from trainers.backends.nemo.keys import Tree, shipped
+from ratchet.contracts.jobs.training import Attempt, JobSpec, Method
+from ratchet.trainers.backends.nemo.backend import NemoGRPO
+from ratchet.trainers.backends.nemo.keys import Tree, shipped
 
 ROOT = Path(__file__).resolve().parents[4]
 STUB = Path(__file__).with_name("stub")
@@ -43,7 +43,7 @@ def lay_out_release(folder: Path) -> Path:
 def stub_path(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make the stand-in importable in this process during the test."""
     monkeypatch.syspath_prepend(str(STUB))
-    ours = ("nemo_rl", "trainers.job.nemo.reward", "trainers.job.nemo.dataset")
+    ours = ("nemo_rl", "ratchet.trainers.job.nemo.reward", "ratchet.trainers.job.nemo.dataset")
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     return STUB

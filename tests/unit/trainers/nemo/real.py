@@ -61,7 +61,7 @@ def environment(root: Path, argument: str) -> Any:
     from nemo_rl.experience.rollouts import calculate_rewards
     from transformers import AutoTokenizer
 
-    from trainers.job.nemo import launcher
+    from ratchet.trainers.job.nemo import launcher
 
     folder = Path(argument)
     launcher.register_product()

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
+from ratchet.trainers.backends.nemo.config import RunCounts, render_config
+from ratchet.trainers.job.nemo import export, prepare, steps
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
 from tests.needs import Need, lacks
 from tests.unit.trainers.conftest import write_model
 from tests.unit.trainers.nemo import variants
-from trainers.backends.nemo.arithmetic import ClusterShape
-from trainers.backends.nemo.config import RunCounts, render_config
-from trainers.job.nemo import export, prepare, steps
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
 

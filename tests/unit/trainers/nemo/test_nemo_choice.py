@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import Permanent
-from contracts.ids import Digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
-from contracts.schema import parse
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
+from ratchet.contracts.schema import parse
+from ratchet.trainers.job.nemo.choice import MEASURED, Choice, best_of, due
+from ratchet.trainers.job.nemo.figures import Reader
+from ratchet.trainers.job.nemo.steps import CHOICE, WEIGHTS
 from tests.unit.trainers.conftest import Workshop, store
-from trainers.job.nemo.choice import MEASURED, Choice, best_of, due
-from trainers.job.nemo.figures import Reader
-from trainers.job.nemo.steps import CHOICE, WEIGHTS
 
 pytestmark = pytest.mark.slow
 

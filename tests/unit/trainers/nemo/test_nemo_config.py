@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import ConfigError, Permanent
-from contracts.jobs.training import Adjustment, Attempt, Method, TrainingPlan
-from tests.builders import START, make_plan
-from tests.unit.trainers.nemo import variants
-from trainers.backends.nemo.arithmetic import (
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.training import Adjustment, Attempt, Method, TrainingPlan
+from ratchet.trainers.backends.nemo.arithmetic import (
     ClusterShape,
     check_arithmetic,
     data_parallel,
@@ -24,11 +22,13 @@ from trainers.backends.nemo.arithmetic import (
     training_gpus,
     validate_every,
 )
-from trainers.backends.nemo.backend import NemoGRPO
-from trainers.backends.nemo.config import RunCounts, elapsed, render_config, schedule
-from trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.backends.nemo.backend import NemoGRPO
+from ratchet.trainers.backends.nemo.config import RunCounts, elapsed, render_config, schedule
+from ratchet.trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from tests.builders import START, make_plan
+from tests.unit.trainers.nemo import variants
 
 GOLDEN = Path(__file__).with_name("golden")
 

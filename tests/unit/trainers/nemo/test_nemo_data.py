@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import Permanent
-from contracts.jobs.training import Method
-from trainers.job.events import Events
-from trainers.job.job_folder import Job
-from trainers.job.nemo import data, prepare, release
-from trainers.job.nemo.figures import Reader
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import Method
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.nemo import data, prepare, release
+from ratchet.trainers.job.nemo.figures import Reader
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
 
@@ -65,7 +65,7 @@ def test_long_prompts_are_excluded_but_not_all_prompts() -> None:
 def test_a_conversation_becomes_one_user_message(stub_path: Path, tiny_model: Path) -> None:
     from transformers import AutoTokenizer
 
-    from trainers.job.nemo.dataset import process
+    from ratchet.trainers.job.nemo.dataset import process
 
     talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
     datum = {"prompt": json.dumps(talk), "prompt_id": "p", "reference": "yes", "task_name": "ratchet"}

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
-from contracts.schema import parse
-from runtime.manifest import verify_manifest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
+from ratchet.contracts.schema import parse
+from ratchet.runtime.manifest import verify_manifest
 from tests.unit.trainers.conftest import Workshop
 
 pytestmark = pytest.mark.slow

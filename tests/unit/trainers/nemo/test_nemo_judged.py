@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Retryable
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec
-from contracts.loop import RewardSettings
-from rewards.scorer_set import build_scorer_set
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.scorer_set import build_scorer_set
 from tests.unit.trainers.judge import Judge, verdict
 from tests.unit.trainers.nemo.advantages import advantages, logs
 
@@ -74,7 +74,7 @@ def judge_batch(prompts: Sequence[str], rewards: Sequence[float], scores: Sequen
 def test_a_bench_whose_judge_stays_down_fails_and_writes_no_journal(
     tmp_path: Path, stub_path: Path, judge: Judge, judged: tuple[RewardSettings, ...]
 ) -> None:
-    from trainers.job.nemo.reward import Bench
+    from ratchet.trainers.job.nemo.reward import Bench
 
     journal = tmp_path / "journal.jsonl"
     bench = Bench(build_scorer_set(judged), journal, (0.0, 0.0))

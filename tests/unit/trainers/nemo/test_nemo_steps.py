@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Method, ResumePoint
-from runtime.manifest import MANIFEST, verify_manifest
-from trainers.job.events import Events
-from trainers.job.job_folder import Job
-from trainers.job.nemo import export, steps
-from trainers.job.nemo.__main__ import Asked, ReleaseRun
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Method, ResumePoint
+from ratchet.runtime.manifest import MANIFEST, verify_manifest
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.nemo import export, steps
+from ratchet.trainers.job.nemo.__main__ import Asked, ReleaseRun
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
 

@@ -19,20 +19,20 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from contracts.jobs.training import Method
-from contracts.loop import RewardSettings
-from rewards.scorer_set import build_scorer_set
+from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.scorer_set import build_scorer_set
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
+from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
+from ratchet.trainers.backends.nemo.keys import refuse_unknown
+from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.nemo import data, release
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
 from tests.builders import make_plan
 from tests.needs import Need, lacks
 from tests.unit.trainers.nemo import variants
 from tests.unit.trainers.nemo.advantages import CASES, padded
-from trainers.backends.nemo.arithmetic import ClusterShape
-from trainers.backends.nemo.config import Places, RunCounts, render_config
-from trainers.backends.nemo.keys import refuse_unknown
-from trainers.code_digest import code_digest
-from trainers.job.nemo import data, release
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
 
 ROOTS = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]
 PYTHON = os.environ.get("RATCHET_NEMO_PYTHON", "")

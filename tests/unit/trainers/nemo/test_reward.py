@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.errors import Retryable
-from contracts.loop import RewardSettings
-from rewards.scorer_set import Label, build_scorer_set
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.scorer_set import Label, build_scorer_set
+from ratchet.trainers.job.nemo import abstentions
 from tests.unit.trainers.nemo.advantages import advantages, logs, padded
-from trainers.job.nemo import abstentions
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
 
@@ -73,7 +73,7 @@ def test_a_reward_of_zero_would_count_as_a_bad_answer() -> None:
 @pytest.fixture
 def bench(tmp_path: Path, stub_path: Path) -> Any:
     """Return a function that makes a scoring bench of a scorer set, with a journal and without pauses."""
-    from trainers.job.nemo.reward import Bench
+    from ratchet.trainers.job.nemo.reward import Bench
 
     return lambda scorer_set: Bench(scorer_set, tmp_path / "journal.jsonl", (0.0, 0.0))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainers.backends.nemo.arithmetic import ClusterShape
-from trainers.backends.nemo.config import Dialect, Places, RunCounts, render_config
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
+from ratchet.trainers.backends.nemo.config import Dialect, Places, RunCounts, render_config
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 PLACES = Places(
     base="/opt/nemo-rl/examples/configs/grpo_math_1B.yaml",

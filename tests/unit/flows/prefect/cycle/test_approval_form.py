@@ -11,12 +11,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.cycle import ApprovalKind
-from flows.core.decide import Wait
-from flows.engine.advance import drive
-from flows.engine.evidence import approval_evidence
-from flows.engine.line import open_cycle
-from flows.prefect.cycle.approval_form import _fixed, evidence_page, fitting, table
+from ratchet.contracts.cycle import ApprovalKind
+from ratchet.flows.core.decide import Wait
+from ratchet.flows.engine.advance import drive
+from ratchet.flows.engine.evidence import approval_evidence
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.prefect.cycle.approval_form import _fixed, evidence_page, fitting, table
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

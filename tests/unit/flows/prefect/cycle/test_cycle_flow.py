@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.prefect.cycle import cycle_flow
+from ratchet.flows.prefect.cycle import cycle_flow
 
 
 class WokenHost:

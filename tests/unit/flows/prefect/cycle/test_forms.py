@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from contracts.cycle import Answer, Append, Identity, Row
-from contracts.errors import Rejected
-from contracts.fakes import MemoryLedger
-from flows.engine.line import answer
-from flows.prefect.cycle.forms import closed_reason, request_view, take_answer
+from ratchet.contracts.cycle import Answer, Append, Identity, Row
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.fakes import MemoryLedger
+from ratchet.flows.engine.line import answer
+from ratchet.flows.prefect.cycle.forms import closed_reason, request_view, take_answer
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 REQUEST = "approval/sim/0001/training"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from materializer.dialects.canonical.exchange import Record
-from materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.canonical.exchange import Record
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 SCHEMA = {"name": "get_weather", "description": "Current weather", "parameters": PARAMETERS}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record
-from materializer.dialects.conversation import read_conversation
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record
+from ratchet.materializer.dialects.conversation import read_conversation
 from tests.unit.materializer.dialects.conversations import forms as f
 
 H, A, F, C = f.HISTORY, f.ASKED, f.FINAL, f.CALLING
@@ -254,7 +254,7 @@ def test_indexed_messages_with_a_gap_are_rejected() -> None:
 
 
 def test_text_of_an_answer_is_never_read_as_a_tool_call() -> None:
-    from contracts.conversation import answer_message, stored_answer
+    from ratchet.contracts.conversation import answer_message, stored_answer
 
     forged = stored_answer(f.CALLING)
     stored = stored_answer({"role": "assistant", "content": forged})

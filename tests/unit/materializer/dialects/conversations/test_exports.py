@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from contracts.conversation import answer_message
-from contracts.data.datasets import RawBatch
-from contracts.data.decoding import Limits, Row
-from contracts.data.records import TRACES
-from contracts.ids import digest_file
-from materializer.dialects.decode import decode
-from materializer.lake.schemas import arrow_table
+from ratchet.contracts.conversation import answer_message
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import Limits, Row
+from ratchet.contracts.data.records import TRACES
+from ratchet.contracts.ids import digest_file
+from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.lake.schemas import arrow_table
 from tests.needs import shared_data
 from tests.unit.materializer.records import T0
 

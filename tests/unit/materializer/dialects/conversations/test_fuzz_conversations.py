@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from contracts.conversation import Conversation, answer_message, are_tool_calls, stored_answer
-from contracts.errors import Rejected
-from materializer.dialects.canonical.exchange import Record
-from materializer.dialects.conversation import checked, read_conversation
-from materializer.dialects.otlp_attributes import Attributes
+from ratchet.contracts.conversation import Conversation, answer_message, are_tool_calls, stored_answer
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import Record
+from ratchet.materializer.dialects.conversation import checked, read_conversation
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 from tests.unit.materializer.dialects.conversations import forms as f
 from tests.unit.materializer.dialects.conversations.test_dialects import ANSWERED, CALLING, GEMINI
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from contracts.conversation import answer_message
-from contracts.data.decoding import Decoded, Limits
-from contracts.data.records import TRACES
-from materializer.dialects.decode import decode
-from materializer.lake.schemas import arrow_table
-from materializer.lake.tables import Lake
+from ratchet.contracts.conversation import answer_message
+from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.data.records import TRACES
+from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.lake.tables import Lake
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.dialects.conversations import forms as f
 from tests.unit.materializer.records import T0, attribute, batch, logs, raw, span, spans

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.conversation import stored_answer
-from contracts.errors import Permanent
-from contracts.ids import canonical
+from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import canonical
+from ratchet.trainers.job.trl.conversations import OMITTED, assistant_message, encode, read
+from ratchet.trainers.job.trl.dpo import encoded
+from ratchet.trainers.job.trl.sft import dataset_of
+from ratchet.trainers.job.trl.sft import rows as demonstrations
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.unit.trainers.conftest import TEMPLATE
-from trainers.job.trl.conversations import OMITTED, assistant_message, encode, read
-from trainers.job.trl.dpo import encoded
-from trainers.job.trl.sft import dataset_of
-from trainers.job.trl.sft import rows as demonstrations
-from trainers.recipes.completion import complete
-from trainers.recipes.dpo import DPORecipe
-from trainers.recipes.sft import SFTRecipe
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 

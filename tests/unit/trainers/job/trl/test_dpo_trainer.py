@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan_micro_batches
+from ratchet.trainers.recipes.dpo import DPORecipe, Loss
 from tests.unit.trainers.dpo_trainers import PAIRS, SHOWN, ours, recipe, rehearsing, shared
-from trainers.job.trl.micro_batches import OVERHEAD, PairSize, plan_micro_batches
-from trainers.recipes.dpo import DPORecipe, Loss
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 
@@ -114,7 +114,7 @@ def by_hand(model: Any, start: Any) -> Any:
 def test_demonstrations_contribute_only_to_the_sft_loss(shared_prompt: bool, tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     model, start = (AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2))
     away_from_start(model)
@@ -193,7 +193,7 @@ def test_with_rehearsal_prompts_without_pairs_are_not_forgotten(tiny_model: Path
 def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from trainers.job.trl import dpo
+    from ratchet.trainers.job.trl import dpo
 
     def asked(words: str) -> str:
         return json.dumps([{"role": "user", "content": words}])
@@ -226,7 +226,7 @@ def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_mode
 
 
 def test_each_optimisation_alone_changes_only_the_speed(tiny_model: Path, tmp_path: Path) -> None:
-    from trainers.job.trl.dpo_trainer import Optimizations
+    from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
     none = Optimizations(*[False] * 4)
     variants = [none, Optimizations(), none._replace(known_reference=True), none._replace(by_length=True), none._replace(answers_only=True)]

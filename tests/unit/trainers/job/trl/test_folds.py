@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from contracts.ids import digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Attempt, JobEvent, Method, ResumePoint, TrainingPlan
-from runtime.jobs.job_protocol import RunFile
+from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Attempt, JobEvent, Method, ResumePoint, TrainingPlan
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.backends.trl import SFT
 from tests.unit.trainers.conftest import CONTENT, Workshop, store
 from tests.unit.trainers.job.test_parallel import on_two
 from tests.unit.trainers.runs import asked, finish, weights
 from tests.waiting import has_result
-from trainers.backends.trl import SFT
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.errors import Permanent
-from trainers.job.trl import grpo
-from trainers.recipes.completion import complete
-from trainers.recipes.grpo import GRPORecipe
+from ratchet.contracts.errors import Permanent
+from ratchet.trainers.job.trl import grpo
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 
@@ -25,7 +25,7 @@ def job(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> An
     (tmp_path / "model").symlink_to(tiny_model)
     prompts = [json.dumps([{"role": "user", "content": " ".join(["one"] * words)}]) for words in (2, 4, 40)]
     pq.write_table(pa.table({"prompt": prompts, "reference": ["yes"] * 3}), tmp_path / "prompts.parquet")
-    monkeypatch.setattr("rewards.scorer_set.planned_scorer_set", lambda _: SimpleNamespace(without_reference=lambda: False))
+    monkeypatch.setattr("ratchet.rewards.scorer_set.planned_scorer_set", lambda _: SimpleNamespace(without_reference=lambda: False))
     said: list[str] = []
     events = SimpleNamespace(write=lambda kind, **data: said.append(f"{kind}: {data['reason']}"))
     return SimpleNamespace(run=tmp_path, plan=None, events=events, said=said)

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from contracts.ids import digest_file
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec, Method
-from contracts.loop import RewardSettings
-from rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set
+from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.ids import digest_file
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec, Method
+from ratchet.contracts.loop import RewardSettings
+from ratchet.rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set
+from ratchet.trainers.job import online_rewards
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.recipes.grpo import GRPORecipe
 from tests.unit.trainers.judge import DISTRIBUTION, SCORES, SOURCE, WAYS, Judge, install, install_package
-from trainers.job import online_rewards
-from trainers.job.events import Events
-from trainers.job.job_folder import Job
-from trainers.recipes.grpo import GRPORecipe
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 
@@ -149,7 +149,7 @@ class Step:
     def __init__(self, workshop: Any, rewards: Sequence[RewardSettings]) -> None:
         import torch
 
-        from trainers.job.trl import grpo, runner
+        from ratchet.trainers.job.trl import grpo, runner
 
         small = {"steps": 1, "prompts_per_step": GROUPS, "generations": ANSWERS, "micro_batch": GROUPS * ANSWERS, "max_completion": 3}
         plan = workshop.plan(Method.GRPO, rewards, beta=0.0, **small)

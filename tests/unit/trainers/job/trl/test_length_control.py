@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.ids import Digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobEvent, Method, TrainingPlan
-from runtime.jobs.job_protocol import RunFile
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobEvent, Method, TrainingPlan
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.length import points
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.job.test_parallel import on_two
 from tests.unit.trainers.runs import asked, finish, pin_newest, weights
-from trainers.job.events import Events
-from trainers.job.job_folder import Job
-from trainers.length import points
-from trainers.recipes.completion import complete
-from trainers.recipes.sft import SFTRecipe
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +146,7 @@ def test_grpo_measures_its_model_and_publishes_the_same_after_a_preemption(works
 
 def pin_second(workshop: Workshop, spec: Any) -> None:
     event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
-    from contracts.jobs.training import ResumePoint
+    from ratchet.contracts.jobs.training import ResumePoint
 
     workshop.executor.pin(spec, ResumePoint(attempt=2, incarnation=event.incarnation, step=event.step, **event.data))
 
@@ -215,7 +215,7 @@ def test_a_prompt_that_the_chat_template_refuses_is_left_out(workshop: Workshop,
     """It only measures, so it must not end the run."""
     from transformers import AutoTokenizer
 
-    from trainers.job.trl.development import Development
+    from ratchet.trainers.job.trl.development import Development
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE

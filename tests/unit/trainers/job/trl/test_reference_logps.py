@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from contracts.jobs.training import Method
+from ratchet.contracts.jobs.training import Method
+from ratchet.trainers.job.events import Events
+from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.trl import reference_logps
+from ratchet.trainers.job.trl.reference_logps import Reference
 from tests.unit.trainers.dpo_trainers import ours, recipe, rehearsing, some_pairs
-from trainers.job.events import Events
-from trainers.job.job_folder import Job
-from trainers.job.trl import reference_logps
-from trainers.job.trl.reference_logps import Reference
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from contracts.ids import Digest
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import JobSpec, JobState, Method, ResumePoint
-from runtime.manifest import MANIFEST
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import JobSpec, JobState, Method, ResumePoint
+from ratchet.runtime.manifest import MANIFEST
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
 from tests.warm import Warm

@@ -21,13 +21,13 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from contracts.jobs.exit_codes import Outcome
-from contracts.jobs.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
-from contracts.model import model_ref
-from runtime.manifest import write_manifest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.training import Adjustment, Attempt, JobSpec, JobState, JobStatus, Method, ResumePoint
+from ratchet.contracts.model import model_ref
+from ratchet.runtime.manifest import write_manifest
+from ratchet.trainers.backends.trl import DPO
 from tests.unit.trainers.conftest import Trained, Workshop, store
 from tests.unit.trainers.troubled import meddle
-from trainers.backends.trl import DPO
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +88,8 @@ class Panel:
     def without_reference(self):
         return False
 def planned_scorer_set(plan):
-    import trainers.job.online_rewards
-    trainers.job.online_rewards.PAUSES = (0.0,)
+    import ratchet.trainers.job.online_rewards
+    ratchet.trainers.job.online_rewards.PAUSES = (0.0,)
     return Panel()
 module.planned_scorer_set = planned_scorer_set
 """
@@ -123,7 +123,7 @@ def progress(workshop: Any, spec: JobSpec) -> dict[int, dict[str, Any]]:
 def test_after_a_metric_that_is_not_finite_training_continues_at_half_the_rate(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", BROKEN_WEIGHT)
+    meddle(monkeypatch, tmp_path / "hook", "ratchet.trainers.job.trl.dpo_trainer", BROKEN_WEIGHT)
     plan = workshop.plan(Method.DPO, steps=6, schedule="cosine", learning_rate=1e-3)
     spec = workshop.spec(plan)
     status = ended(workshop, spec)
@@ -141,7 +141,7 @@ def test_after_a_metric_that_is_not_finite_training_continues_at_half_the_rate(
 
 
 def test_after_out_of_memory_training_continues_with_less_in_memory(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", NO_MEMORY)
+    meddle(monkeypatch, tmp_path / "hook", "ratchet.trainers.job.trl.dpo_trainer", NO_MEMORY)
     plan = workshop.plan(Method.DPO, steps=4)
     spec = workshop.spec(plan)
     status = ended(workshop, spec)
@@ -173,7 +173,7 @@ def test_a_hanging_trainer_is_ended_after_a_multiple_of_its_step_time(workshop: 
 
 
 def test_a_hanging_save_is_ended_after_a_multiple_of_earlier_saves(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.job.checkpoints", DEAD_DISK)
+    meddle(monkeypatch, tmp_path / "hook", "ratchet.trainers.job.checkpoints", DEAD_DISK)
     watch = {"stall_times": 5, "stall_least_seconds": 3.0}
     plan = workshop.plan(Method.DPO, steps=12, save_every=3, grace_seconds=3, health=watch)
     status = ended(workshop, spec := workshop.spec(plan))
@@ -232,7 +232,7 @@ def poison(workshop: Any, folder: Path, n: int) -> None:
 def test_messages_of_libraries_that_may_contain_user_text_stay_in_the_log(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "trainers.job.trl.dpo_trainer", TALKATIVE)
+    meddle(monkeypatch, tmp_path / "hook", "ratchet.trainers.job.trl.dpo_trainer", TALKATIVE)
     status = ended(workshop, spec := workshop.spec(workshop.plan(Method.DPO, steps=2)))
     assert status.outcome == Outcome.FAILED
     assert "4711" not in status.reason
@@ -241,7 +241,7 @@ def test_messages_of_libraries_that_may_contain_user_text_stay_in_the_log(
 
 
 def test_a_reward_for_length_is_detected(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    meddle(monkeypatch, tmp_path / "hook", "rewards.scorer_set", PAID_BY_LENGTH)
+    meddle(monkeypatch, tmp_path / "hook", "ratchet.rewards.scorer_set", PAID_BY_LENGTH)
     watch = {"length_grows": {"limit": 1.8, "patience": 3}, "entropy_collapse": {"limit": 0.98, "patience": 3, "action": "note"}}
     wide = {"kl": {"action": "off"}, "grad_norm": {"limit": 1e6}, "generation_slow": {"action": "off"}, "loss_spike": {"action": "off"}}
     plan = workshop.plan(Method.GRPO, steps=120, save_every=10, learning_rate=2e-3, max_completion=44, beta=0.02, health={**watch, **wide})
@@ -260,7 +260,7 @@ def test_scorers_that_always_abstain_end_the_run_and_no_user_text_is_logged(
     workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In the first step one answer is not scored, and the run continues. In the second step no answer is scored."""
-    meddle(monkeypatch, tmp_path / "hook", "rewards.scorer_set", AWAY)
+    meddle(monkeypatch, tmp_path / "hook", "ratchet.rewards.scorer_set", AWAY)
     spec = workshop.spec(workshop.plan(Method.GRPO, steps=3))
     status = ended(workshop, spec)
     assert status.outcome == Outcome.FAILED, workshop.log(spec)
