@@ -33,8 +33,9 @@ tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: De
 wheel: $(VENV)/bin/uv  ## build the wheel, install it with uv and with pipx, and run its first commands (downloads gigabytes)
 	@sh tests/wheel.sh
 
-bare:            ## install the wheel and run all tests in a bare Debian 12, as a newcomer would (as root; needs debootstrap)
-	@sh tests/bare.sh make wheel test
+bare:            ## install the wheel and run all tests in a bare Debian 12 and a bare Debian 13, as a newcomer would (as root; needs debootstrap)
+	@SUITE=bookworm sh tests/bare.sh make wheel test
+	@SUITE=trixie sh tests/bare.sh make wheel test
 
 check: $(VENV)/.dev lint unit  ## run the fast checks: lint, types, import rules, unit and contract tests
 

@@ -28,7 +28,8 @@ LEAST_ERROR = 1e-12
 
 def spent(fraction: float, error: float) -> float:
     """Return how much of `error` is spent when `fraction` of the observations is known: 0 at 0, `error` at 1."""
-    return error * math.expm1(-GAMMA * min(1.0, fraction)) / math.expm1(-GAMMA)
+    share = math.expm1(-GAMMA * min(1.0, fraction)) / math.expm1(-GAMMA)  # exactly 1 at 1, which a product with `error` first would not be
+    return error * share
 
 
 def error_of_look(sizes: Sequence[int], planned: int, error: float, last: bool) -> float:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Compiles the lock files from pyproject.toml. They pin every package by hash and contain no index URL.
+# Compiles the lock files from pyproject.toml, for every Python version and machine that it supports. They pin every package by hash
 set -eu
 cd "$(dirname "$0")/.."
-compile() { .venv/bin/uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -q "$@"; }
+compile() { .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -q "$@"; }
 compile pyproject.toml --all-extras --group dev -o requirements/dev.lock
 compile pyproject.toml --extra train -c requirements/dev.lock -o requirements/train.lock
 compile pyproject.toml -c requirements/dev.lock -o requirements/control.lock

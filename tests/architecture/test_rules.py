@@ -193,7 +193,7 @@ def test_lock_files_pin_by_hash_and_name_no_index() -> None:
         text = lock.read_text()
         assert "://" not in text, f"{lock.name} contains a URL"
         assert not re.search(r"^\s*--(index|extra-index|find-links|trusted)", text, re.MULTILINE), lock.name
-        pins = re.findall(r"^(\S+)==\S+ \\\n((?:\s+--hash=\S+.*\n)+)", text, re.MULTILINE)
+        pins = re.findall(r"^(\S+)==\S+ (?:; .+ )?\\\n((?:\s+--hash=\S+.*\n)+)", text, re.MULTILINE)
         assert len(pins) == len(re.findall(r"^[a-zA-Z0-9]", text, re.MULTILINE)), f"{lock.name} has a requirement without a pin and hash"
 
 

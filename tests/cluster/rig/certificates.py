@@ -19,6 +19,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 LIFE = timedelta(days=365)
+_SIGNS = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,8 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("ratchet-rig")
-        made = _certificate(name, name, key.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        made = _certificate(name, name, key.public_key(), key.public_key())
+        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).add_extension(_SIGNS, critical=True)
         certificate = made.sign(key, hashes.SHA256())
         (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         return cls(folder, key, certificate)
@@ -43,7 +55,7 @@ class Authority:
     def issue(self, file: str, name: str, group: str = "", addresses: tuple[str, ...] = ()) -> None:
         """Write `file`.crt and `file`.key; with `addresses`, the certificate is also valid for a server at these IP addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = _certificate(_name(name, group), self.certificate.subject, key.public_key())
+        made = _certificate(_name(name, group), self.certificate.subject, key.public_key(), self.key.public_key())
         if addresses:
             names = [x509.IPAddress(ipaddress.ip_address(a)) for a in addresses] + [x509.DNSName("localhost")]
             made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -59,9 +71,14 @@ def _name(common: str, group: str = "") -> x509.Name:
     return x509.Name(parts)
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    """Return a certificate with the key identifiers of RFC 5280, which Python demands from 3.13 on."""
     now = datetime.now(UTC)
     blank = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    blank = blank.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    blank = blank.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
     return blank.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(hours=1)).not_valid_after(now + LIFE)
 
 
