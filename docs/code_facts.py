@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ratchet.contracts import ids
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
+PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "router", "k8s", "local", "flows")
 
 
 @cache

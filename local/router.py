@@ -13,19 +13,21 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from ratchet.contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Route
 from ratchet.local.line_process import LineProcess
-from ratchet.local.proxy.forwarded import FORWARDED, read_counts
-from ratchet.local.proxy.settings import ROUTE, RouterLine
-from ratchet.local.proxy.state import STATE, read_in_flight
 from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.router.forwarded import sent_between
+from ratchet.router.report import in_flight
+from ratchet.router.settings import RouterLine
+from ratchet.router.state import ROUTE, Document
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
 from ratchet.runtime.serving.announcement import DRAIN_SECONDS, STARTED
+from ratchet.runtime.watched_file import stamp_of
 
 _PORT = "port.json"
 """File with the line's port, which stays the same after a restart."""
@@ -75,7 +77,7 @@ class LocalRouter:
         Without this call, the line has a process of its own, below its folder.
         """
         self._line = line
-        self.process = LineProcess(process, ["-m", "ratchet.local.proxy", "--folder"], DRAIN_SECONDS)
+        self.process = LineProcess(process, ["-m", "ratchet.router", "--folder"], DRAIN_SECONDS)
 
     def set(self, route: Route) -> None:
         """Put a route in force, and start the router process if it does not run. A process of an older release is replaced.
@@ -102,7 +104,7 @@ class LocalRouter:
 
     def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:  # noqa: ARG002 -- one object per line
         """Return version tag -> number of requests that were sent to it. Raises Retryable if the router process does not count them."""
-        return read_counts(self._folder / FORWARDED, since, until)
+        return sent_between(self._document(Document.FORWARDED), since, until)
 
     def in_flight(self, line: str) -> Mapping[str, int]:  # noqa: ARG002 -- one object per line
         """Return version tag -> number of requests that are not answered yet, under the route that was set last.
@@ -110,7 +112,14 @@ class LocalRouter:
         Raises Retryable if the router process has not yet reported them since the route was set.
         """
         pid = self.process.pid()
-        return {} if pid is None or self.process.port(self._line) is None else read_in_flight(self._folder / STATE, pid, self._route)
+        if pid is None or self.process.port(self._line) is None:
+            return {}
+        report = self._document(Document.REPORT)
+        try:
+            route = stamp_of(self._route)
+        except OSError as error:
+            raise Retryable(f"{self._route} is not readable: {error.strerror}, so the requests in flight are unknown") from error
+        return in_flight(report, pid, route)
 
     def url(self) -> str:
         """Return the base URL for clients, without /v1. Starts the router process if it does not run, and adds the line to it.
@@ -129,6 +138,15 @@ class LocalRouter:
         """Close the line's port, after the router has finished the answers that it has begun. The route file stays on disk."""
         self.process.remove(self._line)
         self._end_former()
+
+    def _document(self, document: Document) -> bytes | None:
+        """Return what the router process has written. Reading it this way opens no spool, which belongs to the process."""
+        try:
+            return (self._folder / document).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Retryable(f"{self._folder / document} is not readable: {error.strerror}") from error
 
     def _settings(self) -> RouterLine:
         base, options = self.process.settings, self._options

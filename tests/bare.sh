@@ -44,8 +44,9 @@ unshare --mount --propagation private --pid --fork --kill-child sh -eu -c '
   mkdir -p "$root/src/shared"
   git clone -q "$source" "$root/src/ratchet"
   [ ! -d "$shared" ] || mount --bind -o ro "$shared" "$root/src/shared"
-  [ -z "$packages" ] || { mkdir -p "$root/root/.cache/uv"; mount --bind "$packages" "$root/root/.cache/uv"; }
-  settings=$(env | grep -E "^(PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|DEFAULT_TIMEOUT)|UV_(DEFAULT_INDEX|INDEX_URL)|CI|SSL_CERT_[A-Z]+|REQUESTS_CA_BUNDLE|[a-zA-Z]+_(proxy|PROXY))=" || true)
+  home=$root/root
+  [ -z "$packages" ] || { mkdir -p "$home/.cache/uv"; mount --bind "$packages" "$home/.cache/uv"; }
+  settings=$(env | grep -E "^(PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|DEFAULT_TIMEOUT)|UV_(DEFAULT_INDEX|INDEX_URL)|SSL_CERT_[A-Z]+|REQUESTS_CA_BUNDLE|[a-zA-Z]+_(proxy|PROXY))=" || true)
   exec env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM=dumb $settings \
     chroot "$root" sh -c "cd /src/ratchet && exec \"\$@\"" sh "$@"
 ' sh "$@" </dev/null

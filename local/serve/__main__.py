@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from ratchet.local.asgi import run_app
 from ratchet.runtime.http_limits import HttpLimits
+from ratchet.runtime.serving.asgi import run_app
 
 
 @click.command()

@@ -21,9 +21,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ratchet.local.asgi import CallerGone, TooLarge, read_body, while_connected
 from ratchet.local.serve.completions import Completion, error_body, event
 from ratchet.local.serve.generate import Generated, GenerationRow, Listener, Model, Piece
+from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body, while_connected
 
 _BATCH = 64
 _GATHER_SECONDS = 0.003

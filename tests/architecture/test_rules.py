@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "k8s", "local", "flows")
+PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "router", "k8s", "local", "flows")
 """The subpackages of `ratchet`, which are folders at the top level."""
 SOURCES = sorted(path for folder in (*PACKAGES, "ratchet") for path in (REPO / folder).rglob("*.py"))
 

@@ -41,7 +41,7 @@ PROCESSES = {
     "service": "ratchet.flows.cli.main serve",
     "prefect": "ratchet.flows.prefect.server",
     "receiver": "ratchet.materializer.receive.receiver",
-    "router": "ratchet.local.proxy",
+    "router": "ratchet.router",
     "model server": "ratchet.local.serve",
     "job": "ratchet.trainers.job",
 }

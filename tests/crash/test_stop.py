@@ -153,7 +153,7 @@ def test_a_change_of_the_route_cuts_no_answer_of_the_version_that_leaves(
 
 APP = """
 import asyncio, sys
-from ratchet.local.asgi import run_app
+from ratchet.runtime.serving.asgi import run_app
 from ratchet.runtime.http_limits import HttpLimits
 async def app(scope, receive, send):
     if scope["type"] == "http":

@@ -14,7 +14,7 @@ from ratchet.contracts.mirror import Mirrored
 from ratchet.contracts.serving import Arm, Evidence, StepJudgement, StepResult, Stratum, latency_buckets
 from ratchet.gates.rollout_judge import EvidenceJudge
 from ratchet.gates.statistics import sample_ratio_p
-from ratchet.local.proxy.assignment import position
+from ratchet.router.assignment import position
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = RolloutSettings(steps=(10, 50, 100), margin=0.1, error_margin=0.03, min_requests=50, min_seconds=0, alpha=0.05, beta=0.05)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Endpoint
 
 from ratchet.contracts.serving import Route, RouterHeader
-from ratchet.local.asgi import CallerGone, TooLarge, read_body
-from ratchet.local.proxy.assignment import assign, position
-from ratchet.local.proxy.call import GONE, Call
-from ratchet.local.proxy.exporter import Exporter
-from ratchet.local.proxy.forward import StreamedAnswer, error_reply, forward_whole
-from ratchet.local.proxy.forwarded import ForwardedCounts
-from ratchet.local.proxy.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
-from ratchet.runtime.watched_file import WatchedFile
+from ratchet.router.assignment import assign, position
+from ratchet.router.call import GONE, Call
+from ratchet.router.exporter import Exporter
+from ratchet.router.forward import StreamedAnswer, error_reply, forward_whole
+from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
+from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Router:
 
     def __init__(
         self,
-        routes: WatchedFile[Route],
+        route: Callable[[], Route | None],
         exporter: Exporter,
         forwarded: ForwardedCounts,
         client: httpx.AsyncClient,
         settings: RouterSettings,
     ) -> None:
-        self.routes = routes
+        self.route = route
         self.exporter = exporter
         self.forwarded = forwarded
         self.client = client
@@ -68,7 +68,7 @@ class Router:
         """Answer a chat request."""
         try:
             body = parsed(await read_body(request, MAX_BODY))
-            route = self.routes.current()  # after the body, because the route may change until the body is there
+            route = self.route()  # after the body, because the route may change until the body is there
             if route is None:
                 return error_reply(503, "the router has no route yet; try again later")
             check(body, route.served_model)
@@ -106,11 +106,11 @@ def build_app(router: Router) -> Starlette:
 
     async def health(_request: Request) -> Response:
         dropped = router.exporter.spool.dropped
-        status = "ok" if router.routes.current() else "no route"
+        status = "ok" if router.route() else "no route"
         return JSONResponse({"status": status, "dropped_traces": dropped.total(), "dropped": dict(dropped)})
 
     async def models(_request: Request) -> Response:
-        route = router.routes.current()
+        route = router.route()
         return JSONResponse({"object": "list", "data": [{"id": route.served_model, "object": "model"}] if route else []})
 
     return Starlette(

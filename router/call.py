@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from ratchet.contracts.data.records import is_slice_name
 from ratchet.contracts.serving import Backend, Route, RouterHeader
-from ratchet.local.proxy.requests import caller_value
-from ratchet.local.proxy.spans import Value, chat_span, content_values, new_ids
+from ratchet.router.requests import caller_value
+from ratchet.router.spans import Value, chat_span, content_values, new_ids
 
 GONE = 499
 """Status for a caller that closes the connection before the answer is complete. The model server stops its work."""

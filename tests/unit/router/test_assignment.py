@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.contracts.serving import Backend
-from ratchet.local.proxy.assignment import assign, position
+from ratchet.router.assignment import assign, position
 
 POSITIONS = [7.359896, 33.482476, 71.331285]
 """Positions of three sessions, computed with a release without salts."""

@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from ratchet.local.asgi import CallerGone, while_connected
-from ratchet.local.proxy.call import GONE, Call
-from ratchet.local.proxy.events import DONE, EventSplitter, StreamedReply, event
+from ratchet.router.call import GONE, Call
+from ratchet.router.events import DONE, EventSplitter, StreamedReply, event
+from ratchet.runtime.serving.asgi import CallerGone, while_connected
 
 RETRY_SECONDS = 5
 """Value of the Retry-After header while a model server cannot be reached, in seconds."""

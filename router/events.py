@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ratchet.local.proxy.spans import Value
+from ratchet.router.spans import Value
 
 DONE = b"[DONE]"
 """Data of the last event of a complete answer."""

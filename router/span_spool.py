@@ -1,7 +1,7 @@
 """An append-only spool of spans on disk, so that a killed router loses no trace of an answer that its caller has received.
 
 The spool is a folder of segments. A record in a segment is its length and its CRC-32, both as four bytes in network order, and then the
-span as protobuf. A write reaches the kernel before `append` returns, so that it survives the death of the process. `sync_all` writes
+span as protobuf. A write reaches the kernel before `append` returns, so that it survives the death of the process. `syncs` writes
 segments to the disk; a power failure loses the spans that were appended since.
 """
 
@@ -15,6 +15,8 @@ import struct
 import time
 import zlib
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ratchet.runtime.artifacts import sync
@@ -95,10 +97,10 @@ class SpanSpool:
                 self._segments[path] = self._active_bytes
             self._active, self._active_bytes = None, 0
 
-    def unsynced(self) -> set[Path]:
-        """Return the segments that were written since the last call. `sync_all` writes them to the disk."""
+    def syncs(self) -> Sequence[Callable[[], None]]:
+        """Return a function that writes what was appended since the last call to the disk; nothing if there is nothing to write."""
         paths, self._unsynced = self._unsynced, set()
-        return paths
+        return (partial(_sync, paths),) if paths else ()
 
     def oldest(self) -> Path | None:
         """Return the oldest segment that has spans, and close it. None if the spool is empty."""
@@ -139,7 +141,7 @@ class SpanSpool:
         self._seal()
 
 
-def sync_all(segments: set[Path]) -> None:
+def _sync(segments: set[Path]) -> None:
     """Write segments and their folder entries to the disk. May run in a thread. An error of the disk is logged."""
     try:
         for path in segments:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ratchet.local.proxy.line import RouterSite
-from ratchet.local.proxy.settings import RouterLine
+from ratchet.router.line import RouterSite
+from ratchet.router.settings import RouterLine
 from ratchet.runtime.http_limits import HttpLimits
 from ratchet.runtime.serving.announcement import DRAIN_SECONDS
 from ratchet.runtime.serving.line_server import Kind, LineServer

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from ssl import SSLContext
 
 import httpx
 
-from ratchet.contracts.serving import Route
-from ratchet.local.proxy.app import Router, RouterSettings, build_app
-from ratchet.local.proxy.exporter import Exporter
-from ratchet.local.proxy.forwarded import FORWARDED, ForwardedCounts
-from ratchet.local.proxy.settings import ROUTE, RouterLine
-from ratchet.local.proxy.span_spool import SpanSpool, sync_all
-from ratchet.local.proxy.state import STATE, StateFile
+from ratchet.router.app import Router, RouterSettings, build_app
+from ratchet.router.exporter import Exporter
+from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.report import Report
+from ratchet.router.settings import RouterLine
+from ratchet.router.state import FolderState
 from ratchet.runtime.http_limits import App
-from ratchet.runtime.watched_file import WatchedFile
 
-SPOOL = "spool"
 _CONNECT_SECONDS = 5.0
 _SEND_SECONDS = 10.0
 
@@ -29,12 +26,11 @@ class RouterSite:
     """A line whose requests the router answers."""
 
     def __init__(self, line: RouterLine, base: Path) -> None:
-        folder = base / line.folder
-        self._routes = WatchedFile(folder / ROUTE, Route, keep=True)
-        self._forwarded = ForwardedCounts(folder / FORWARDED)
-        self._spool = SpanSpool(folder / SPOOL, line.spool_mb << 20)
-        self._state = StateFile(folder / STATE, self._routes, self._figures)
-        self._exporter = Exporter(self._spool, base / line.receiver, base / line.token)
+        state = FolderState(base / line.folder, line.spool_mb << 20)
+        self._forwarded = ForwardedCounts(state)
+        self._spans = state.spans
+        self._report = Report(state, self._figures)
+        self._exporter = Exporter(self._spans, base / line.receiver, base / line.token)
         # Each line has connections of its own, so that those to one model server cannot keep the others out.
         limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60)
@@ -42,26 +38,26 @@ class RouterSite:
         self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, verify=_certificates())
         self._closed = False
         settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller)
-        self.app: App = build_app(Router(self._routes, self._exporter, self._forwarded, self._client, settings))
+        self.app: App = build_app(Router(state.route, self._exporter, self._forwarded, self._client, settings))
 
     def _figures(self) -> dict[str, object]:
-        return {"in_flight": self._forwarded.in_flight(), "dropped_traces": dict(self._spool.dropped), "waiting_bytes": self._spool.size}
+        return {"in_flight": self._forwarded.in_flight(), "dropped_traces": dict(self._spans.dropped), "waiting_bytes": self._spans.size}
 
     def work(self) -> Sequence[Callable[[], None]]:
         """Begin to send traces, and return functions that write what has changed: counts, state, and the spool to the disk."""
         if self._closed:
             return ()
         self._exporter.send(self._sender, time.monotonic())
-        unsynced = self._spool.unsynced()
-        return [*self._forwarded.take(time.time()), *self._state.take(), *([partial(sync_all, unsynced)] if unsynced else [])]
+        return [*self._forwarded.take(time.time()), *self._report.take(), *self._spans.syncs()]
 
     async def close(self) -> None:
         """Write the counts, send the traces that can be sent, and close all connections."""
         self._closed = True
         self._forwarded.write(time.time())
-        sync_all(self._spool.unsynced())
+        for sync in self._spans.syncs():
+            sync()
         await self._exporter.flush(self._sender)
-        self._spool.close()
+        self._spans.close()
         await self._client.aclose()
         await self._sender.aclose()
 

@@ -1,6 +1,6 @@
 """Counts of the requests that the router sends to each version. A rollout compares them with the traces in the lake.
 
-The router process writes the counts to a file. The file also has the requests that are not answered yet. After a crash they have no
+The router process keeps the counts in a document. The document also has the requests that are not answered yet. After a crash they have no
 trace, and so they no longer count. The requests of the last second do not count either, although they may have traces: a crash must not
 look like lost traces, because a rollout goes back for them.
 """
@@ -11,21 +11,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.schema import stamped, unstamped
-from ratchet.runtime.artifacts import write_atomic
+from ratchet.router.state import Document, RouterState
 
-FORWARDED = "forwarded.json"
-"""Name of the file, which lies beside the route file."""
 log = logging.getLogger("ratchet.router")
 _EVERY_SECONDS = 1.0
 _FINE_SECONDS = 1
 """Length of a new interval."""
 _FINE_FOR = 900
-"""Age in seconds after which counts are merged into coarse intervals, so that the file stays small."""
+"""Age in seconds after which counts are merged into coarse intervals, so that the document stays small."""
 _COARSE_SECONDS = 600
 _KEPT_FOR = 30 * 86_400
 """Age in seconds after which counts are deleted. It exceeds the duration of a rollout step."""
@@ -37,21 +34,22 @@ Intervals = Counter[Interval]
 
 
 class ForwardedCounts:
-    """The counts of the router process, which are kept in the file `path`."""
+    """The counts of the router process, which are kept in `state`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, state: RouterState) -> None:
+        self._state = state
         self._open: Intervals = Counter()
         self._written = float("-inf")
-        self._changed = True  # the first write creates the file, which states that this router counts
+        self._changed = True  # the first write creates the document, which states that this router counts
+        self._counts: Intervals = Counter()
         try:
-            content = unstamped(path.read_bytes(), _KIND)
-            self._counts = _intervals(content["counts"])
-            self._counts.subtract(_intervals(content.get("open", [])))
-        except FileNotFoundError:
-            self._counts = Counter()
+            kept = state.read(Document.FORWARDED)
+            if kept is not None:
+                content = unstamped(kept, _KIND)
+                self._counts = _intervals(content["counts"])
+                self._counts.subtract(_intervals(content.get("open", [])))
         except (RatchetError, ValueError, LookupError, TypeError, OSError) as error:
-            log.error("%s is not readable (%s); the counts start again", path, type(error).__name__)
+            log.error("the counts of requests are not readable (%s) and start again", type(error).__name__)
             self._counts = Counter()
 
     def begin(self, tag: str, at: float) -> Interval:
@@ -77,14 +75,14 @@ class ForwardedCounts:
         return dict(found)
 
     def write(self, now: float) -> None:
-        """Write the file if a count has changed. `now` is in seconds since the epoch. Raises Retryable if it cannot be written."""
+        """Write the counts if one has changed. `now` is in seconds since the epoch. Raises Retryable if it cannot be written."""
         for write in self._writes(now):
             write()
 
     def take(self, now: float) -> Sequence[Callable[[], None]]:
-        """Return a function that writes the file, if a count has changed and the file is a second old; otherwise nothing.
+        """Return a function that writes the counts, if one has changed and the last write is a second ago; otherwise nothing.
 
-        `now` is in seconds since the epoch. The function may be called in a thread. It raises Retryable if the file cannot be written;
+        `now` is in seconds since the epoch. The function may be called in a thread. It raises Retryable if they cannot be written;
         a later call then returns another one.
         """
         return self._writes(now) if abs(now - self._written) >= _EVERY_SECONDS else ()
@@ -98,7 +96,7 @@ class ForwardedCounts:
 
         def write() -> None:
             try:
-                write_atomic(self._path, content)
+                self._state.write(Document.FORWARDED, content)
             except Retryable:
                 self._changed = True
                 raise
@@ -106,16 +104,18 @@ class ForwardedCounts:
         return (write,)
 
 
-def read_counts(path: Path, since: datetime, until: datetime) -> Mapping[str, int]:
-    """Return version tag -> number of requests in the intervals that lie inside [since, until).
+def sent_between(document: bytes | None, since: datetime, until: datetime) -> Mapping[str, int]:
+    """Return version tag -> number of requests in the intervals of the document that lie inside [since, until).
 
-    Raises Retryable if the file is missing or not readable.
+    Raises Retryable if there is no document, or if it is not readable.
     """
+    if document is None:
+        raise Retryable("the router's counts are missing, so the requests that it sent are unknown; restart the router")
     try:
-        counts = _intervals(unstamped(path.read_bytes(), _KIND)["counts"])
-    except (ValueError, LookupError, TypeError, OSError) as error:
-        why = "is missing" if isinstance(error, FileNotFoundError) else f"is not readable ({type(error).__name__})"
-        raise Retryable(f"{path} {why}, so the requests that the router sent are unknown; restart the router") from error
+        counts = _intervals(unstamped(document, _KIND)["counts"])
+    except (ValueError, LookupError, TypeError) as error:
+        why = f"are not readable ({type(error).__name__})"
+        raise Retryable(f"the router's counts {why}, so the requests that it sent are unknown; restart the router") from error
     found: Counter[str] = Counter()
     for (start, length, tag), n in counts.items():
         if start >= since.timestamp() and start + length <= until.timestamp():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from ratchet.local.asgi import CallerGone, TooLarge, read_body, while_connected
+from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body, while_connected
 
 
 class Caller:

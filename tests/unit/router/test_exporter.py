@@ -12,12 +12,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
-from ratchet.local.proxy.exporter import Exporter
-from ratchet.local.proxy.span_spool import SpanSpool
-from ratchet.local.proxy.spans import chat_span, new_ids
 from ratchet.materializer.dialects.admission import SIGNED
 from ratchet.materializer.dialects.decode import as_json
 from ratchet.materializer.dialects.otlp import OtlpDialect
+from ratchet.router.exporter import Exporter
+from ratchet.router.span_spool import SpanSpool
+from ratchet.router.spans import chat_span, new_ids
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS, is_signed
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from ratchet.runtime.serving.settings import ServedLine
 
-ROUTE = "route.json"
-"""Name of the route file."""
-
 
 class RouterLine(ServedLine):
     """Settings of a line. Paths are relative to the folder of the settings."""

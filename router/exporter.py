@@ -11,13 +11,14 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from ratchet.local.proxy.span_spool import SpanSpool
-from ratchet.local.proxy.spans import attributes, sign
+from ratchet.router.spans import attributes, sign
+from ratchet.router.state import SpanStore
 from ratchet.runtime.json_files import read_json
 from ratchet.runtime.secrets.keyring import KeyFile
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
@@ -41,12 +42,12 @@ class Exporter:
     token.
     """
 
-    def __init__(self, spool: SpanSpool, receiver: Path, token: Path) -> None:
+    def __init__(self, spool: SpanStore, receiver: Path, token: Path) -> None:
         self.spool = spool
         self._keys = KeyFile(token.with_name(SPAN_KEYS))
         self._receiver = receiver
         self._token = token
-        self._sent: tuple[Path | None, int] = None, 0
+        self._sent: tuple[Any, int] = None, 0
         self._sending: asyncio.Task[None] | None = None
         self._again = float("-inf")
 
@@ -89,7 +90,7 @@ class Exporter:
                 return
             self.spool.remove(segment)
 
-    async def _send_all(self, client: httpx.AsyncClient, segment: Path, spans: Sequence[Span], sent: int) -> bool:
+    async def _send_all(self, client: httpx.AsyncClient, segment: Any, spans: Sequence[Span], sent: int) -> bool:
         """Send the spans of a segment from number `sent` on. Return whether all are sent.
 
         A rejected batch is halved until the bad span is alone; that span is dropped and counted.

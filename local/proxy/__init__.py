@@ -1,1 +1,0 @@
-"""The router process: an OpenAI chat API that splits sessions over model versions by weight and traces every call."""
