@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ratchet.contracts.data.datasets import Facts
-from ratchet.contracts.jobs.training import Method, TrainingPlan
-from ratchet.contracts.model import ModelRef
+from ratchet.extend.testkit import START, make_plan
 
-START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
-"""A start model without files."""
-
+__all__ = ["JSONL_RECORD", "START", "make_facts", "make_plan"]
 
 JSONL_RECORD: dict[str, Any] = {
     "id": "1",
@@ -49,11 +46,3 @@ def make_facts(**changes: Any) -> Facts:
         "off_policy": 0.2,
     }
     return Facts(**(plenty | changes))
-
-
-def make_plan(method: Method, recipe: dict[str, Any], **changes: Any) -> TrainingPlan:
-    """Return a plan of the line `l` with a complete recipe and placeholder digests, with `changes` to its fields."""
-    names = ("dataset", "pairs", "prompts", "demonstrations", "code")
-    placeholders: dict[str, Any] = {name: str(number) * 64 for number, name in enumerate(names, 1)}
-    fields = {"line": "l", "cycle": "cycle/l/0001", "start": START, "seed": 1, "scorers": (), **placeholders, **changes}
-    return TrainingPlan(method=method, recipe=recipe, **fields)

@@ -24,6 +24,7 @@ from ratchet.contracts.fakes import FakeRouter, FakeWorld
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Backend
+from ratchet.extend.testkit import RouterSuite
 from ratchet.local.router import LocalRouter
 from ratchet.local.service import ManagedProcess
 from ratchet.runtime.extensions import ExtensionKind, load
@@ -87,18 +88,12 @@ def placed(tag: str, weight: float) -> Backend:
     return Backend(tag=tag, url="http://127.0.0.1:1", model=tag, weight=weight)
 
 
-def test_read_returns_the_route_that_was_set(router: Any) -> None:
+class TestRouters(RouterSuite):
+    """The suite, with the fixture above."""
+
+
+def test_a_router_attributes_answers(router: Any) -> None:
     assert router.attribution
-    assert router.read("line") is None
-    one = route(placed("a", 100))
-    router.set(one)
-    router.set(one)
-    assert router.read("line") == one
-    assert router.read("other") is None
-    two = route(placed("a", 75), placed("b", 25), annotation="two")
-    router.set(two)
-    assert router.read("line") == two
-    assert router.url().startswith("http://")
 
 
 def test_damaged_route_counts_as_missing_and_is_set_again(router: Any, tmp_path: Path) -> None:

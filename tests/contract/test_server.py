@@ -17,6 +17,7 @@ from ratchet.contracts.errors import ConfigError, Permanent
 from ratchet.contracts.fakes import FakeServer, FakeWorld, fake_model
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.serving import Endpoint, ModelVersion
+from ratchet.extend.testkit import Restart, ServerSuite
 from ratchet.local.server import EmbeddedServer
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.extensions import ExtensionKind, load
@@ -64,20 +65,27 @@ def texts(endpoint: Endpoint, **fields: Any) -> list[str]:
     return [choice["message"]["content"] for choice in reply.json()["choices"]]
 
 
-def test_version_is_served_once_found_after_a_restart_and_stopped(site: Site, endpoint: Endpoint) -> None:
-    fake, tiny = FakeServer(FakeWorld()), ModelVersion(line="l", number=0, tag="v-tiny", model=fake_model("x"), cycle=None)
-    for server, version in ((fake, tiny), (site.restarted(), site.version)):
-        first = server.ensure(version)
-        assert server.ensure(version) == first
-        assert server.running() == [first]
-        assert (first.tag, first.model) == ("v-tiny", "v-tiny")
-        server.stop("v-unknown")
-    fake.stop("v-tiny")
-    assert fake.running() == []
-    assert endpoint in site.restarted().running()
+class TestServers(ServerSuite):
+    """The suite for the embedded server and the fake. The example package has one of its own."""
+
+    @pytest.fixture(scope="class", params=["embedded", "fake"])
+    def opened(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Restart, ModelVersion]:
+        if request.param == "embedded":
+            own = Site(tmp_path_factory.mktemp("suite"))
+            return own.restarted, own.version
+        fake = FakeServer(FakeWorld())
+        return lambda: fake, ModelVersion(line="l", number=0, tag="v-tiny", model=fake_model("x"), cycle=None)
+
+    @pytest.fixture
+    def restart(self, opened: tuple[Restart, ModelVersion]) -> Restart:
+        return opened[0]
+
+    @pytest.fixture
+    def version(self, opened: tuple[Restart, ModelVersion]) -> ModelVersion:
+        return opened[1]
 
 
-def test_server_of_the_example_follows_the_same_rules(example: Path, tmp_path: Path) -> None:
+def test_server_of_the_example_answers_and_is_found_after_a_restart(example: Path, tmp_path: Path) -> None:
     artifacts, model = FolderArtifacts(tmp_path / "artifacts"), tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")

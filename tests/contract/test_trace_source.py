@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.fakes import FakeSource
 from ratchet.contracts.loop import SourceSettings
 from ratchet.contracts.ports import TraceSource
+from ratchet.extend.testkit import SourceSuite, content
 from ratchet.materializer.receive.sources import FileSource, SpoolSource
 from ratchet.materializer.receive.spool import Spool
 from ratchet.runtime.extensions import ExtensionKind, load
@@ -69,29 +69,15 @@ def source(request: pytest.FixtureRequest, example: Path, tmp_path: Path) -> Tra
     return SOURCES[request.param](tmp_path)
 
 
-def _read(batch: RawBatch) -> bytes:
-    with batch.open() as stream:
-        return stream.read().strip()
+class TestSources(SourceSuite):
+    """The suite, with the fixture above."""
 
 
 def test_batches_are_oldest_first_and_have_the_name_of_the_source(source: TraceSource, request: pytest.FixtureRequest) -> None:
     batches = list(source.batches())
-    assert [_read(batch) for batch in batches] == BODIES
+    assert [content(batch) for batch in batches] == BODIES
     known = "jsonl" if request.node.callspec.params["source"] in JSONL else "otlp-json"
     assert {(batch.source, batch.format) for batch in batches} == {(source.name, known)}
-
-
-def test_batch_is_identified_by_its_content_and_can_be_read_again(source: TraceSource) -> None:
-    first, second = list(source.batches()), list(source.batches())
-    assert [batch.digest for batch in first] == [batch.digest for batch in second]
-    assert len({batch.digest for batch in first}) == 3
-    assert [_read(batch) for batch in first] == [_read(batch) for batch in first]
-
-
-def test_done_is_idempotent(source: TraceSource) -> None:
-    for batch in list(source.batches()):
-        source.done(batch)
-        source.done(batch)
 
 
 def test_folder_keeps_its_files_and_spool_deletes_them(tmp_path: Path) -> None:
@@ -112,7 +98,7 @@ def test_file_batch_is_identified_by_its_compressed_bytes(tmp_path: Path) -> Non
 def test_json_file_with_many_lines_is_one_record(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text('{\n  "resourceSpans": [\n  ]\n}\n')
-    assert len(_read(next(FileSource("s", "otlp", path).batches())).splitlines()) == 1
+    assert len(content(next(FileSource("s", "otlp", path).batches())).splitlines()) == 1
 
 
 def test_missing_path_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -17,8 +18,8 @@ from tests.example_plugin import NAMES, PLUGIN, ROOT
 PAGES = ROOT / "docs" / "extending"
 MODULES = PLUGIN / "example_plugin"
 PROJECT = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
-SURFACE = "ratchet.runtime.jobs.job_protocol"
-"""Beside `contracts`, the only module of Ratchet that an extension may import; a trainer needs it."""
+SURFACE = {"ratchet.extend", "ratchet.extend.job", "ratchet.extend.testkit"}
+"""The modules of Ratchet that an extension may import."""
 UNNAMED = {ExtensionKind.DIALECT}
 """Kinds without lines in the loop file."""
 
@@ -71,7 +72,7 @@ def test_the_loop_file_of_the_example_is_valid() -> None:
     assert (loop.serving.router, loop.training.trainer("sft")) == (NAMES["router"], NAMES["trainer"])
 
 
-@pytest.mark.parametrize("module", sorted(MODULES.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("module", [*sorted(MODULES.glob("*.py")), PLUGIN / "tests" / "test_rules.py"], ids=lambda path: path.stem)
 def test_the_example_imports_nothing_of_ratchet_but_the_documented_surface(module: Path) -> None:
     names = set()
     for node in ast.walk(ast.parse(module.read_text())):
@@ -79,8 +80,22 @@ def test_the_example_imports_nothing_of_ratchet_but_the_documented_surface(modul
             names |= {alias.name.split(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
-            parts = str(node.module).split(".")
-            ours = "ratchet.contracts" if parts[:2] == ["ratchet", "contracts"] else ".".join(parts)
-            names.add(ours if parts[0] == "ratchet" else parts[0])
+            module_of = str(node.module)
+            names.add(module_of if module_of.startswith("ratchet.") else module_of.split(".")[0])
     declared = {re.split(r"\W", requirement)[0] for requirement in PROJECT["dependencies"]} - {"ratchet"}
-    assert names <= {"ratchet.contracts", SURFACE, *declared, *sys.stdlib_module_names}
+    allowed = {*SURFACE, *declared, *sys.stdlib_module_names} | ({"pytest", "example_plugin"} if module.parent.name == "tests" else set())
+    assert names <= allowed
+
+
+def test_no_page_imports_anything_else_of_ratchet() -> None:
+    for page in PAGES.glob("*.md"):
+        imported = set(re.findall(r"^\s*(?:from|import) (ratchet[\w.]*)", page.read_text(), re.MULTILINE))
+        assert imported <= SURFACE, page.name
+
+
+@pytest.mark.slow
+def test_the_example_passes_the_suites_of_the_test_kit(example: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(PLUGIN / "tests")]
+    ran = subprocess.run(command, cwd=example, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert int(re.findall(r"(\d+) passed", ran.stdout)[0]) >= 19

@@ -1,1 +1,1 @@
-"""One extension of each kind. From Ratchet, the modules import only the package `contracts`."""
+"""One extension of each kind. From Ratchet, the modules import only `ratchet.extend`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.contracts.evaluation import CheckResult, EvalReport, Result
-from ratchet.contracts.loop import GateSettings
+from ratchet.extend import CheckResult, EvalReport, GateSettings, Result
 
 
 class Latency:

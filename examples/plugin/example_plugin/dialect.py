@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.contracts.data.decoding import Decoded, Limits
-from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.errors import Rejected
+from ratchet.extend import Decoded, FeedbackKind, Limits, Rejected
 
 
 class SupportChat:

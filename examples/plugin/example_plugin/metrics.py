@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from ratchet.contracts.errors import Retryable
-from ratchet.contracts.serving import Arm, Evidence, latency_buckets
+from ratchet.extend import Arm, Evidence, Retryable, latency_buckets
 
 
 class AccessLog:

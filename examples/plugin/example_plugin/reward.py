@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ratchet.contracts.data.records import Tier
+from ratchet.extend import Tier
 
 
 class MentionsTicket:

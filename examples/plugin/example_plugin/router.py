@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from ratchet.contracts.errors import Retryable
-from ratchet.contracts.ids import canonical
-from ratchet.contracts.serving import Route
+from ratchet.extend import Retryable, Route, canonical
 
 
 class GatewayFile:

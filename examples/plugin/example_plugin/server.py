@@ -12,9 +12,7 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ratchet.contracts.errors import Retryable
-from ratchet.contracts.ports import Artifacts
-from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
+from ratchet.extend import Artifacts, Capabilities, Endpoint, ModelVersion, Retryable
 
 
 class CannedServer:

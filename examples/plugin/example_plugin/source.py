@@ -7,10 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from ratchet.contracts.data.datasets import RawBatch
-from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import digest_file
-from ratchet.contracts.loop import SourceSettings
+from ratchet.extend import ConfigError, RawBatch, SourceSettings, digest_file
 
 
 class ChatExports:

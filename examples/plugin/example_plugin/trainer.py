@@ -11,13 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ratchet.contracts.data.datasets import Facts
-from ratchet.contracts.errors import ConfigError, Permanent
-from ratchet.contracts.ids import digest, job_name
-from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import Attempt, JobSpec, TrainingPlan
-from ratchet.contracts.schema import parse
-from ratchet.runtime.jobs.job_protocol import (
+from ratchet.extend import Attempt, ConfigError, Facts, JobSpec, Outcome, Permanent, TrainingPlan, digest, job_name, parse
+from ratchet.extend.job import (
     INCARNATION,
     SUPERVISOR,
     TRAINER,
