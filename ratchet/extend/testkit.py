@@ -289,7 +289,7 @@ class RouterSuite:
         router.set(one)
         assert router.read("line") == one
         assert router.read("other") is None
-        two = make_route(75, 25, annotation="two")
+        two = make_route(70, 30, annotation="two")
         router.set(two)
         assert router.read("line") == two
         assert router.url().startswith(("http://", "https://"))
