@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tools wheel bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
+.PHONY: demo test tools wheel release bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -32,6 +32,11 @@ tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: De
 
 wheel: $(VENV)/bin/uv  ## build the wheel, install it with uv and with pipx, and run its first commands (downloads gigabytes)
 	@sh tests/wheel.sh
+
+release: $(VENV)/.release  ## build wheel and sdist reproducibly into dist, check and install them, and write checksums and SBOM (as root also in a bare Debian)
+	@$(VENV)/release/bin/python release/build.py dist
+	@if [ "$$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then DIST=dist sh tests/bare.sh sh release/install.sh /src/dist; \
+	else sh release/install.sh dist; echo "installed in this system only: a bare Debian needs root and debootstrap"; fi
 
 bare:            ## install the wheel and run all tests in a bare Debian 12 and a bare Debian 13, as a newcomer would (as root; needs debootstrap)
 	@SUITE=bookworm sh tests/bare.sh make wheel test
@@ -89,6 +94,11 @@ $(VENV)/.dev: $(VENV)/bin/uv requirements/dev.lock pyproject.toml
 	@echo "installing the packages of requirements/dev.lock (several GB, mostly torch)"
 	@$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+$(VENV)/.release: $(VENV)/bin/uv requirements/release.lock
+	@$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)/release
+	@$(BIN)/uv pip install -q --python $(VENV)/release/bin/python --require-hashes -r requirements/release.lock
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/bin/uv requirements/docs.lock

