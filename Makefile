@@ -1,4 +1,4 @@
-# `make demo` and `make test` install everything they need on a machine that has only Python 3.11, pip and venv.
+# `make demo` and `make test` install everything they need on a machine that has only Python 3.11 to 3.14, pip and venv.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -79,7 +79,7 @@ lock:            ## compile the lock files again
 
 $(VENV)/bin/uv: requirements/uv.lock
 	@echo "creating $(VENV) with $(PYTHON)"
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is required, this is " + sys.version.split()[0] + "; set PYTHON to another interpreter" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 to 3.14 is required, this is " + sys.version.split()[0] + "; set PYTHON to another interpreter" if not (3, 11) <= sys.version_info < (3, 15) else 0)'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.lock
 	@touch $@
