@@ -22,10 +22,10 @@ from ratchet.local.line_process import LineProcess
 from ratchet.local.proxy.forwarded import FORWARDED, read_counts
 from ratchet.local.proxy.settings import ROUTE, RouterLine
 from ratchet.local.proxy.state import STATE, read_in_flight
-from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.local.service import invalid_options
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
-from ratchet.runtime.serving.announcement import DRAIN_SECONDS, STARTED
+from ratchet.runtime.serving.announcement import DRAIN_SECONDS
 
 _PORT = "port.json"
 """File with the line's port, which stays the same after a restart."""
@@ -78,13 +78,12 @@ class LocalRouter:
         self.process = LineProcess(process, ["-m", "ratchet.local.proxy", "--folder"], DRAIN_SECONDS)
 
     def set(self, route: Route) -> None:
-        """Put a route in force, and start the router process if it does not run. A process of an older release is replaced.
+        """Put a route in force, and start the router process if it does not run. A process of another release is replaced.
 
         Raises Permanent if no backend has a weight above 0, or if the line's port is taken.
         """
         if sum(backend.weight for backend in route.backends) <= 0:
             raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
-        self._end_former()  # it might not be able to read the new route
         write_atomic(self._route, stamped(route))
         self.url()
 
@@ -119,7 +118,6 @@ class LocalRouter:
         """
         port = self.process.port(self._line)
         if port is None:
-            self._end_former()
             port = self.process.serve(self._line, self._settings())
         if self._kept_port() != port:
             write_atomic(self._folder / _PORT, canonical({"port": port}))
@@ -128,7 +126,6 @@ class LocalRouter:
     def stop(self) -> None:
         """Close the line's port, after the router has finished the answers that it has begun. The route file stays on disk."""
         self.process.remove(self._line)
-        self._end_former()
 
     def _settings(self) -> RouterLine:
         base, options = self.process.settings, self._options
@@ -148,9 +145,3 @@ class LocalRouter:
     def _kept_port(self) -> int | None:
         kept = read_json(self._folder / _PORT)
         return int(kept["port"]) if kept else None
-
-    def _end_former(self) -> None:
-        """Stop the process that an earlier release has started for this line alone, after its answers. It used the same port and files."""
-        if (self._folder / STARTED).exists():
-            ManagedProcess(self._folder, [], grace=DRAIN_SECONDS + 10).stop()
-            (self._folder / STARTED).unlink(missing_ok=True)

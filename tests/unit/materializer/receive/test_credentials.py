@@ -16,7 +16,7 @@ from ratchet.materializer.receive.credentials import ROUTER, CredentialFile, Cre
 
 @pytest.fixture
 def store(tmp_path: Path) -> CredentialStore:
-    return CredentialStore(tmp_path / "credentials.json", tmp_path / "receiver.token", lambda: datetime(2026, 11, 1, tzinfo=UTC))
+    return CredentialStore(tmp_path / "credentials.json", lambda: datetime(2026, 11, 1, tzinfo=UTC))
 
 
 def test_a_token_is_known_by_its_digest_only_and_its_files_are_readable_only_by_their_owner(store: CredentialStore) -> None:
