@@ -1,8 +1,7 @@
 """Schemas of bulk records as plain data. The materializer and the trainers build their Arrow schemas from them.
 
-A column that a release adds to a table of the lake is optional and comes last. Older tables get it at the next ingest, with null in all
-rows.
-Rows are processed as data frames. One pydantic object per row would be the slowest part of an ingest.
+A column that a release adds to a table of the lake is optional and comes last. A table that lacks it gets it at the next ingest, with null
+in the rows that it has. Rows are processed as data frames. One pydantic object per row would be the slowest part of an ingest.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ path = "traces"
 name = "exact_match"
 [holdout]
 fraction = 0.3
+similarity = 1
 [snapshot]
 references_are_answers = true
 [probe]

@@ -321,7 +321,7 @@ def test_freeze_and_unfreeze_are_recorded_once_and_shown(line: Home) -> None:
 
 def end_cycle(ledger: SqlLedger) -> None:
     """End the line's first cycle, as the service does."""
-    ended = {"state": "cancelled", "reason": "a test"}
+    ended = {"state": "cancelled", "reason": "a test", "evaluated": False}
     rows = [
         Append(stream="cycle/sim/0001", after=1, rows=(Row(kind="ended", key="cancelled", data=ended),)),
         Append(stream="line/sim", after=2, rows=(Row(kind="cycle_ended", key="cycle/sim/0001", data=ended),)),
