@@ -28,10 +28,11 @@ from benchmarks.recipe_worlds import TASKS, Question, World, build_world
 from ratchet.contracts.data.datasets import RawBatch, TrainingSet
 from ratchet.contracts.data.records import DEMONSTRATIONS
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
-from ratchet.contracts.ids import canonical, digest, digest_file
+from ratchet.contracts.ids import digest, digest_file
 from ratchet.contracts.jobs.training import Choice, Method, TrainingPlan
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import ModelRef, model_ref
+from ratchet.contracts.schema import stamped
 from ratchet.flows.config.load import load_loop
 from ratchet.gates.checks import checks
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
@@ -219,7 +220,7 @@ class Bench:
         """
         run = self.folder / name
         run.mkdir()
-        (run / "plan.json").write_bytes(canonical(plan))
+        (run / "plan.json").write_bytes(stamped(plan))
         (run / "model").symlink_to(model, target_is_directory=True)
         for kind in ("pairs", "prompts", "demonstrations"):
             self.artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")

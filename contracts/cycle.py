@@ -129,7 +129,7 @@ class Answer(Frozen):
 class Entry(Frozen):
     """A row of the ledger.
 
-    `hash` covers schema_version, stream, seq, kind, key, data, at, epoch and the previous hash. In version 1 it does not cover the version.
+    `hash` covers schema_version, stream, seq, kind, key, data, at, epoch and the previous hash.
     """
 
     stream: str
@@ -146,8 +146,8 @@ class Entry(Frozen):
     """Time at which the row was written, in UTC."""
     epoch: int
     """Lease epoch of the writer. 0 if the stream needs no lease."""
-    schema_version: int
-    """Version of the release's formats (contracts/schema.py). Rows of releases that wrote no version have version 1."""
+    schema_version: int = Field(ge=1)
+    """Version of the release's formats (contracts/schema.py)."""
     previous: Digest
     """`hash` of the previous row of the stream. For the first row, 64 zeros."""
     hash: Digest

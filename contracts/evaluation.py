@@ -182,15 +182,15 @@ class EvalReport(Frozen):
     asked: Count
     """Number of prompts that the evaluation asked."""
     looks: Looks | None = None
-    """The looks before the end. None: the evaluation asked all prompts at once, as in earlier releases."""
+    """The looks before the end. None: the evaluation asked all prompts at once."""
     answered_by_both: Count
     """Number of prompts with comparable scored answers of both models, in each draw."""
     failures: dict[str, Count]
     """`champion:<reason>` / `candidate:<reason>` -> number of prompts with such an answer. A prompt counts once per model."""
     comparisons: tuple[Comparison, ...]
     """A draw on which only the candidate failed counts in them with reward 0 for the candidate."""
-    counts: tuple[PromptCount, ...] = ()
-    """One element per prompt set and slice that was asked. Empty in reports of earlier releases, which no check passes."""
+    counts: tuple[PromptCount, ...]
+    """One element per prompt set and slice that was asked."""
     lengths: dict[str, Magnitude] = Field(default_factory=dict)
     """`champion` / `candidate` -> mean answer length in characters."""
     length_adjusted: Interval | None = None
@@ -249,8 +249,7 @@ def _flaws(report: EvalReport) -> Iterator[str]:
         yield from (f"{name} occurs more than once" for name in sorted({name for name in names if names.count(name) > 1}))
     yield from (f"{c.name} compares {c.n} of {report.asked} prompts" for c in report.comparisons if c.n > report.asked)
     yield from _flaws_of_levels(report)
-    if report.counts:
-        yield from _flaws_of_counts(report)
+    yield from _flaws_of_counts(report)
 
 
 def _flaws_of_levels(report: EvalReport) -> Iterator[str]:
@@ -273,10 +272,7 @@ def _flaws_of_levels(report: EvalReport) -> Iterator[str]:
 
 
 def _flaws_of_counts(report: EvalReport) -> Iterator[str]:
-    """Yield contradictions that only a report with counts can show.
-
-    Reports of earlier releases have no counts, and their means are over answers, whereas their estimates are over clusters.
-    """
+    """Yield contradictions between the counts, the comparisons and the totals."""
     sets = [count for count in report.counts if not count.name.startswith("slice:")]
     if sum(count.asked for count in sets) != report.asked:
         yield f"the prompt sets do not add up to the {report.asked} prompts that were asked"

@@ -12,14 +12,13 @@ from typing import Final
 from ratchet.contracts.cycle import Entry, Row
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import Digest, digest
-from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from ratchet.contracts.schema import SCHEMA_VERSION
 
 GENESIS: Final[Digest] = "0" * 64
 
 
 def _hash(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest, schema_version: int) -> Digest:
-    content = [stream, seq, row.kind, row.key, row.data, at.isoformat(), epoch, previous]
-    return digest(content if schema_version == UNVERSIONED else [schema_version, *content])
+    return digest([schema_version, stream, seq, row.kind, row.key, row.data, at.isoformat(), epoch, previous])
 
 
 def seal_row(stream: str, seq: int, row: Row, at: datetime, epoch: int, previous: Digest, schema_version: int = SCHEMA_VERSION) -> Entry:

@@ -54,7 +54,7 @@ def normalise(text: str) -> str:
 def prompt_id(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Digest:
     """Return the digest of the normalised conversation: roles and contents of all messages, their tool calls, and the tools.
 
-    Ids of tool calls are random, so their order counts. Without tools and calls, the digest is that of earlier releases.
+    Ids of tool calls are random, so their order counts.
     """
     ids = (call.get("id") for message in messages for call in message.get("tool_calls") or ())
     places = {name: place for place, name in enumerate(dict.fromkeys(ids))}

@@ -90,7 +90,7 @@ class Route(Frozen):
     annotation: str
     """Name of the object that set the route: a rollout step or an adoption."""
     salt: str = ""
-    """Random text of the rollout, part of the hash that assigns sessions to versions. Empty for a rollout of a release without it."""
+    """Random text of the rollout, part of the hash that assigns sessions to versions. Empty if only one version is served."""
     unit: Unit = "session"
     """Whether a session or a user stays with one version."""
 
@@ -234,11 +234,10 @@ class StepJudgement(Frozen):
     """Number of requests of the candidate in the fresh window."""
     quality: Interval | None = None
     """Mean rating of the candidate minus that of the champion over all steps. The interval is that of this evaluation alone; decisions use
-    `tests`. Earlier releases stored a confidence sequence of the step."""
+    `tests`."""
     errors: Interval | None = None
     """Error share of the candidate minus that of the champion, as `quality`."""
     refusals: Interval | None = None
     """Share of refused requests of the candidate minus that of the champion, as `quality`."""
     tests: dict[str, SequentialTest] = Field(default_factory=dict)
-    """The tests over all steps so far: `ratings`, `errors`, `refused`, `slow`, and `mirrored` if the rollout asks prompts again. Earlier
-    releases stored none."""
+    """The tests over all steps so far: `ratings`, `errors`, `refused`, `slow`, and `mirrored` if the rollout asks prompts again."""

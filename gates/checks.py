@@ -56,8 +56,6 @@ def shortfall(report: EvalReport, settings: GateSettings) -> str | None:
     unlike = report.failures.get(UNLIKE, 0)
     if unlike > settings.max_unlike * asked:
         return f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {settings.max_unlike:.0%}"
-    if not report.counts:
-        return "the report does not count the prompts of each set and slice, because an earlier release wrote it; run a new cycle"
     gaps = [gap for count in report.counts if (gap := _gap(count, report.comparison(count.name), settings.min_slice))]
     return "; ".join(gaps[:SHOWN]) + (f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else "") if gaps else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import Permanent, Retryable
-from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED, stamped
+from ratchet.contracts.schema import SCHEMA_VERSION, stamped
 from ratchet.local.service import ManagedProcess
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -44,7 +44,7 @@ class LineProcess:
         return self._folder / LINES
 
     def port(self, line: str) -> int | None:
-        """Return the port on which the process answers for a line; None if it does not, or if it is of an older release."""
+        """Return the port on which the process answers for a line; None if it does not, or if it is of another release."""
         return (self._reply(line) or {}).get("port")
 
     def pid(self) -> int | None:
@@ -55,7 +55,7 @@ class LineProcess:
     def serve(self, line: str, settings: ServedLine) -> int:
         """Let the process serve a line, unless it already does, and return the port. Starts the process if it does not run.
 
-        A line that is served keeps its settings. A process of an older release is replaced, with all its lines. Raises Permanent if the
+        A line that is served keeps its settings. A process of another release is replaced, with all its lines. Raises Permanent if the
         port is taken or the process cannot start, and Retryable if it does not answer in time or the folder is not writable.
         """
         found = self.port(line)
@@ -66,7 +66,7 @@ class LineProcess:
             if found is not None:
                 return found
             ready = self.process.ready()
-            if ready is not None and _is_older(ready):
+            if ready is not None and not _is_current(ready):
                 self.process.end()
             # Written also if they have not changed: then the process opens the port again after an error.
             write_atomic(self._settings_of(line), stamped(settings))
@@ -116,9 +116,9 @@ class LineProcess:
         except (FileNotFoundError, ValueError):
             return None
         ready = self.process.ready()
-        return reply if ready is not None and ready["pid"] == reply.get("pid") and not _is_older(ready) else None
+        return reply if ready is not None and ready["pid"] == reply.get("pid") and _is_current(ready) else None
 
 
-def _is_older(ready: dict[str, Any]) -> bool:
-    """Whether the process with this ready file is of an older release, which cannot read all files of this one."""
-    return int(ready.get("schema_version", UNVERSIONED)) < SCHEMA_VERSION
+def _is_current(ready: dict[str, Any]) -> bool:
+    """Whether the process with this ready file reads and writes the formats of this release."""
+    return bool(ready.get("schema_version") == SCHEMA_VERSION)

@@ -54,7 +54,7 @@ class ProcessIdentity(NamedTuple):
     started: float
     """Seconds since the epoch."""
     token: str | None = None
-    """Result of ratchet.runtime.process_identity.process_identity. None in old records, or if the system does not support it."""
+    """Result of ratchet.runtime.process_identity.process_identity. None if the system does not support it."""
 
 
 def own_record(pid: int) -> dict[str, Any]:

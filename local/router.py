@@ -19,14 +19,14 @@ from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Route
 from ratchet.local.line_process import LineProcess
-from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.local.service import invalid_options
 from ratchet.router.forwarded import sent_between
 from ratchet.router.report import in_flight
 from ratchet.router.settings import RouterLine
 from ratchet.router.state import ROUTE, Document
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
-from ratchet.runtime.serving.announcement import DRAIN_SECONDS, STARTED
+from ratchet.runtime.serving.announcement import DRAIN_SECONDS
 from ratchet.runtime.watched_file import stamp_of
 
 _PORT = "port.json"
@@ -80,13 +80,12 @@ class LocalRouter:
         self.process = LineProcess(process, ["-m", "ratchet.router", "--folder"], DRAIN_SECONDS)
 
     def set(self, route: Route) -> None:
-        """Put a route in force, and start the router process if it does not run. A process of an older release is replaced.
+        """Put a route in force, and start the router process if it does not run. A process of another release is replaced.
 
         Raises Permanent if no backend has a weight above 0, or if the line's port is taken.
         """
         if sum(backend.weight for backend in route.backends) <= 0:
             raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
-        self._end_former()  # it might not be able to read the new route
         write_atomic(self._route, stamped(route))
         self.url()
 
@@ -128,7 +127,6 @@ class LocalRouter:
         """
         port = self.process.port(self._line)
         if port is None:
-            self._end_former()
             port = self.process.serve(self._line, self._settings())
         if self._kept_port() != port:
             write_atomic(self._folder / _PORT, canonical({"port": port}))
@@ -137,7 +135,6 @@ class LocalRouter:
     def stop(self) -> None:
         """Close the line's port, after the router has finished the answers that it has begun. The route file stays on disk."""
         self.process.remove(self._line)
-        self._end_former()
 
     def _document(self, document: Document) -> bytes | None:
         """Return what the router process has written. Reading it this way opens no spool, which belongs to the process."""
@@ -166,9 +163,3 @@ class LocalRouter:
     def _kept_port(self) -> int | None:
         kept = read_json(self._folder / _PORT)
         return int(kept["port"]) if kept else None
-
-    def _end_former(self) -> None:
-        """Stop the process that an earlier release has started for this line alone, after its answers. It used the same port and files."""
-        if (self._folder / STARTED).exists():
-            ManagedProcess(self._folder, [], grace=DRAIN_SECONDS + 10).stop()
-            (self._folder / STARTED).unlink(missing_ok=True)

@@ -40,8 +40,7 @@ class ManagedProcess:
     """One long-lived process with its own folder.
 
     The process runs `command` with the Python interpreter. Its environment is the part that every job inherits, plus `environment`.
-    `ready` is the path of its ready file (default: READY in the folder). `timeout` is the time in seconds within which it must be ready,
-    and `grace` the time that it has to end after SIGTERM.
+    `timeout` is the time in seconds within which it must be ready, and `grace` the time that it has to end after SIGTERM.
     """
 
     def __init__(
@@ -49,12 +48,11 @@ class ManagedProcess:
         folder: Path,
         command: Sequence[str],
         environment: Mapping[str, str] | None = None,
-        ready: Path | None = None,
         timeout: float = 180.0,
         grace: float = 10.0,
     ) -> None:
         self.folder = folder.absolute()
-        self._ready = ready or self.folder / READY
+        self._ready = self.folder / READY
         self.log = self.folder / "output.log"
         """File with the output of the process."""
         self._command = [sys.executable, *command]
@@ -125,8 +123,8 @@ class ManagedProcess:
         If the service crashes before it writes the record, the new process is an orphan. It ends when it finds no record of itself
         (see `announce`).
         """
-        for former in list(_children.values()):
-            former.poll()  # removes the zombie process of one that was killed
+        for child in list(_children.values()):
+            child.poll()  # removes the zombie process of one that was killed
         self._ready.unlink(missing_ok=True)
         environment = {**child_environment(), SERVICE: str(self.folder), **self._environment}
         if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:

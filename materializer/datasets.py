@@ -109,7 +109,7 @@ class LakeDatasets:
         self._seen = DedupIndex(self.lake)
         self._masker = Masker(loop.privacy)
         self._split = Split(loop, artifacts, self.lake)
-        self._settled = SettledReader(self.lake, self._pseudonyms)
+        self._settled = SettledReader(self.lake)
         self._mirror = MirrorReader(self.lake, loop, rewards)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
@@ -238,7 +238,7 @@ class LakeDatasets:
             known = self.artifacts.resolve(f"edition/{self.loop.line.name}/{number}")
             edition = parse(HoldoutEdition, self.artifacts.get(known)) if known else None
             if edition is not None and edition.golden is not None:
-                prompts += read_parquet(self.artifacts.get(edition.golden), PROMPTS)["prompt"].to_list()
+                prompts += read_parquet(self.artifacts.get(edition.golden))["prompt"].to_list()
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
         return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
 
@@ -263,7 +263,7 @@ class LakeDatasets:
         if rows.consent["given"].all():
             return edition
         prompts, texts = withdrawn_texts(settle(rows.traces, rows.consent), rows.feedback, refusing_users(rows.consent))
-        stored = read_parquet(self.artifacts.get(edition.prompts), PROMPTS)
+        stored = read_parquet(self.artifacts.get(edition.prompts))
         kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
         if len(kept) == len(stored):
             return edition
@@ -276,7 +276,7 @@ class LakeDatasets:
 
     def _current(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot, computed again if consent was withdrawn or given since it was frozen."""
-        if self._settled.withdrawn(snapshot.as_of, snapshot.name) == (snapshot.withdrawn or NOTHING_WITHDRAWN):
+        if self._settled.withdrawn(snapshot.as_of, snapshot.name) == snapshot.withdrawn:
             return snapshot
         return self._frozen(snapshot.name, snapshot.as_of, snapshot.edition, self._settled.read(snapshot.as_of, snapshot.name))
 
@@ -357,7 +357,7 @@ class LakeDatasets:
             raise ConfigError("no reward in the loop file can score unseen answers; add one, for example `exact_match`, to [[rewards]]")
         settings = self.loop.probe
         salt = f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
-        known = scorable(read_parquet(self.artifacts.get(snapshot.prompts), PROMPTS), self.rewards)
+        known = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
         prompts = choose_prompts(known, settings.prompts, salt)
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
         groups = group_rewards(probed.answers)
@@ -379,9 +379,9 @@ class LakeDatasets:
         )
 
     def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
-        samples = read_parquet(self.artifacts.get(snapshot.samples), SAMPLES)
-        prompts = read_parquet(self.artifacts.get(snapshot.prompts), PROMPTS)
-        answers = read_parquet(self.artifacts.get(probe.answers), SAMPLES) if probe else empty_frame(SAMPLES)
+        samples = read_parquet(self.artifacts.get(snapshot.samples))
+        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
+        answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
         answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
         noise = label_noise(samples, snapshot.scorers)
         every = _without_call_ids(pl.concat([samples, answers]))

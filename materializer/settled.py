@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,9 +9,7 @@ import polars as pl
 
 from ratchet.contracts.ids import Digest, digest
 from ratchet.materializer.consent import refusing_users, settle
-from ratchet.materializer.lake.concealment import concealed
 from ratchet.materializer.lake.tables import Lake, TableName, preferred, until
-from ratchet.runtime.secrets.pseudonyms import Subject
 
 Pinned = dict[str, int | None]
 """Table -> Iceberg snapshot id."""
@@ -49,11 +46,10 @@ class Rows:
 
 
 class SettledReader:
-    """Pins the tables of a lake and reads them, each row as seldom as possible. `hide` returns the pseudonym function of the newest key."""
+    """Pins the tables of a lake and reads them, each row as seldom as possible."""
 
-    def __init__(self, lake: Lake, hide: Callable[[], Callable[[Subject, str], str]]) -> None:
+    def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._hide = hide
         self._unused: Rows | None = None
         self._known: tuple[tuple[object, ...], Digest] | None = None
 
@@ -64,10 +60,9 @@ class SettledReader:
         """
         pinned = self._pin(tag, as_of)
         rows = self._rows(as_of, pinned)
-        hide = self._hide()  # a snapshot that an earlier release has pinned has ids in clear
         settled = Settled(
-            traces=preferred(settle(concealed(rows.traces, hide), rows.consent)),
-            feedback=concealed(rows.feedback, hide),
+            traces=preferred(settle(rows.traces, rows.consent)),
+            feedback=rows.feedback,
             refusing=refusing_users(rows.consent),
             pinned=pinned,
         )

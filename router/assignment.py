@@ -11,10 +11,9 @@ from ratchet.contracts.serving import Backend
 def position(line: str, session: str, salt: str = "") -> float:
     """Return the position of a session in [0, 100). Positions are uniformly distributed, and do not change during a rollout.
 
-    `salt` is that of the rollout. Without the salt, nobody can compute which sessions the candidate gets. With an empty salt, the function
-    is that of earlier releases.
+    `salt` is that of the rollout. Without the salt, nobody can compute which sessions the candidate gets.
     """
-    return 100 * (hash_share("session", salt, line, session) if salt else hash_share(line, session))
+    return 100 * hash_share("session", salt, line, session)
 
 
 def assign(backends: Sequence[Backend], at: float) -> Backend:

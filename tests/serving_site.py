@@ -94,7 +94,7 @@ class Receiver:
     """A receiver process for one line, with its files in `folder`. It is not started yet. `token` is the token file of its router."""
 
     def __init__(self, folder: Path) -> None:
-        store = CredentialStore(folder / "credentials.json", folder / "receiver.token", lambda: datetime.now(UTC))
+        store = CredentialStore(folder / "credentials.json", lambda: datetime.now(UTC))
         self.folder = folder
         self.token = store.ensure_router()
         self.lines = LineProcess(folder / "receiver", ["-m", "ratchet.materializer.receive.receiver", "--folder"], DRAIN_SECONDS)

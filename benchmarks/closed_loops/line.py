@@ -29,7 +29,7 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import model_ref
-from ratchet.contracts.schema import parse, stamped
+from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.core.decide import End
@@ -132,11 +132,11 @@ class Jobs:
         """Run the job, and publish its model if it succeeds."""
         run = self._root / spec.name.replace("/", "-")
         run.mkdir(parents=True, exist_ok=True)
-        (run / "plan.json").write_text(spec.plan_json)
+        plan = TrainingPlan.model_validate_json(spec.plan_json)
+        (run / "plan.json").write_bytes(stamped(plan))
         for name, key in spec.inputs.items():
             if not (run / name).exists():
                 self._artifacts.fetch(key, run / name)
-        plan = parse(TrainingPlan, spec.plan_json.encode())
         with running_in(run, {**spec.environment, "RATCHET_ATTEMPT": str(spec.attempt), "RATCHET_INCARNATION": str(incarnation)}):
             runner.train_job(BUILD[plan.method], KINDS[plan.method])
         folder = run / f"i{incarnation}"

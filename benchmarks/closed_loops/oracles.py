@@ -16,9 +16,9 @@ from benchmarks.recipe_cell import BUILD, right, running_in
 from benchmarks.recipe_worlds import Question
 from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.data.records import DEMONSTRATIONS
-from ratchet.contracts.ids import canonical
 from ratchet.contracts.jobs.training import Method, TrainingPlan
 from ratchet.contracts.model import model_ref
+from ratchet.contracts.schema import stamped
 from ratchet.materializer.lake.schemas import frame_of, parquet, read_parquet
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.trainers.backends.trl import DPO, SFT
@@ -98,7 +98,7 @@ def _train(artifacts: FolderArtifacts, base: Path, data: TrainingSet, method: Me
         scorers=(),
         code=code_digest(),
     )
-    (run / "plan.json").write_bytes(canonical(plan))
+    (run / "plan.json").write_bytes(stamped(plan))
     (run / "model").symlink_to(base, target_is_directory=True)
     for kind in ("pairs", "prompts", "demonstrations"):
         artifacts.fetch(getattr(plan, kind), run / f"{kind}.parquet")

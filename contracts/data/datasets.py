@@ -233,13 +233,13 @@ class Snapshot(Frozen):
     """Trace counts: `considered` = all `out:<reason>` + `holdout` + `used`. Also contains figures for `ratchet explain`."""
     content: Digest
     """Digest over samples and prompts."""
-    withdrawn: Digest | None = None
+    withdrawn: Digest
     """Digest over what was left out because consent was refused or withdrawn. If it differs when the training set is built, the samples
-    are computed again. None: frozen by a release that knew no withdrawals."""
+    are computed again."""
     judges: tuple[JudgeBelief, ...] = ()
     """For each judge, whether it was believed when these samples were scored."""
-    masked: MaskedData | None = None
-    """What was masked in the texts. None: frozen by a release that did not count it."""
+    masked: MaskedData
+    """What was masked in the texts."""
     largest_cluster: PromptCluster | None = None
     """Largest cluster of near-duplicate prompts, on any side of the split. None: they were not searched, or there are no prompts."""
 
@@ -298,7 +298,7 @@ class TrainingSet(Frozen):
     cross_validated_prompts: int = 0
     """Number of clusters of near-duplicates in `cross_validation` with a prompt whose answers can be scored."""
     evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot. Empty in sets of earlier releases."""
+    """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot."""
 
 
 CROSS_VALIDATED_BELOW = 10

@@ -20,15 +20,15 @@ class QuarantineEntry(Frozen):
     """Digest of the first batch that contained it."""
     position: str
     """Line or frame of the batch, and the place within it."""
-    kind: str | None
-    """traces | feedback. None: recorded by a release that did not note it."""
+    kind: str
+    """traces | feedback"""
     reason: str
     detail: str | None
     parts: int
     """Number of parts of the record that the entry stands for."""
-    origin: str | None
-    """File, or `received by` and the sender. None: recorded by a release that did not note it."""
-    format: str | None
+    origin: str
+    """File, or `received by` and the sender."""
+    format: str
     offset: int | None
     """First byte of the record in its file or request. A compressed file is read decompressed."""
     length: int | None
@@ -46,7 +46,7 @@ class QuarantineEntry(Frozen):
     """When its kept bytes are deleted (UTC); None if none were kept."""
     state: str | None
     """resolved | replaced (by an entry of the longer record); None while it is open."""
-    release: str | None
+    release: str
     """Release of Ratchet that wrote the newest row."""
 
     @property

@@ -1,8 +1,7 @@
 """Schemas of bulk records as plain data. The materializer and the trainers build their Arrow schemas from them.
 
-A column that a release adds to a table of the lake is optional and comes last. Older tables get it at the next ingest, with null in all
-rows.
-Rows are processed as data frames. One pydantic object per row would be the slowest part of an ingest.
+A column that a release adds to a table of the lake is optional and comes last. A table that lacks it gets it at the next ingest, with null
+in the rows that it has. Rows are processed as data frames. One pydantic object per row would be the slowest part of an ingest.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ class Column(NamedTuple):
     type: str
     required: bool
     doc: str
-    sparse: bool = False
-    """Whether an artifact without any value of it has no such column. The bytes of such an artifact are those of earlier releases."""
 
 
 TRACES: tuple[Column, ...] = (
@@ -53,11 +50,11 @@ TRACES: tuple[Column, ...] = (
     Column("consent", "boolean", True, "true only if the record states consent"),
     Column("reference", "string", False, "right answer logged by the application, independent of this answer"),
     Column("slice", "string", False, "group assigned by the application (an intent, a product), for the gate's slices"),
-    Column("sender", "string", False, "roles and name of the credential; null for files, and for rows of releases without roles"),
+    Column("sender", "string", False, "roles and name of the credential; null for files"),
     Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
     Column("consent_time", "timestamp", False, "when the consent was given; null: at `time`"),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
-    Column("confidentiality", "string", False, "label of the application, for `governance.confidentiality`", sparse=True),
+    Column("confidentiality", "string", False, "label of the application, for `governance.confidentiality`"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
@@ -128,7 +125,7 @@ SAMPLES: tuple[Column, ...] = (
     Column("origin", "string", True, "traffic | probe | correction"),
     Column("model_version", "string", False, "version of this line that generated a logged answer, from the router's attribution"),
     Column("slice", "string", False, ""),
-    Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
+    Column("tools", "string", False, "JSON list of the tools that the model could call"),
 )
 
 PROMPTS: tuple[Column, ...] = (
@@ -137,7 +134,7 @@ PROMPTS: tuple[Column, ...] = (
     Column("reference", "string", False, "right answer, if known"),
     Column("reference_kind", "string", False, "logged | reference | correction"),
     Column("slice", "string", False, ""),
-    Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
+    Column("tools", "string", False, "JSON list of the tools that the model could call"),
 )
 
 PAIRS: tuple[Column, ...] = (
@@ -160,7 +157,7 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge"),
     Column("weight", "double", True, "2 P(right) - 1"),
     Column("slice", "string", False, ""),
-    Column("tools", "string", False, "JSON list of the tools that the model could call", sparse=True),
+    Column("tools", "string", False, "JSON list of the tools that the model could call"),
 )
 """Training targets of SFT, which DPO also uses for prompts without a pair: users' corrections, and right answers from the line's traffic
 and probe."""

@@ -52,7 +52,7 @@ class Sender(Frozen):
     def of_label(cls, label: str) -> Sender:
         """Return the sender with this label. It is not trusted, because a label does not say so. Raises ValueError for another text."""
         roles, _, name = label.partition("/")
-        return cls(name=name, roles=tuple(Role(role) for role in roles.split("+")))
+        return cls(name=name, roles=tuple(Role(role) for role in roles.split("+") if role))
 
     @property
     def vouches(self) -> bool:
@@ -78,7 +78,3 @@ class Sender(Frozen):
     def may_send_feedback(self, kind: str) -> bool:
         """Return whether the sender may send feedback of this kind, the value of a FeedbackKind."""
         return not _OF_FEEDBACK[FeedbackKind(kind)].isdisjoint(self.roles)
-
-
-FORMER = Sender(name="former", roles=(Role.TRACES, Role.FEEDBACK))
-"""Sender of requests with the one token that earlier releases used for everything."""

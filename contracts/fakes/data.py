@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
-from ratchet.contracts.data.datasets import Cursor, Facts, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from ratchet.contracts.data.datasets import (
+    Cursor,
+    Facts,
+    HoldoutEdition,
+    IngestReport,
+    MaskedData,
+    ProbeReport,
+    RawBatch,
+    Snapshot,
+    TrainingSet,
+)
 from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from ratchet.contracts.fakes.state import FakeWorld
 from ratchet.contracts.ids import Digest, canonical, digest
@@ -97,6 +107,8 @@ class FakeDatasets:
             edition=edition.number,
             counts={"used": self.facts.samples},
             content=digest(name),
+            withdrawn=digest([]),
+            masked=MaskedData(rules="none", on=(), off=(), found={}),
         )
         return parse(Snapshot, self.world.once(name, lambda: stamped(made)))
 

@@ -10,7 +10,17 @@ from typing import Any
 from ratchet.contracts.data.beliefs import JudgeBelief
 from ratchet.contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
 from ratchet.contracts.data.records import Tier
-from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, CheckResult, Comparison, EarlierAnswers, EvalReport, Interval, Result
+from ratchet.contracts.evaluation import (
+    ChatAnswer,
+    ChatRequest,
+    CheckResult,
+    Comparison,
+    EarlierAnswers,
+    EvalReport,
+    Interval,
+    PromptCount,
+    Result,
+)
 from ratchet.contracts.fakes.state import FakeWorld
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import StepFigures
@@ -89,6 +99,7 @@ class FakeEvaluator:
             answered_by_both=100,
             failures={},
             comparisons=(overall,),
+            counts=(PromptCount(name="holdout", asked=100, clusters=100, answered_by_both=100, champion_failed=0, candidate_failed=0),),
             answers=digest("answers"),
         )
 

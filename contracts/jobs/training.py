@@ -103,12 +103,8 @@ class TrainingPlan(Frozen):
 
     @property
     def id(self) -> Digest:
-        """Return the id of the plan, the digest of its content. Plans without a development split, a temperature, a search or a
-        cross-validation keep the ids that earlier releases gave them."""
-        added = {name for name in ("development", "answer_temperature", "search", "cross_validation") if getattr(self, name) is None}
-        if self.development is None and self.cross_validation is None:
-            added.add("answer_tokens")
-        return digest(self.model_dump(mode="json", exclude=added))
+        """Return the id of the plan, the digest of its content."""
+        return digest(self.model_dump(mode="json"))
 
 
 class Cost(Frozen):

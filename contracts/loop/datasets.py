@@ -33,10 +33,9 @@ class HoldoutSettings(Frozen):
     """Maximum number of prompts per edition."""
     golden: str | None = None
     """JSONL file with records {prompt | question | messages, reference, slice?} that only the gate uses. None: no golden set."""
-    near_duplicates: bool | None = None
-    """Whether near-duplicates of a prompt are on the same side of the split: they differ in a few characters or words. None: true for a
-    line that freezes its first data with this release, false for older ones. true for an older line applies to its new prompts. It
-    cannot be switched off again."""
+    near_duplicates: bool = True
+    """Whether near-duplicates of a prompt are on the same side of the split: they differ in a few characters or words. If it is switched on
+    later, it applies to the prompts that are new then. It cannot be switched off again."""
     similarity: Annotated[float, Field(ge=0.7, le=1)] = 0.8
     """Least Jaccard similarity of the character 5-grams of near-duplicates. A higher value separates prompts of one template, which
     otherwise are all on one side. A change applies to prompts that are frozen for the first time afterwards."""

@@ -10,4 +10,4 @@ from ratchet.materializer.receive.credentials import CredentialStore
 
 def open_credentials(home: Home, line: str) -> CredentialStore:
     """Return the store of the line's credentials. Nothing is created."""
-    return CredentialStore(home.credentials(line), home.former_token(line), lambda: datetime.now(UTC))
+    return CredentialStore(home.credentials(line), lambda: datetime.now(UTC))

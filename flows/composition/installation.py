@@ -44,7 +44,7 @@ class Installation:
 
     def cycle_context(self, cycle: CycleView) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened.get("file", ""))
+        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened["file"])
 
     def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
         key = digest([loop.model_dump(mode="json"), str(folder), file])
@@ -57,11 +57,11 @@ class Installation:
     def loop_file(self, line: str) -> Path:
         """Return the loop file with which the line adopted its model or opened its newest cycle, whichever was last.
 
-        Raises ConfigError if the ledger names none, as in homes of earlier releases, or if the file does not exist or defines another line.
+        Raises ConfigError if the ledger names none, or if the file does not exist or defines another line.
         """
         rows = [row.data for row in self.line(line).rows if row.kind == "adopted"]
         rows += [self.ledger.read(stream)[0].data for stream in self.ledger.streams(f"cycle/{line}/")[-1:]]
-        found: Path | None = next((Path(row["folder"]) / row["file"] for row in reversed(rows) if row.get("file")), None)
+        found: Path | None = next((Path(row["folder"]) / row["file"] for row in reversed(rows) if row["file"]), None)
         if found is None:
             raise ConfigError(f"the ledger does not name the loop file of line {line!r}; give the path of the file")
         if not found.exists():

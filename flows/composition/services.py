@@ -31,7 +31,6 @@ def start_receiver(loop: Loop, home: Home) -> str:
     if port is None:
         home.spool(name).mkdir(parents=True, exist_ok=True)
         open_credentials(home, name).ensure_router()
-        _end_former_receiver(name, home)
         base = process.settings
         settings = ReceiverLine(
             port=loop.serving.receiver_port or known,
@@ -57,19 +56,6 @@ def receiver_process(home: Home) -> LineProcess:
     return LineProcess(home.receiver_process, ["-m", "ratchet.materializer.receive.receiver", "--folder"], DRAIN_SECONDS)
 
 
-def _end_former_receiver(line: str, home: Home) -> bool:
-    """Stop the receiver that an earlier release has started for this line alone. Return whether it ran."""
-    from ratchet.local.service import ManagedProcess
-
-    folder = home.root / "lines" / line / "receiver"
-    if not folder.exists():
-        return False
-    former = ManagedProcess(folder, [], ready=home.root / "lines" / line / "receiver.json")
-    ran = former.process() is not None
-    former.remove()
-    return ran
-
-
 def stop_line(context: LineContext, home: Home) -> list[str]:
     """Stop what answers for a line: router, model servers and receiver. Return one text per service that was stopped.
 
@@ -83,8 +69,7 @@ def stop_line(context: LineContext, home: Home) -> list[str]:
     for endpoint in context.server.running():
         context.server.stop(endpoint.tag)
         stopped.append(f"the model server of {endpoint.tag}")
-    former = _end_former_receiver(context.line, home)
-    if receiver_process(home).remove(context.line) or former:
+    if receiver_process(home).remove(context.line):
         stopped.append(f"the receiver of {context.line}")
     return stopped
 

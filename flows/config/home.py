@@ -139,10 +139,6 @@ class Home:
         """File with the keys with which the router signs its spans, and ingest verifies them."""
         return self.root / "lines" / line / "tokens" / SPAN_KEYS
 
-    def former_token(self, line: str) -> Path:
-        """File with the one token of earlier releases, which is the credential `former` since then."""
-        return self.root / "lines" / line / "receiver.token"
-
     def prefect_login(self) -> Path:
         """Return the file with the login of the installation's own Prefect server, in the form `ratchet:PASSWORD`.
 

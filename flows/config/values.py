@@ -1,6 +1,6 @@
 """Checks of single values of a loop file that its types alone do not make, and the readable forms of the types' patterns.
 
-They apply to loop files only. The ledger contains the settings of cycles that earlier releases opened, which must stay readable.
+They apply to loop files only. The settings of a cycle in the ledger come from a file that was checked.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _earlier_champions(context: LineContext, cycle: CycleView) -> list[EarlierAn
         past = context.cycle_view(cycle_stream(cycle.line, number))
         if Step.EVALUATE in past.done and past.baseline.tag not in left_out:
             tag, report = past.baseline.tag, past.done[Step.EVALUATE]["report"]
-            asked = sum(count["asked"] for count in report.get("counts", ()) if count["name"] == "golden")
+            asked = sum(count["asked"] for count in report["counts"] if count["name"] == "golden")
             asked = asked if _edition(past).golden == golden else 0
             if asked >= most.get(tag, 0):
                 found[tag], most[tag] = EarlierAnswers(version=tag, answers=report["answers"]), asked

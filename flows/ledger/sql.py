@@ -17,13 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.schema import CreateColumn
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
 from ratchet.contracts.errors import Conflict, Fenced, Permanent, Retryable
 from ratchet.contracts.hash_chain import GENESIS, seal_row
 from ratchet.contracts.ids import Digest, canonical
-from ratchet.contracts.schema import UNVERSIONED, check_version
+from ratchet.contracts.schema import check_version
 
 _meta = sa.MetaData()
 _rows = sa.Table(
@@ -36,7 +35,7 @@ _rows = sa.Table(
     sa.Column("data", sa.Text, nullable=False),
     sa.Column("at", sa.String(40), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("schema_version", sa.Integer, nullable=False, server_default=str(UNVERSIONED)),
+    sa.Column("schema_version", sa.Integer, nullable=False),
     sa.Column("previous", sa.String(64), nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
 )
@@ -49,7 +48,6 @@ _leases = sa.Table(
     sa.Column("expires", sa.String(40), nullable=False),
 )
 
-_VERSION = _rows.c.schema_version
 _LENGTHS = (  # built once, because the service asks it twice a second
     sa.select(_rows.c.stream, sa.func.max(_rows.c.seq))
     .where(_rows.c.stream.in_(sa.bindparam("streams", expanding=True)))
@@ -62,10 +60,8 @@ _READS = "ratchet_reads"
 class SqlLedger:
     """A ledger in the database at a SQLAlchemy URL.
 
-    Opening it creates missing tables, and adds the column of the schema version to the table of a release that wrote none.
-
-    Every method raises Retryable if the database cannot be reached or is busy. Opening raises Permanent for an invalid URL or a missing
-    driver.
+    Opening it creates missing tables. Every method raises Retryable if the database cannot be reached or is busy. Opening raises Permanent
+    for an invalid URL or a missing driver.
     """
 
     def __init__(self, url: str) -> None:
@@ -80,11 +76,6 @@ class SqlLedger:
     def _create(self) -> None:
         with self._errors():
             _meta.create_all(self._engine)
-            with self._reader.connect() as connection:
-                columns = {column["name"] for column in sa.inspect(connection).get_columns(_rows.name)}
-            if _VERSION.name not in columns:
-                with self._engine.begin() as connection:
-                    connection.execute(sa.text(f"ALTER TABLE {_rows.name} ADD COLUMN {CreateColumn(_VERSION).compile(self._engine)}"))
 
     def read(self, stream: str, after: int = 0) -> list[Entry]:
         """Return the stream's rows with seq > `after`, in order; empty for an unknown stream.
@@ -144,7 +135,12 @@ class SqlLedger:
         return entries
 
     def _tail(self, connection: Connection, stream: str) -> tuple[int, Digest]:
-        query = sa.select(_rows.c.seq, _rows.c.hash, _VERSION).where(_rows.c.stream == stream).order_by(_rows.c.seq.desc()).limit(1)
+        query = (
+            sa.select(_rows.c.seq, _rows.c.hash, _rows.c.schema_version)
+            .where(_rows.c.stream == stream)
+            .order_by(_rows.c.seq.desc())
+            .limit(1)
+        )
         row = connection.execute(query).first()
         if row:
             check_version(row.schema_version, f"row {row.seq} of {stream}")

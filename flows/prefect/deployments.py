@@ -10,10 +10,8 @@ from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.client.schemas.sorting import DeploymentSort
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
@@ -107,14 +105,3 @@ async def _update_schedule(client: PrefectClient, found: DeploymentResponse, loo
         await client.create_deployment_schedules(found.id, [wanted])
     elif ours.schedule.model_dump(exclude={"day_or"}) != wanted.schedule.model_dump(exclude={"day_or"}):
         await client.update_deployment_schedule(found.id, ours.id, schedule=wanted.schedule)
-
-
-async def remove_former(client: PrefectClient, lines: list[str]) -> list[str]:
-    """Delete the deployments of earlier releases (ingest, retrain, rollout, reconcile, approval). Returns their names."""
-    removed = []
-    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    for deployment in await client.read_deployments(deployment_filter=ours, sort=DeploymentSort.NAME_ASC, limit=200):
-        if deployment.name in lines and not any(tag.startswith(_OWNER) for tag in deployment.tags):
-            await client.delete_deployment(deployment.id)
-            removed.append(deployment.name)
-    return removed

@@ -19,9 +19,6 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
-    DeploymentFilterTags,
-    FlowFilter,
-    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -47,7 +44,7 @@ from ratchet.flows.prefect.cycle.carriers import Carriers
 from ratchet.flows.prefect.cycle.cycle_flow import final_state
 from ratchet.flows.prefect.cycle.host import Host
 from ratchet.flows.prefect.cycle.run_names import LINE_TAG, cycle_tag, run_name
-from ratchet.flows.prefect.deployments import TAG, installation_id, owner_tag, register, remove_former
+from ratchet.flows.prefect.deployments import installation_id, owner_tag, register
 from ratchet.flows.prefect.events import Outbox, ingested_event, with_deployment
 from ratchet.flows.service.carry import look, position
 from ratchet.flows.service.keeper import News
@@ -108,14 +105,10 @@ class Desk:
             self._host.wake(news.cycle.id)
 
     async def open(self, client: PrefectClient) -> None:
-        """Register the deployments, and take over what an earlier process or release has left: first the answers, then the runs.
+        """Register the deployments, and take over the runs that an earlier process has left.
 
         Raises ConfigError at the first call if a deployment belongs to another installation. Later, only that line has no deployment.
         """
-        await self._take_former_answers(client)
-        removed = await remove_former(client, list(self._loops))
-        if removed:
-            self._say(f"removed {len(removed)} Prefect deployments of an earlier release")
         for line, loop in self._loops.items():
             try:
                 self._deployments[line] = await register(client, self._home, loop)
@@ -386,20 +379,6 @@ class Desk:
         for deployment in self._deployments.values():
             for run in [run for run in late if run.deployment_id == deployment][:-1]:
                 await client.delete_flow_run(run.id)
-
-    async def _take_former_answers(self, client: PrefectClient) -> None:
-        """Record the answers in approval runs of earlier releases, and end those runs. The cycles' runs show the forms from now on."""
-        tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-        flow = FlowFilter(name=FlowFilterName(any_=["approval"]))
-        chosen = _in_states(*_OPEN)
-        latest = FlowRunSort.START_TIME_DESC
-        for run in await client.read_flow_runs(flow_filter=flow, flow_run_filter=chosen, deployment_filter=tagged, sort=latest, limit=200):
-            request = str(run.parameters.get("request", ""))
-            if request.split("/")[1:2] and request.split("/")[1] in self._loops and self._ledger.read(request):
-                view = forms.request_view(self._ledger, request)
-                closed = await forms.take_answer(client, self._ledger, run.id, view, "suspended-decision-")
-                text = closed or "the form is now on the run of its cycle"
-                await client.set_flow_run_state(run.id, Cancelled(message=text), force=True)
 
     async def _runs_of(self, client: PrefectClient, cycle: str) -> list[FlowRun]:
         """Return the runs of a cycle, newest first. They have a tag that the flow sets, so a run that somebody renamed is found too."""

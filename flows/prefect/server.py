@@ -125,9 +125,9 @@ def check_login(home: Home, url: str) -> None:
 def join_or_start(home: Home, port: int = 0) -> str:
     """Return the base URL of a healthy API that requires a login; start the installation's server if necessary.
 
-    `port` 0 reuses the previous port, or a free one. A server that an older release started without a login is restarted. An external
-    server may be away: the lines are served without it, and `check_login` must be called when it responds. Raises ConfigError if the port
-    is in use, if the server already runs on another port, or if an external server answers without a login or rejects the login.
+    `port` 0 reuses the previous port, or a free one. An external server may be away: the lines are served without it, and `check_login`
+    must be called when it responds. Raises ConfigError if the port is in use, if the server already runs on another port, or if an external
+    server answers without a login or rejects the login.
     """
     if is_external():
         url = str(known_url(home))
@@ -136,9 +136,6 @@ def join_or_start(home: Home, port: int = 0) -> str:
         return url
     running = prefect_server(home, (), {}).ready()
     if running is None:
-        return _start(home, port)
-    if _answers(_url(int(running["port"])), {}):
-        stop(home)
         return _start(home, port)
     if port and port != running["port"]:
         raise ConfigError(

@@ -64,7 +64,7 @@ def _source(snapshot: Snapshot, cycle: CycleView) -> Section:
         f"Snapshot {snapshot.content[:12]} of line {cycle.line}, with all records up to {snapshot.as_of:%Y-%m-%d %H:%M} UTC.",
         f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}; confidentiality labels: "
         f"{', '.join(rules.confidentiality) or 'all'}.",
-        f"{masking_note(snapshot.masked)}." if snapshot.masked else _masked(cycle.loop.privacy),
+        f"{masking_note(snapshot.masked)}.",
         "Rewards: " + ", ".join(f"{one.name} ({one.distribution} {one.version}, {one.tier})" for one in snapshot.scorers) + ".",
         *(f"Warning: {warning}." for warning in (crowding(snapshot.largest_cluster),) if warning),
         *(f"Judge {one.name}: {'believed' if one.believed else 'not believed'}; {one.reason}." for one in snapshot.judges),
@@ -72,15 +72,10 @@ def _source(snapshot: Snapshot, cycle: CycleView) -> Section:
     return Section("Source", text, Table(("count", "records"), tuple((name, f"{n:,}") for name, n in snapshot.counts.items())))
 
 
-def _masked(settings: PrivacySettings) -> str:
-    kinds = ", ".join([*settings.mask, *settings.patterns])
-    return f"Masked at ingest: {kinds}." if kinds else "Personal data in the texts is not masked."
-
-
 def _examples(samples: Sequence[Mapping[str, Any]], settings: PrivacySettings) -> list[Section]:
     """Return a few answers in the order of their prompts' digests; none if nothing is masked, or if it cannot be masked here.
 
-    The texts are masked here, too, because an earlier release stored texts without masking.
+    The texts are masked here, too, because records keep the rules of their ingest.
     """
     masker, rows = Masker(settings), list[tuple[str, ...]]()
     try:

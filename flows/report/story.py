@@ -109,18 +109,18 @@ def _data(cycle: CycleView) -> Section | None:
     text += [
         f"The judge {belief['name']} ({belief['model']}) {'was' if belief['believed'] else 'had weight 0, because it was not'} believed: "
         f"{belief['reason']}."
-        for belief in output["snapshot"].get("judges", ())
+        for belief in output["snapshot"]["judges"]
     ]
     text += _notes(output["snapshot"])
     return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in counts.items())))
 
 
 def _notes(snapshot: Mapping[str, Any]) -> list[str]:
-    """Return sentences about the frozen data. Snapshots of earlier releases lack the figures."""
-    masked, cluster = snapshot.get("masked"), snapshot.get("largest_cluster")
+    """Return sentences about the frozen data."""
+    cluster = snapshot["largest_cluster"]
     warning = crowding(PromptCluster.model_validate(cluster)) if cluster else None
-    notes = [f"{masking_note(MaskedData.model_validate(masked))}."] if masked else []
-    return notes + ([f"Warning: {warning}."] if warning else [])
+    note = f"{masking_note(MaskedData.model_validate(snapshot['masked']))}."
+    return [note, f"Warning: {warning}."] if warning else [note]
 
 
 def _probe(cycle: CycleView) -> Section | None:

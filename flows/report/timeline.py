@@ -152,7 +152,7 @@ def _compared(report: dict[str, Any]) -> str:
         return f"evaluated {report['asked']} prompts; no comparison is possible"
     d = overall["difference"]
     change = f"{overall['champion']:.3f} → {overall['candidate']:.3f} ({d['estimate']:+.3f}, {d['low']:+.3f} to {d['high']:+.3f})"
-    stop = EvalReport.model_validate(report).stop if report.get("looks") else None
+    stop = EvalReport.model_validate(report).stop
     return f"evaluated {report['asked']} prompts: mean reward {change}" + (f"; {stop}" if stop else "")
 
 

@@ -88,7 +88,7 @@ class People:
 def pseudonyms_of(installation: Installation, users: Iterable[str], sessions: Iterable[str]) -> People:
     """Return the pseudonyms of clear ids under all keys of the installation. A pseudonym also stands for itself.
 
-    A home of an earlier release gets its key. Raises ConfigError if the key file is damaged, or missing although ids were replaced with it.
+    A home without such rows gets its key. Raises ConfigError if the key file is damaged, or missing although ids were replaced with it.
     """
     home = installation.home
     if not home.user_keys.exists() and not any(Lake(home.lake(line)).has_pseudonyms() for line in lines_of(installation)):
@@ -170,7 +170,6 @@ class LineEraser:
             )
         with self._lake.writing():
             self._boundary("tombstone")
-            self._conceal()
             if self._target.names_people:
                 tombstone(self._lake, self._target.users, self._target.sessions, datetime.now(UTC))
         if self.context is not None and self._target.names_people:
@@ -205,12 +204,6 @@ class LineEraser:
     def forget(self) -> None:
         """Delete the stored marks. The erasure of this line is complete, and its receipt is stored."""
         self._home.erasing(self._line).unlink(missing_ok=True)
-
-    def _conceal(self) -> None:
-        """Replace ids that an earlier release stored in clear, because rows are found by their pseudonyms."""
-        newest, seen = read_keyring(self._home.user_keys).keys[-1], DedupIndex(self._lake)
-        self._lake.conceal("traces", lambda subject, text: pseudonym(subject, text, newest), lambda: None)
-        self._lake.conceal("feedback", lambda subject, text: pseudonym(subject, text, newest), lambda: seen.forget("feedback"))
 
     def _name_sources(self) -> None:
         """Name the files of the operator that may contain texts of the people."""

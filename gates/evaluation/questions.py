@@ -106,14 +106,14 @@ class StoredAnswers:
 
 
 def stored_answers(rows: bytes) -> StoredAnswers:
-    """Read the stored rows of an evaluation, one JSON object per line. Earlier releases wrote greedy answers, one per prompt."""
+    """Read the stored rows of an evaluation, one JSON object per line."""
     read = [json.loads(row) for row in rows.splitlines()]
-    samples = 1 + max((row.get("draw", 0) for row in read), default=0)
-    temperature = max((row.get("temperature", 0.0) for row in read), default=0.0)
+    samples = 1 + max((row["draw"] for row in read), default=0)
+    temperature = max((row["temperature"] for row in read), default=0.0)
     draws: dict[str, dict[int, str]] = {}
     for row in read:
         if row["champion"]["answer"] is not None:
-            draws.setdefault(_key(row["set"], row["prompt"], row["reference"]), {})[row.get("draw", 0)] = row["champion"]["answer"]
+            draws.setdefault(_key(row["set"], row["prompt"], row["reference"]), {})[row["draw"]] = row["champion"]["answer"]
     texts = {key: tuple(text for _, text in sorted(found.items())) for key, found in draws.items() if len(found) == samples}
     return StoredAnswers(Decoding(temperature, samples), texts)
 

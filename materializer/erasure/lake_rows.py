@@ -133,16 +133,14 @@ class LineRows:
             forget_key(self._lake)  # rows of an open rollout name people by hashes with this key
 
     def _quarantine(self) -> Change:
-        """Return the deletion of quarantined records that are old or name one of the users. Tables of earlier releases name none."""
-        stored = self._lake.stored_columns("quarantine")
+        """Return the deletion of quarantined records that are old or name one of the users."""
         old, users = self._target.before.get("quarantine"), self._target.users
-        keys = [name for name in ("user", "ingested", "batch") if name in stored]
 
         def concerns(rows: pl.DataFrame) -> pl.Series:
             hit = rows["ingested"] < old if old is not None else pl.repeat(False, len(rows), eager=True)
-            return hit | rows["user"].is_in(sorted(users)).fill_null(False) if "user" in keys else hit
+            return hit | rows["user"].is_in(sorted(users)).fill_null(False)
 
-        return Change(keys, concerns)
+        return Change(["user", "ingested", "batch"], concerns)
 
 
 def _linked(feedback: pl.DataFrame, traces: pl.DataFrame) -> pl.Series:

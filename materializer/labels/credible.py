@@ -17,11 +17,10 @@ def credible(feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the feedback that counts, and reason -> number of the other records.
 
     `feedback` has the columns of records.FEEDBACK, the `id` of its trace and the `user` of that trace. Reviewers' references count for any
-    trace, because the role of their sender was checked when they arrived. Of several senders, the first one counts. Records of releases
-    without roles count as before.
+    trace, because the role of their sender was checked when they arrived. Of several senders, the first one counts.
     """
     own = pl.col("rater").eq_missing(pl.col("user"))
-    allowed = own | pl.col("trusted").fill_null(True) | (pl.col("kind") == FeedbackKind.REFERENCE.value)
+    allowed = own | pl.col("trusted") | (pl.col("kind") == FeedbackKind.REFERENCE.value)
     users = feedback.filter(allowed)
     first = pl.col("sender").sort_by("ingested", "sender", nulls_last=True).first()
     kept = users.filter(pl.col("sender").eq_missing(first.over("source", "id", "rater", "kind")))
@@ -40,5 +39,5 @@ def without_newcomers(feedback: pl.DataFrame, traces: pl.DataFrame, as_of: datet
     begin = first["first"].min()
     new = first.filter((pl.col("first") > as_of - wait) & (pl.col("first") > pl.lit(begin) + wait))["user"]
     waits = pl.col("rater").is_in(new.drop_nulls().to_list()).fill_null(False) | (pl.col("rater").is_null() & (new.null_count() > 0))
-    exempt = pl.col("trusted").fill_null(False) | (pl.col("kind") == FeedbackKind.REFERENCE.value)
+    exempt = pl.col("trusted") | (pl.col("kind") == FeedbackKind.REFERENCE.value)
     return feedback.filter(exempt | ~waits)

@@ -31,8 +31,8 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
 )
 _RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
-_VERSION = 2
-"""Version of the keys and columns. An index of another version is deleted and built again from the lake. Version 1 has no number."""
+_VERSION = 1
+"""Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
 
 
@@ -104,7 +104,7 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
     """Return the key that identifies a row of `table`.
 
     Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch. Otherwise one sender
-    could keep out the feedback of another one. Without a sender, the key is that of earlier releases.
+    could keep out the feedback of another one.
     """
     if table == "traces":
         return bare_key(row) if withheld(row) else full_key(row)
@@ -112,8 +112,7 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
-        sender = () if row["sender"] is None else (row["sender"],)
-        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"], *sender)
+        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"], row["sender"])
     return hashed("q", row["batch"], row["position"], row["reason"])
 
 
@@ -122,8 +121,7 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     if table == "traces" and withheld(row):
         return sent_by(row["sender"])
     if table == "traces":
-        tools = [row["tools"]] if row["tools"] else []  # without tools, the hash is that of earlier releases
-        return hashed(row["messages"], row["answer"], row["model"], row["status"], *tools)
+        return hashed(row["messages"], row["answer"], row["model"], row["status"], row["tools"])
     if table == "feedback":
         return hashed(row["value"] if row["kind"] == FeedbackKind.RATING else row["text"])
     return b""

@@ -67,11 +67,11 @@ def ingest_batch(
     feedback and quarantined records.
 
     `is_signed` verifies signatures of the router. `mask` replaces personal data in the texts of a row in place. `hide` returns the
-    pseudonym of a user or session; a lake of an earlier release gets pseudonyms first. `keeping` says which quarantined records keep bytes.
+    pseudonym of a user or session. `keeping` says which quarantined records keep bytes.
     """
     decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide, mask))
     with lake.writing():
-        stored = store(lake, seen, batch, decoded, limits, hide)
+        stored = store(lake, seen, batch, decoded, limits)
         kept = KeptRecords(lake.root)
         _quarantine(lake, seen, batch, decoded, limits, keeping, hide, kept)
         kept.expire(limits.now)
@@ -87,7 +87,6 @@ def store(
     batch: RawBatch,
     decoded: Decoded,
     limits: Limits,
-    hide: Callable[[Subject, str], str],
     write: bool = True,
 ) -> Stored:
     """Commit the decoded rows of a batch, all but the bad ones; rows in conflict with stored ones are added to these.
@@ -96,9 +95,6 @@ def store(
     """
     _leave_out_erased(decoded, lake)
     unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
-    if write:
-        lake.conceal("traces", hide, lambda: None)  # the keys of traces contain no user
-        lake.conceal("feedback", hide, lambda: seen.forget("feedback"))
     traces = sort_traces(_complete(decoded.traces, batch, limits), decoded, seen, batch)
     stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
     if write:

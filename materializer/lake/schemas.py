@@ -46,7 +46,7 @@ def iceberg_schema(columns: Sequence[Column]) -> Schema:
 
 
 def missing_columns(schema: Schema, columns: Sequence[Column]) -> list[str]:
-    """Return the names of the `columns` that the schema of an Iceberg table does not have, because an earlier release created it."""
+    """Return the names of the `columns` that the schema of an Iceberg table does not have, because it was created without them."""
     names = set(schema.column_names)
     return [column.name for column in columns if column.name not in names]
 
@@ -64,7 +64,7 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) ->
     """Convert rows to an Arrow table. Times are microseconds since the epoch."""
     arrays = []
     for column in columns:
-        values = [row.get(column.name) if column.sparse else row[column.name] for row in rows]
+        values = [row[column.name] for row in rows]
         kind = _ARROW[column.type]
         arrays.append(pa.array(values, pa.int64()).cast(kind) if column.type == "timestamp" else pa.array(values, kind))
     return pa.table(arrays, schema=arrow_schema(columns))
@@ -73,20 +73,17 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) ->
 def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:
     """Return the `columns` of `frame` as Parquet, with rows sorted by `order`, which must be a unique key.
 
-    Equal rows give equal bytes: the file contains no metadata that differs between runs. Sparse columns without a value are left out.
+    Equal rows give equal bytes: the file contains no metadata that differs between runs.
     """
-    columns = [column for column in columns if not (column.sparse and frame[column.name].null_count() == len(frame))]
     table = frame.sort(order, nulls_last=True).select([column.name for column in columns]).to_arrow().cast(arrow_schema(columns))
     buffer = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(None), buffer, compression="zstd")
     return buffer.getvalue()
 
 
-def read_parquet(data: bytes, columns: Sequence[Column] = ()) -> pl.DataFrame:
-    """Return the frame stored in a Parquet artifact, with all `columns`. Sparse columns that the file does not have are null."""
-    frame = pl.read_parquet(io.BytesIO(data))
-    missing = [column.name for column in columns if column.sparse and column.name not in frame.columns]
-    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in missing) if missing else frame
+def read_parquet(data: bytes) -> pl.DataFrame:
+    """Return the frame stored in a Parquet artifact."""
+    return pl.read_parquet(io.BytesIO(data))
 
 
 def empty_frame(columns: Sequence[Column]) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
@@ -31,10 +31,8 @@ from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
-from ratchet.materializer.lake.concealment import CONCEALED, conceal
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
-from ratchet.runtime.secrets.pseudonyms import Subject
 
 TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
@@ -46,7 +44,6 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
-    CONCEALED: "1",
 }
 
 _SNAPSHOTS = 64
@@ -100,7 +97,7 @@ class Lake:
             )
 
     def _complete(self, name: TableName) -> Table:
-        """Return the table of this release: a table of an earlier release gets the columns that it lacks."""
+        """Return the table with all columns of this release: it gets those that were added since it was created."""
         table = self._table(name)
         if missing_columns(table.schema(), TABLES[name]):
             with table.update_schema() as update:
@@ -118,25 +115,9 @@ class Lake:
         finally:
             os.close(descriptor)
 
-    def conceal(self, name: TableName, hide: Callable[[Subject, str], str], changed: Callable[[], None]) -> None:
-        """Replace the ids of users and sessions that an earlier release stored in clear. The caller holds the write lock.
-
-        `changed` is called after a change, and before the table is marked as done. Raises Retryable if the disk or the catalog fails.
-        """
-        table = self._table(name)
-        if CONCEALED in table.properties:
-            return
-        try:
-            conceal(table, hide)
-            changed()
-            with table.transaction() as transaction:
-                transaction.set_properties({CONCEALED: "1"})
-        except (CommitFailedException, OSError) as error:
-            raise Retryable(f"cannot replace user ids in {name} in {self.root}: {error}; free disk space, then ingest again") from error
-
     def has_pseudonyms(self) -> bool:
-        """Return whether the lake has rows whose ids were replaced by pseudonyms. An earlier release stored them in clear."""
-        return any(self.snapshot(name) is not None and CONCEALED in self._table(name).properties for name in ("traces", "feedback"))
+        """Return whether the lake has rows whose ids were replaced by pseudonyms."""
+        return any(self.snapshot(name) is not None for name in ("traces", "feedback"))
 
     def erased_people(self) -> ErasedPeople:
         """Return the people whose records must not be stored. The statements are read again only if the table has changed."""
@@ -193,16 +174,12 @@ class Lake:
     ) -> pl.DataFrame:
         """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read.
 
-        Columns that the table or the snapshot of an earlier release does not have are null. `where` must not name them.
+        Columns that were added after the table or the snapshot was written are null. `where` must not name them.
         """
         table = self._table(name)
         known = present(table, snapshot, TABLES[name], columns)
         scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)
-
-    def stored_columns(self, name: TableName) -> list[str]:
-        """Return the names of the columns that the table has, also those that this release does not know."""
-        return list(self._table(name).schema().column_names)
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
         """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None or has expired."""

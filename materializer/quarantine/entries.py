@@ -6,22 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ratchet.contracts.data.quarantine import QuarantineEntry
-from ratchet.contracts.ids import digest
 
 
 def fold_entries(rows: Iterable[Mapping[str, Any]]) -> list[QuarantineEntry]:
     """Return the entries of `rows` (records.QUARANTINE), oldest first.
 
-    Rows of earlier releases have no id and are identified by batch and position. Of rows with the same time, one that ends the entry
-    counts.
+    Of rows with the same time, one that ends the entry counts.
     """
     ordered = sorted(rows, key=lambda row: (row["ingested"], row["state"] is not None, row["batch"], row["position"], row["reason"]))
     first: dict[str, Mapping[str, Any]] = {}
     newest: dict[str, Mapping[str, Any]] = {}
     for row in ordered:
-        identity = row["id"] or digest([row["source"], row["batch"], row["position"]])[:16]
-        first.setdefault(identity, row)
-        newest[identity] = row
+        first.setdefault(row["id"], row)
+        newest[row["id"]] = row
     return [_entry(identity, row, newest[identity]) for identity, row in first.items()]
 
 
@@ -32,8 +29,8 @@ def _entry(identity: str, first: Mapping[str, Any], newest: Mapping[str, Any]) -
         **{name: first[name] for name in place},
         reason=newest["reason"],
         detail=newest["detail"],
-        parts=first["parts"] or 1,
-        cut=bool(first["cut"]),
+        parts=first["parts"],
+        cut=first["cut"],
         first=first["ingested"],
         last=newest["ingested"],
         state=newest["state"],

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import AwareDatetime
 
-from ratchet.contracts.data.senders import FORMER, Role, Sender
+from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.model import Frozen
@@ -92,10 +92,9 @@ class CredentialFile:
 class CredentialStore:
     """Changes the credentials of a line. Each change is one atomic write, so that a crash leaves either the old or the new state."""
 
-    def __init__(self, path: Path, former: Path, now: Callable[[], datetime]) -> None:
-        """`path` is the credentials file, `former` the token file of an earlier release, which had one token for everything."""
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        """`path` is the credentials file."""
         self.path = path
-        self._former = former
         self._now = now
 
     def read(self) -> Credentials:
@@ -114,8 +113,7 @@ class CredentialStore:
     def ensure_router(self) -> Path:
         """Create the router's credential and signing key unless they exist, and return the router's token file.
 
-        The token of an earlier release becomes the credential `former`. A lost token file is replaced by one with a new token.
-        Raises Retryable if a file cannot be written.
+        A lost token file is replaced by one with a new token. Raises Retryable if a file cannot be written.
         """
         file = self.token_file(ROUTER)
         ensure_keyring(file.with_name(SPAN_KEYS), self._now())
@@ -123,8 +121,6 @@ class CredentialStore:
             return file
         with locked(self.path):
             known = self.read()
-            if not self.path.exists() and (token := _text(self._former)):
-                known = _with(known, Credential(sender=FORMER, tokens=(Token(sha256=_digest(token), created=self._now()),)))
             token = _text(file) or secrets.token_urlsafe(32)
             router = known.named(ROUTER)
             tokens = router.tokens if router else ()
@@ -179,8 +175,6 @@ class CredentialStore:
                 )
             self._write(Credentials(credentials=tuple(one for one in known.credentials if one.sender.name != name)))
             self.token_file(name).unlink(missing_ok=True)
-            if name == FORMER.name:
-                self._former.unlink(missing_ok=True)  # otherwise it would be taken over again if the credentials file is lost
 
     def _found(self, known: Credentials, name: str) -> Credential:
         found = known.named(name)

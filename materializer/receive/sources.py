@@ -17,7 +17,7 @@ from ratchet.contracts.errors import ConfigError, Rejected
 from ratchet.contracts.ids import Digest, canonical, digest, digest_file
 from ratchet.contracts.loop import SourceSettings
 from ratchet.materializer.dialects.values import parse_json
-from ratchet.materializer.receive.spool import FORMER_SUFFIXES, Envelope, read_envelope, read_request, spooled
+from ratchet.materializer.receive.spool import Envelope, read_envelope, read_request, spooled
 
 _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}
@@ -101,12 +101,11 @@ class SpoolSource:
 
     def batches(self) -> Iterator[RawBatch]:
         """Yield batches of one sender and format each. A batch ends when it has `max_bytes` bytes or `max_files` files."""
-        files: dict[tuple[Envelope, bool], list[Path]] = {}
+        files: dict[Envelope, list[Path]] = {}
         for file in spooled(self.folder):
-            files.setdefault((read_envelope(file), file.suffix in FORMER_SUFFIXES), []).append(file)
-        for (envelope, former), found in files.items():
-            # Equal requests of two senders are two batches. Those of an earlier release keep the digest that the ledger may know.
-            head = b"" if former else canonical(envelope)
+            files.setdefault(read_envelope(file), []).append(file)
+        for envelope, found in files.items():
+            head = canonical(envelope)  # equal requests of two senders are two batches
             for group in self._grouped(found):
                 data = b"".join(read_request(file) for file in group)
                 origin = f"{self.folder}/{group[0].name}..{group[-1].name}"

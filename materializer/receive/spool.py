@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from ratchet.contracts.data.senders import FORMER, Sender
+from ratchet.contracts.data.senders import Sender
 from ratchet.contracts.errors import NewerRelease
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
@@ -23,8 +23,8 @@ from ratchet.runtime.artifacts import write_atomic
 
 SUFFIX = ".request"
 """Suffix of a spool file."""
-FORMER_SUFFIXES = {".json": "otlp-json", ".pb": "otlp-proto"}
-"""Suffix of a spool file of an earlier release, which has no envelope -> its format."""
+_UNKNOWN = Sender(name="unknown", roles=())
+"""Sender of a request with a damaged envelope. It may send nothing, so that the records are quarantined."""
 
 
 class Envelope(Frozen):
@@ -65,30 +65,24 @@ class Spool:
 
 
 def spooled(folder: Path) -> list[Path]:
-    """Return the spool files in order of arrival, also those of earlier releases."""
-    return sorted(file for file in folder.glob("*.*") if file.suffix == SUFFIX or file.suffix in FORMER_SUFFIXES)
+    """Return the spool files in order of arrival."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def read_envelope(file: Path) -> Envelope:
-    """Return the envelope of a spool file. Raises NewerRelease if a newer release wrote it.
-
-    A file with a damaged envelope is read as one of an earlier release, so that its content is quarantined.
-    """
-    if file.suffix in FORMER_SUFFIXES:
-        return Envelope(sender=FORMER, format=FORMER_SUFFIXES[file.suffix])
+    """Return the envelope of a spool file. If it is damaged, its sender is unknown. Raises NewerRelease if a newer release wrote it."""
     try:
         with file.open("rb") as stream:
             return parse(Envelope, stream.readline())
     except NewerRelease:
         raise
     except ValueError:
-        return Envelope(sender=FORMER, format="otlp-json")
+        return Envelope(sender=_UNKNOWN, format="otlp-json")
 
 
 def read_request(file: Path) -> bytes:
     """Return the request in a spool file, without its envelope."""
-    data = file.read_bytes()
-    return data if file.suffix in FORMER_SUFFIXES else data.partition(b"\n")[2]
+    return file.read_bytes().partition(b"\n")[2]
 
 
 def has_room(folder: Path, least: int) -> bool:

@@ -41,12 +41,9 @@ def part_of(own: str, joined: Iterable[str], is_chosen: Callable[[str], bool]) -
     return Part.DEVELOPMENT if all(is_chosen(cluster) for cluster in joined) else Part.NEITHER
 
 
-def is_development(salt: str, fraction: float, known: frozenset[str]) -> Callable[[str], bool]:
-    """Return the function that tells whether a cluster is a development cluster: by hash, and not one of the clusters in `known`.
-
-    `known` are the clusters that the line may have trained on before it had development prompts.
-    """
-    return lambda cluster: cluster not in known and hash_share("development", salt, cluster) < fraction
+def is_development(salt: str, fraction: float) -> Callable[[str], bool]:
+    """Return the function that tells by hash whether a cluster is a development cluster."""
+    return lambda cluster: hash_share("development", salt, cluster) < fraction
 
 
 def prompts_by_part(prompts: pl.DataFrame, parts: Callable[[Iterable[Digest]], Mapping[Digest, Part]]) -> dict[Part, list[str]]:

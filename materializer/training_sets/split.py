@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import orjson
 import polars as pl
@@ -33,8 +32,8 @@ class Split:
     def pin(self) -> None:
         """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently.
 
-        What holds for near-duplicates is bound before, because its default depends on whether the line was split before. Raises
-        ConfigError if the line was split with other settings.
+        What holds for near-duplicates is bound before, because it depends on whether the line was split before. Raises ConfigError if the
+        line was split with other settings.
         """
         self.near()
         self._pin_development()
@@ -50,15 +49,15 @@ class Split:
         """Return whether near-duplicates are on one side, and bind it if they are. Raises ConfigError if it was switched off afterwards."""
         line, wanted = self._line.name, self._settings.near_duplicates
         if self._artifacts.resolve(f"near/{line}") is not None:
-            if wanted is False:
+            if not wanted:
                 raise ConfigError(
                     f"line {line!r} was split with near-duplicates on one side, and prompts would change their side; "
                     "remove holdout.near_duplicates, or create a line with a new name"
                 )
             return True
-        is_new = self._artifacts.resolve(f"split/{line}") is None
-        if wanted is False or (wanted is None and not is_new):
+        if not wanted:
             return False
+        is_new = self._artifacts.resolve(f"split/{line}") is None
         self._artifacts.bind(f"near/{line}", self._artifacts.put(stamped({"recipe": RECIPE, "founding": not is_new})))
         return True
 
@@ -74,32 +73,19 @@ class Split:
             return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
 
     def _pin_development(self) -> None:
-        """Bind which prompts of the training side are development prompts.
-
-        A line that was split before this release may have trained on all prompts that it knows, so only new clusters qualify; without an
-        index of near-duplicates these are not known, and the line gets no development prompts. Raises ConfigError if the line was bound
-        with another fraction.
-        """
+        """Bind the share of development prompts on the training side. Raises ConfigError if the line was bound with another share."""
         name, fraction = f"development/{self._line.name}", self._settings.development
-        bound = self._artifacts.resolve(name)
-        if bound is None:
-            value: dict[str, Any] = {"wanted": fraction, "fraction": fraction, "known": []}
-            if self._artifacts.resolve(f"split/{self._line.name}") is not None:
-                known = PromptSides(self._lake.root).clusters() if self.near() else {}
-                value |= {"known": sorted({cluster for cluster, _ in known.values()}), "fraction": fraction if known else 0.0}
-            bound = self._artifacts.bind(name, self._artifacts.put(stamped(value)))
-        wanted = unstamped(self._artifacts.get(bound), "development")["wanted"]
-        if wanted != fraction:
+        bound = self._artifacts.bind(name, self._artifacts.put(stamped({"fraction": fraction})))
+        known = unstamped(self._artifacts.get(bound), "development")["fraction"]
+        if known != fraction:
             raise ConfigError(
-                f"line {self._line.name!r} was split with holdout.development = {wanted:g}, and its models were never trained on these "
+                f"line {self._line.name!r} was split with holdout.development = {known:g}, and its models were never trained on these "
                 "prompts; restore the value, or create a line with a new name"
             )
 
     def parts(self, roots: Iterable[Digest]) -> dict[Digest, Part]:
-        """Return the part of each prompt of the training side. All are TRAIN if the line was not pinned with development prompts."""
-        bound = self._artifacts.resolve(f"development/{self._line.name}")
-        value: dict[str, Any] = unstamped(self._artifacts.get(bound), "development") if bound else {"fraction": 0.0, "known": []}
-        chosen = is_development(self._line.salt, value["fraction"], frozenset(value["known"]))
+        """Return the part of each prompt of the training side."""
+        chosen = is_development(self._line.salt, self._settings.development)
         known = PromptSides(self._lake.root).clusters() if self.near() else {}
         placed = {root: known.get(root, (root, (root,))) for root in roots}
         return {root: part_of(own, joined, chosen) for root, (own, joined) in placed.items()}

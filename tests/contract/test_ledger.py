@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.errors import Conflict, Fenced, NewerRelease, Permanent, Retryable
 from ratchet.contracts.fakes import MemoryLedger
-from ratchet.contracts.hash_chain import GENESIS, seal_row, verify_chain
+from ratchet.contracts.hash_chain import verify_chain
 from ratchet.contracts.ports import Ledger
-from ratchet.contracts.schema import SCHEMA_VERSION, UNVERSIONED
+from ratchet.contracts.schema import SCHEMA_VERSION
 from ratchet.flows.ledger.sql import SqlLedger
 from tests.contract.ledger_writer import contend
 from tests.postgres import postgres_server
@@ -404,18 +404,3 @@ def test_row_of_a_newer_release_is_refused_and_nothing_is_written(ledger: Ledger
     with pytest.raises(NewerRelease):
         ledger.append(both, None, NOON)
     assert ledger.streams("") == ["s"]
-
-
-def test_database_of_a_release_without_versions_is_read_and_continued(url: str) -> None:
-    SqlLedger(url)
-    old = seal_row("s", 1, Row(kind="opened", data={"a": 1}), NOON, 0, GENESIS, UNVERSIONED)
-    values = {**old.model_dump(mode="json", exclude={"schema_version"}), "data": '{"a":1}', "at": NOON.isoformat()}
-    with sa.create_engine(url).begin() as connection:
-        connection.execute(sa.text("ALTER TABLE ratchet_rows DROP COLUMN schema_version"))
-        connection.execute(sa.text(f"INSERT INTO ratchet_rows ({', '.join(values)}) VALUES (:{', :'.join(values)})"), values)
-    ledger = SqlLedger(url)
-    assert ledger.read("s") == [old]
-    ledger.append([Append(stream="s", after=1, rows=(Row(kind="ended"),))], None, NOON)
-    rows = SqlLedger(url).read("s")
-    verify_chain(rows)
-    assert [row.schema_version for row in rows] == [UNVERSIONED, SCHEMA_VERSION]

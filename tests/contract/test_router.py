@@ -22,11 +22,10 @@ import pytest
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.fakes import FakeRouter, FakeWorld
 from ratchet.contracts.ids import canonical
-from ratchet.contracts.schema import stamped
+from ratchet.contracts.schema import SCHEMA_VERSION
 from ratchet.contracts.serving import Backend
 from ratchet.extend.testkit import RouterSuite
 from ratchet.local.router import LocalRouter
-from ratchet.local.service import ManagedProcess
 from ratchet.runtime.extensions import ExtensionKind, load
 from tests import serving_site
 from tests.serving_site import Site, route, started
@@ -365,55 +364,17 @@ def test_killed_router_restarts_at_its_address_with_its_route(local: LocalRouter
     assert ask(url, "s1").headers["x-ratchet-version"] == "old"
 
 
-def test_router_process_of_an_older_release_is_replaced(site: Site, local: LocalRouter) -> None:
+def test_router_process_with_another_schema_version_is_replaced(site: Site, local: LocalRouter) -> None:
     local.set(route(site.backend("a", 100)))
     url, before = local.url(), local.process.pid()
     ready = local.process.process.folder / "ready.json"
-    ready.write_bytes(canonical({name: value for name, value in json.loads(ready.read_bytes()).items() if name != "schema_version"}))
+    ready.write_bytes(canonical(json.loads(ready.read_bytes()) | {"schema_version": SCHEMA_VERSION - 1}))
     assert local.read("line") is None, "the reconciler then sets the route again, and so replaces the process"
     local.set(route(site.backend("b", 100)))
     assert local.read("line") is not None
     assert local.process.pid() != before
     assert local.url() == url
     assert ask(url).headers["x-ratchet-version"] == "b"
-
-
-FORMER = """
-import signal, sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from ratchet.runtime.serving.announcement import announce
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200); self.send_header("content-length", "6"); self.end_headers(); self.wfile.write(b"former")
-    def log_message(self, *_): pass
-server = HTTPServer(("127.0.0.1", 0), Handler)
-announce(server.server_address[1])
-server.serve_forever()
-"""
-"""Stands for the router process of an earlier release, which served one line and had its files in the folder of the line."""
-
-
-@pytest.mark.parametrize("first", ["set", "url", "stop"])
-def test_router_process_that_an_earlier_release_has_started_for_the_line_is_replaced_at_its_address(
-    site: Site, local: LocalRouter, tmp_path: Path, first: str
-) -> None:
-    former = ManagedProcess(tmp_path / "serving" / "router", ["-c", FORMER])
-    ready = former.ensure()
-    (tmp_path / "serving" / "router" / "port.json").write_bytes(canonical({"port": ready["port"]}))
-    (tmp_path / "serving" / "router" / "route.json").write_bytes(stamped(route(site.backend("a", 100))))
-    url = f"http://127.0.0.1:{ready['port']}"
-    assert httpx.get(url, trust_env=False).text == "former"
-    assert local.read("line") is None, "the reconciler then sets the route again, and so replaces the process"
-    if first == "set":
-        local.set(route(site.backend("b", 100)))
-    elif first == "url":
-        assert local.url() == url
-    else:
-        local.stop()
-    assert former.process() is None
-    if first != "stop":
-        assert local.url() == url
-        assert ask(url).headers["x-ratchet-version"] == ("b" if first == "set" else "a")
 
 
 def test_callers_do_not_see_versions_and_weights_without_a_setting(site: Site, tmp_path: Path) -> None:

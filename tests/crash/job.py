@@ -15,7 +15,7 @@ from pathlib import Path
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.jobs.training import Checkpoint, TrainingPlan
 from ratchet.contracts.model import model_ref
-from ratchet.contracts.schema import parse
+from ratchet.contracts.schema import parse, stamped
 from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 from ratchet.runtime.manifest import write_manifest
 
@@ -55,5 +55,5 @@ checkpoint = Checkpoint(
     model=model_ref(model, files),
     metrics={"loss": 0.5, "published_step": 2.0},
 )
-artifacts.bind(f"checkpoint/{plan.id}/a{attempt}/i{incarnation}", artifacts.put(canonical(checkpoint)))
+artifacts.bind(f"checkpoint/{plan.id}/a{attempt}/i{incarnation}", artifacts.put(stamped(checkpoint)))
 write_atomic(here / "ended.json", canonical({"outcome": "done", "reason": "2 steps"}))

@@ -73,7 +73,7 @@ def test_the_traces_of_a_line_reach_its_own_spool_with_its_own_signature(home: H
     try:
         for line in LINES:
             start_receiver(loop_of(home, line), home)
-            store = CredentialStore(home.credentials(line), home.former_token(line), lambda: datetime.now(UTC))
+            store = CredentialStore(home.credentials(line), lambda: datetime.now(UTC))
             router = routers[line] = LocalRouter(home.serving(line), home.receiver(line), store.ensure_router())
             router.join(home.router_process, line)
             router.set(route(site.backend(f"version-of-{line}", 100)).model_copy(update={"line": line}))

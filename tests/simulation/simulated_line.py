@@ -210,7 +210,9 @@ class SimulatedLine:
         )
         self.executor.context = self.context
         base = ModelVersion(line="sim", number=0, tag=version_tag(digest("base")), model=fake_model("base"), cycle=None)
-        adopted = Row(kind="adopted", key=base.tag, data={"version": base.model_dump(mode="json"), "actor": "ada"})
+        adopted = Row(
+            kind="adopted", key=base.tag, data={"version": base.model_dump(mode="json"), "actor": "ada", "folder": "", "file": ""}
+        )
         self.ledger.append([Append(stream=line_stream("sim"), after=0, rows=(adopted,))], None, self.clock.now())
         world.faults = self.ledger.faults = faults
 

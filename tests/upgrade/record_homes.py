@@ -2,9 +2,9 @@
 
     python -m tests.upgrade.record_homes COMMIT
 
-The script checks COMMIT out, runs its command line with tiny settings, kills it in each state of `STATES`, and keeps a copy of the
-folder. The result is homes/COMMIT.tar.xz: one folder per state with the home folder and the loop file. The models have some ten thousand
-weights. Files that a release creates again are left out.
+The script checks COMMIT out (or a tag), runs its command line with tiny settings, kills it in each state of `STATES`, and keeps a
+copy of the folder. The result is homes/VERSION.tar.xz: one folder per state with the home folder and the loop file. The models have some
+ten thousand weights. Files that a release creates again are left out.
 
 Iceberg files contain absolute paths, so that a lake can only be read where it was written. All homes are therefore recorded in the fixed
 folder `PLACE`, and the tests unpack them there.
@@ -47,6 +47,7 @@ path = "traces"
 name = "exact_match"
 [holdout]
 fraction = 0.3
+similarity = 1
 [snapshot]
 references_are_answers = true
 [probe]
@@ -83,6 +84,12 @@ threads = 1
 """
 
 
+def releases() -> list[str]:
+    """Return the versions whose homes are recorded, oldest first."""
+    found = [path.name.removesuffix(".tar.xz") for path in HOMES.glob("*.tar.xz")]
+    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+
+
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
     """Hold the lock of `PLACE` across processes, and empty it before and after."""
@@ -102,14 +109,19 @@ def environment(source: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(source), "RATCHET_HOME": str(PLACE / "home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def write_entry_points(source: Path) -> None:
-    """Make the entry points of the code in `source` known to Python. They have precedence over those of an installed release."""
-    groups = tomllib.loads((source / "pyproject.toml").read_text())["project"]["entry-points"]
-    lines = [line for group, names in groups.items() for line in (f"[{group}]", *(f"{name} = {at}" for name, at in names.items()))]
+def write_entry_points(source: Path) -> str:
+    """Make the entry points of the code in `source` known to Python, and return its version.
+
+    They have precedence over those of an installed release.
+    """
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    groups = project["entry-points"].items()
+    lines = [line for group, names in groups for line in (f"[{group}]", *(f"{name} = {at}" for name, at in names.items()))]
     dist = source / "ratchet-0.dist-info"
     dist.mkdir()
     (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: ratchet\nVersion: 0\n")
     (dist / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return str(project["version"])
 
 
 def ratchet(source: Path, *args: str) -> subprocess.Popen[bytes]:
@@ -215,17 +227,17 @@ def play(source: Path, into: Path) -> None:
 
 def record(commit: str) -> Path:
     """Record the homes of the release at `commit` and return the archive's path."""
-    short = subprocess.run(["git", "rev-parse", "--short=7", commit], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory() as folder, alone():
         source, into = Path(folder) / "source", Path(folder) / "homes"
-        subprocess.run(["git", "worktree", "add", "--detach", str(source), short], cwd=ROOT, check=True)
-        write_entry_points(source)
+        subprocess.run(["git", "worktree", "add", "--detach", str(source), commit], cwd=ROOT, check=True)
+        release = write_entry_points(source)
         try:
             play(source, into)
         finally:
             call(source, "serve", "loop.toml", "--stop")
             subprocess.run(["git", "worktree", "remove", "--force", str(source)], cwd=ROOT, check=True)
-        target = HOMES / f"{short}.tar.xz"
+        HOMES.mkdir(exist_ok=True)
+        target = HOMES / f"{release}.tar.xz"
         with tarfile.open(target, "w:xz", preset=9) as archive:
             archive.add(into, arcname=".")
     return target

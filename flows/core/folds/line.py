@@ -118,8 +118,8 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view["plan_again"] = False
             case "cycle_ended":
                 view.update(open_cycle=None, cancel_asked=None, recall_asked=None)
-                if data.get("evaluated", False):
-                    evaluated.append("" if data.get("state") == State.PROMOTED else None)  # the row of the champion follows
+                if data["evaluated"]:
+                    evaluated.append("" if data["state"] == State.PROMOTED else None)  # the row of the champion follows
                 view["plan_again"] = data.get("plan_again", False)
     view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
     passed = tuple(tag is not None and tag not in recalled for tag in evaluated)

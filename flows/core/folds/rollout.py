@@ -37,7 +37,7 @@ class RolloutView:
     steps: tuple[RolloutStep, ...] = ()
     judgements: tuple[Entry, ...] = ()
     mirrored: tuple[Entry, ...] = ()
-    """The rows about mirrored prompts (`flows/core/mirror.py`). Earlier releases wrote none."""
+    """The rows about mirrored prompts (`flows/core/mirror.py`)."""
     end: str | None = None
     """promoted | rolled_back"""
     reason: str = ""
@@ -54,8 +54,8 @@ class RolloutView:
 
     @property
     def salt(self) -> str:
-        """The random text by which sessions are assigned. Empty if an earlier release opened the rollout."""
-        return str(self.opened.get("salt", ""))
+        """The random text by which sessions are assigned."""
+        return str(self.opened["salt"])
 
 
 def fold_rollout(entries: Sequence[Entry]) -> RolloutView:

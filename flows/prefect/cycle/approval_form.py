@@ -14,7 +14,7 @@ from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.evaluation import EvalReport
 from ratchet.contracts.jobs.training import Search
 from ratchet.flows.core.highest_cost import HighestCost
-from ratchet.flows.core.search_results import COLUMNS, FORM_COLUMNS, SPACE_COLUMNS, order_text, space
+from ratchet.flows.core.search_results import FORM_COLUMNS, SPACE_COLUMNS, order_text, space
 from ratchet.flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
@@ -98,32 +98,31 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def _space(evidence: Mapping[str, Any]) -> list[str]:
-    """Return the recipes that the cycle may try, and what that costs at most. Requests of earlier releases lack the cost."""
-    if not evidence.get("search"):
+    """Return the recipes that the cycle may try, and what that costs at most."""
+    if not evidence["search"]:
         return []
-    search, highest = Search.model_validate(evidence["search"]), evidence.get("highest")
+    search = Search.model_validate(evidence["search"])
     return [
         f"**Search over {len(search.variants)} recipes**, in this order. {_cell(order_text(search))} All others together take at most "
         f"{search.budget:,.0f} s of job time; those that are not tried by then are left out. The development prompts decide which model is "
         "evaluated: that of the first recipe, unless another one is clearly better.",
         fitting(SPACE_COLUMNS, space(search)),
-        *([f"**{HighestCost.model_validate(highest).text}**"] if highest else []),
+        f"**{HighestCost.model_validate(evidence['highest']).text}**",
     ]
 
 
 def _searched(search: Mapping[str, Any] | None) -> list[str]:
-    """Return the results of the search, if there was one. Requests of earlier releases have other columns, no bars and no sentences."""
+    """Return the results of the search, if there was one."""
     if not search:
         return []
-    chosen = " ".join(filter(None, (search.get("chosen"), search["reason"])))
-    shown = FORM_COLUMNS if tuple(search["columns"]) == COLUMNS else None
-    failed = [(row[0], row[-1]) for row in search["rows"] if row[-1].startswith("failed") and shown]
+    chosen = f"{search['chosen']} {search['reason']}"
+    failed = [(row[0], row[-1]) for row in search["rows"] if row[-1].startswith("failed")]
     return [
         f"**Search over recipes** on the development prompts. Chosen: {_cell(chosen)}.",
-        *search.get("told", ()),
-        fitting(search["columns"][:shown], [row[:shown] for row in search["rows"]]),
+        *search["told"],
+        fitting(search["columns"][:FORM_COLUMNS], [row[:FORM_COLUMNS] for row in search["rows"]]),
         *([_points(failed)] if failed else []),
-        *([_fixed(search["picture"][:-1]), search["picture"][-1]] if search.get("picture") else []),
+        *([_fixed(search["picture"][:-1]), search["picture"][-1]] if search["picture"] else []),
     ]
 
 
@@ -141,11 +140,11 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         _points(checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
         f"prompts were answered by both; prompts with failed requests: {failures}.",
-        *sampling(report.get("samples", 1), report.get("temperature", 0.0)),
-        *(stopping(EvalReport.model_validate(report)) if report.get("looks") else ()),
+        *sampling(report["samples"], report["temperature"]),
+        *(stopping(EvalReport.model_validate(report)) if report["looks"] else ()),
         fitting(["comparison", "prompts", "difference"], rows),
         f"The intervals have this {errors_shown}. Mean rewards, champion → candidate: {rewards}.",
-        *_searched(evidence.get("search")),
+        *_searched(evidence["search"]),
         "**Rollout plan**",
         fitting(["setting", "value"], _plan(plan)),
     ]
@@ -163,9 +162,8 @@ def _short(name: str) -> str:
 
 
 def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rules of the rollout. Requests of earlier releases have no margin of slow answers and no mirrored prompts."""
-    slow = f", more slow answers (margin {plan['slow_margin']:.0%})" if "slow_margin" in plan else ""
-    mirrored = f"up to {plan['mirror']} prompts of users are asked again at both versions" if plan.get("mirror") else "none"
+    """Return the rules of the rollout."""
+    mirrored = f"up to {plan['mirror']} prompts of users are asked again at both versions" if plan["mirror"] else "none"
     return [
         ["weights", " → ".join(f"{weight:g} %" for weight in plan["steps"])],
         ["champion's share at the end", f"{plan['holdback']:g} %"],
@@ -173,7 +171,8 @@ def _plan(plan: Mapping[str, Any]) -> list[list[str]]:
          f"{plan['max_seconds']:g} s"],
         ["reach 100 % if", "the tests exclude a loss of each margin, and enough people have rated both versions"],
         ["roll back if", f"a test shows lower ratings (margin {plan['margin']:g}), more errors or refused requests (margin "
-         f"{plan['error_margin']:.0%}){slow}; median and p95 latency both exceed {plan['latency_ratio']:g} × the champion's; requests of a "
+         f"{plan['error_margin']:.0%}), more slow answers (margin {plan['slow_margin']:.0%}); median and p95 latency both exceed "
+         f"{plan['latency_ratio']:g} × the champion's; requests of a "
          f"version leave no trace for {plan['dark']:g} s; or a step takes longer than its limit"],
         ["mirrored prompts", mirrored],
         ["probability of a false rollback", f"{plan['alpha']:.0%}"],

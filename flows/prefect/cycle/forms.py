@@ -85,15 +85,15 @@ async def show_form(client: PrefectClient, run: UUID, view: ApprovalView, page: 
         raise Pause(state=suspended)
 
 
-async def take_answer(client: PrefectClient, ledger: Ledger, run: UUID, view: ApprovalView, prefix: str = "") -> str | None:
+async def take_answer(client: PrefectClient, ledger: Ledger, run: UUID, view: ApprovalView) -> str | None:
     """Record the answer that Prefect has stored for a request, if there is one. Return how the request was closed, or None.
 
     The first answer that can be read counts. It counts with the time at which it was submitted, so that one which was given in time is
-    accepted although the service was away until after the expiry. `prefix` is the prefix of the answer's key, for runs of earlier releases.
+    accepted although the service was away until after the expiry.
     """
     if view.answer is not None:
         return closed_reason(view)
-    for at, typed in await _stored(client, run, prefix or f"suspended-{view.kind}-"):
+    for at, typed in await _stored(client, run, f"suspended-{view.kind}-"):
         said = Answer(
             approve=typed.decision == "approve",
             actor=typed.approver.strip(),

@@ -117,7 +117,7 @@ def test_a_change_of_the_clock_loses_no_job(site: Site) -> None:
     boot, _, ticks = said["identity"].rpartition("-")
     for other in (f"{'0' * 8}{boot[8:]}-{ticks}", f"{boot}-{int(ticks) + 1}"):  # another boot; a reused pid
         assert alive(ProcessIdentity(said["pid"], said["started"], other)) is None
-    assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record of an earlier version, without identity
+    assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record without a token
     record.write_text(json.dumps(said))  # so that the fixture finds the process and kills it
 
 

@@ -38,7 +38,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def reader(datasets: LakeDatasets) -> SettledReader:
-    return SettledReader(datasets.lake, datasets._pseudonyms)
+    return SettledReader(datasets.lake)
 
 
 def refusal(user: str) -> Any:

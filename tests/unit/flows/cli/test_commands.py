@@ -212,8 +212,8 @@ def test_explain_shows_the_search_as_a_table_and_as_bars(tmp_path: Path, monkeyp
     sim.live()
     monkeypatch.setenv("RATCHET_HOME", str(home_of(sim, tmp_path).root))
     shown = run("explain", "sim/1").stdout.partition("Search over recipes")[2].partition("\nTraining")[0]
-    assert re.search(r"2: DPO, rate × 3 +3 +0\.475 +\+0\.300 ± 0\.\d+ +\d+ +chosen", shown)
-    assert re.search(r"  2: DPO, rate × 3 +#{16} +0\.475  chosen\n", shown)
+    assert re.search(r"3: DPO, rate × 0\.33 +3 +0\.800 +\+0\.600 ± 0\.\d+ +\d+ +chosen", shown)
+    assert re.search(r"  3: DPO, rate × 0\.33 +#{16} +0\.800  chosen\n", shown)
     assert "optimistic estimate" in shown
 
 
@@ -321,7 +321,7 @@ def test_freeze_and_unfreeze_are_recorded_once_and_shown(line: Home) -> None:
 
 def end_cycle(ledger: SqlLedger) -> None:
     """End the line's first cycle, as the service does."""
-    ended = {"state": "cancelled", "reason": "a test"}
+    ended = {"state": "cancelled", "reason": "a test", "evaluated": False}
     rows = [
         Append(stream="cycle/sim/0001", after=1, rows=(Row(kind="ended", key="cancelled", data=ended),)),
         Append(stream="line/sim", after=2, rows=(Row(kind="cycle_ended", key="cycle/sim/0001", data=ended),)),

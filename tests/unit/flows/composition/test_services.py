@@ -13,12 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from ratchet.contracts.ids import canonical
 from ratchet.contracts.loop import Loop
 from ratchet.flows.composition.services import receiver_is_alive, receiver_process, start_receiver, stop_line
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
-from ratchet.local.service import ManagedProcess
 
 pytestmark = pytest.mark.slow
 
@@ -32,17 +30,6 @@ kind = "receiver"
 [[rewards]]
 name = "exact_match"
 """
-FORMER = """
-import os
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from ratchet.contracts.schema import stamped
-from ratchet.runtime.artifacts import write_atomic
-server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-write_atomic(Path("../receiver.json"), stamped({"pid": os.getpid(), "port": server.server_address[1]}))
-server.serve_forever()
-"""
-"""Stands for the receiver process of an earlier release, which served one line and announced itself in the folder of the line."""
 
 
 @pytest.fixture
@@ -58,42 +45,23 @@ def home(tmp_path: Path) -> Iterator[Home]:
     receiver_process(home).process.stop(grace=1)
 
 
-def former_receiver(home: Home) -> tuple[ManagedProcess, int]:
-    """Start the receiver of an earlier release. Return it and its port."""
-    folder = home.root / "lines" / "shop"
-    former = ManagedProcess(folder / "receiver", ["-c", FORMER], ready=folder / "receiver.json")
-    port = former.ensure()["port"]
-    (folder / "receiver-port").write_bytes(canonical(port))
-    return former, port
-
-
-def test_receiver_that_an_earlier_release_has_started_for_the_line_is_replaced_at_its_address(home: Home, loop: Loop) -> None:
-    former, port = former_receiver(home)
-    assert not receiver_is_alive("shop", home)
-    assert start_receiver(loop, home) == f"http://127.0.0.1:{port}"
-    assert former.process() is None
-    assert httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False).json() == {"status": "ok"}
-    assert not (home.root / "lines" / "shop" / "receiver.json").exists()
-    assert json.loads(home.receiver("shop").read_bytes())["port"] == port
-    assert receiver_is_alive("shop", home)
-
-
 def context_of(loop: Loop) -> Any:
     """Return a context whose router and model servers do not run."""
     router = SimpleNamespace(read=lambda _line: None, stop=lambda: None)
     return SimpleNamespace(loop=loop, line="shop", router=router, server=SimpleNamespace(running=list))
 
 
-def test_stop_ends_a_receiver_of_an_earlier_release_and_one_of_this_release(home: Home, loop: Loop) -> None:
-    former, port = former_receiver(home)
-    assert stop_line(context_of(loop), home) == ["the receiver of shop"]
-    assert former.process() is None
-    assert start_receiver(loop, home) == f"http://127.0.0.1:{port}"
+def test_a_line_is_stopped_and_started_again_at_its_address(home: Home, loop: Loop) -> None:
+    assert not receiver_is_alive("shop", home)
+    url = start_receiver(loop, home)
+    assert receiver_is_alive("shop", home)
+    assert httpx.get(f"{url}/healthz", trust_env=False).json() == {"status": "ok"}
+    assert f"http://127.0.0.1:{json.loads(home.receiver('shop').read_bytes())['port']}" == url
     process = receiver_process(home)
     assert stop_line(context_of(loop), home) == ["the receiver of shop"]
     assert process.process.process() is None
     assert stop_line(context_of(loop), home) == []
-    assert start_receiver(loop, home) == f"http://127.0.0.1:{port}", "the port stays the same"
+    assert start_receiver(loop, home) == url, "the port stays the same"
 
 
 def test_receiver_whose_port_is_taken_names_the_remedy(home: Home, loop: Loop) -> None:

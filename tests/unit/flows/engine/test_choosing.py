@@ -124,10 +124,14 @@ def test_method_that_costs_far_more_than_its_cap_is_not_planned() -> None:
     assert "caps of " in choice.rules[-1].change
 
 
+ROOT = Path(__file__).resolve().parents[4]
+FILES = {"demo": "flows/demo/demo.toml", "gsm8k": "loops/gsm8k.toml"}
+
+
 @pytest.mark.parametrize(("name", "weights"), [("demo", 700_000), ("gsm8k", 1_200_000)])
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])
 def test_estimate_allows_every_method_of_the_included_loop_files(name: str, weights: int, method: str) -> None:
-    settings = load_loop(Path(__file__).parents[4] / "loops" / f"{name}.toml").training.model_dump() | {"methods": (method,)}
+    settings = load_loop(ROOT / FILES[name]).training.model_dump() | {"methods": (method,)}
     assert chosen(cost=costing(weights), **settings)[0].method == method
 
 

@@ -59,7 +59,7 @@ def unknown(error: Exception) -> Callable[[], Mapping[str, int]]:
 @pytest.mark.parametrize(
     "open_requests",
     [lambda: {OLD: 1}, unknown(Retryable("not yet")), unknown(AttributeError("in_flight"))],
-    ids=["a request hangs", "the router does not report", "a router of an older release"],
+    ids=["a request hangs", "the router does not report", "a router of another package without it"],
 )
 def test_a_server_stops_at_the_latest_after_the_time_to_drain(sim: SimulatedLine, open_requests: Callable[[], Mapping[str, int]]) -> None:
     sim.router.open = open_requests

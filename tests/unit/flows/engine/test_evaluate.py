@@ -84,7 +84,7 @@ def past(asked: int, golden: str, tag: str = "v-old", answers: str = "") -> Any:
         ([past(100, "before"), past(60, "now")], "now 60"),  # the golden set has changed
         ([past(60, "now"), past(100, "before")], "now 60"),
         ([past(100, "before"), past(60, "older")], "older 60"),
-        ([past(0, "now")], "now 0"),  # a report of an earlier release, without counts
+        ([past(0, "now")], "now 0"),  # no golden prompt was asked
     ],
 )
 def test_stored_answers_are_those_of_the_fullest_evaluation_of_the_golden_set(found: Any, chosen: str) -> None:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -98,19 +97,6 @@ def test_external_server_gets_the_login_of_the_user(
     monkeypatch.setenv(variable, value)
     assert server.join_or_start(home) == external
     assert "PREFECT_API_AUTH_STRING" not in server.settings(home, external), "the user's own login stays"
-
-
-@pytest.mark.slow
-def test_own_server_of_an_older_release_is_restarted_with_a_login(home: Home, external: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stub stands for a running server that answers without a login."""
-    monkeypatch.delenv("PREFECT_API_URL")
-    port = int(external.split(":")[2].split("/")[0])
-    monkeypatch.setattr(server, "prefect_server", lambda *_: SimpleNamespace(ready=lambda: {"port": port}))
-    done: list[str] = []
-    monkeypatch.setattr(server, "stop", lambda _home: done.append("stop"))
-    monkeypatch.setattr(server, "_start", lambda _home, _port: done.append("start") or "new")
-    assert server.join_or_start(home) == "new"
-    assert done == ["stop", "start"]
 
 
 def test_login_of_the_own_server_is_a_private_file(home: Home) -> None:

@@ -51,8 +51,9 @@ def test_greedy_requests_have_no_seed() -> None:
     assert (request.temperature, request.seed, request.max_tokens) == (0.0, None, 9)
 
 
-def test_rows_of_earlier_releases_are_greedy_answers() -> None:
-    found = stored_answers(b"\n".join([row("a", "yes"), row("b", None), row("c", "no")]))
+def test_rows_of_an_evaluation_with_one_answer_per_prompt_are_read() -> None:
+    greedy = [row(text, answer, draw=0, temperature=0.0) for text, answer in (("a", "yes"), ("b", None), ("c", "no"))]
+    found = stored_answers(b"\n".join(greedy))
     assert found.decoding == Decoding(0.0, 1)
     assert found.texts == {question("a").key: ("yes",), question("c").key: ("no",)}
     assert stored_answers(b"").texts == {}

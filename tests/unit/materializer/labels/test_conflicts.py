@@ -59,7 +59,16 @@ def test_snapshot_counts_contested_corrections(tmp_path: Path) -> None:
 
 def samples(rows: Sequence[tuple[str, float, str]]) -> pl.DataFrame:
     """Samples of one prompt from (answer, reward, tier)."""
-    base = {"prompt_id": "p", "prompt": "[]", "votes": 1, "user": None, "origin": "traffic", "model_version": None, "slice": None}
+    base = {
+        "prompt_id": "p",
+        "prompt": "[]",
+        "votes": 1,
+        "user": None,
+        "origin": "traffic",
+        "model_version": None,
+        "slice": None,
+        "tools": None,
+    }
     parts = {"verifiable": "v", "feedback": "f"}
     return frame_of(
         [

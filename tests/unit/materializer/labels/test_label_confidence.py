@@ -31,6 +31,7 @@ def samples(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
         "votes": 1,
         "repeats": 1,
         "slice": "s",
+        "tools": None,
         "origin": "traffic",
         "user": None,
         "trace": None,
@@ -116,7 +117,7 @@ def test_prompts_that_the_model_answers_wrongly_are_teachable() -> None:
 
 
 def test_references_are_demonstrations_only_if_the_loop_file_says_they_are_answers() -> None:
-    row = {"prompt_id": "p", "prompt": "[]", "reference": "42", "reference_kind": "logged", "slice": None}
+    row = {"prompt_id": "p", "prompt": "[]", "reference": "42", "reference_kind": "logged", "slice": None, "tools": None}
     prompts = frame_of([row], PROMPTS)
     assert demonstrations([], prompts) == []
     assert [found["source"] for found in demonstrations([], prompts, references_are_answers=True)] == ["reference"]

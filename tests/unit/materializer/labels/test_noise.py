@@ -21,7 +21,16 @@ SCORERS = tuple(
 
 def rated(rows: list[tuple[list[float], float]]) -> pl.DataFrame:
     """Samples from (ratings, verifiable reward)."""
-    base = {"prompt": "[]", "reward": 1.0, "tier": "verifiable", "user": None, "origin": "traffic", "model_version": None, "slice": None}
+    base = {
+        "prompt": "[]",
+        "reward": 1.0,
+        "tier": "verifiable",
+        "user": None,
+        "origin": "traffic",
+        "model_version": None,
+        "slice": None,
+        "tools": None,
+    }
     return frame_of(
         [
             base

@@ -212,15 +212,15 @@ def test_lost_index_is_rebuilt_from_the_lake(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_index_of_an_earlier_release_is_built_again(tmp_path: Path) -> None:
+def test_index_of_another_version_is_built_again(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2, metadata__consent=None))))
-    former = "CREATE TABLE {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
+    other = "CREATE TABLE {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL) WITHOUT ROWID"
     with closing(sqlite3.connect(tmp_path / "lake" / "seen.sqlite")) as index, index:
         index.execute("PRAGMA user_version = 0")
         for table in ("traces", "feedback", "quarantine"):
             index.execute(f"DROP TABLE {table}")
-            index.execute(former.format(table))
+            index.execute(other.format(table))
         index.execute("DROP TABLE consent")
     report = datasets.ingest(batch(spans(span(1), span(2))))
     assert (report.traces.duplicate, report.traces.kept, report.consent_changed) == (1, 1, 1)

@@ -12,14 +12,11 @@ import pytest
 
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.quarantine import QuarantineEntry, ReplayReport
-from ratchet.contracts.data.records import QUARANTINE
 from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ids import digest
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.dialects import jsonl, otlp
-from ratchet.materializer.lake.schemas import iceberg_schema
-from ratchet.materializer.lake.tables import TABLES
 from ratchet.materializer.quarantine.kept import FILE
 from ratchet.materializer.receive.sources import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
@@ -417,7 +414,7 @@ def test_an_array_of_otlp_requests_is_read_as_requests(tmp_path: Path) -> None:
     assert report.traces.kept == 2
 
 
-# Tables, counts and earlier releases
+# Tables and counts
 
 
 def test_counts_of_the_window_count_a_batch_once(tmp_path: Path) -> None:
@@ -428,38 +425,6 @@ def test_counts_of_the_window_count_a_batch_once(tmp_path: Path) -> None:
     counts = datasets.quarantine.counts(0)
     assert (counts.read, counts.quarantined, counts.reasons) == (3, 2, {"malformed_json": 1, "missing_id": 1})
     assert datasets.quarantine.counts(2e9).read == 0
-
-
-@pytest.mark.slow
-def test_rows_of_an_earlier_release_are_listed_and_cannot_be_replayed(tmp_path: Path) -> None:
-    datasets = make_datasets(tmp_path)
-    old = iceberg_schema(QUARANTINE[:7])
-    datasets.lake._catalog.create_table("ratchet.quarantine", old)
-    frame = datasets.lake._catalog.load_table("ratchet.quarantine")
-    import pyarrow as pa
-
-    frame.append(
-        pa.Table.from_pylist(
-            [
-                {
-                    "source": "app",
-                    "batch": "b" * 64,
-                    "position": "line 1",
-                    "reason": "wrong_type",
-                    "detail": "x",
-                    "ingested": 0,
-                    "sender": None,
-                }
-            ],
-            schema=frame.schema().as_arrow(),
-        )
-    )
-    entry = only(datasets)
-    assert (entry.position, entry.origin, entry.is_open) == ("line 1", None, True)
-    assert replayed(datasets).outcomes == {"unavailable": 1}
-    datasets.ingest(batch(spans(span(1) | {"traceId": ""})))
-    assert len(datasets.quarantine.entries()) == 2
-    assert {column.name for column in TABLES["quarantine"]} == set(datasets.lake.scan("quarantine").columns)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.data.senders import FORMER, Role
+from ratchet.contracts.data.senders import Role
 from ratchet.contracts.errors import ConfigError
 from ratchet.materializer.receive import credentials
 from ratchet.materializer.receive.credentials import ROUTER, CredentialFile, CredentialStore
@@ -16,7 +16,7 @@ from ratchet.materializer.receive.credentials import ROUTER, CredentialFile, Cre
 
 @pytest.fixture
 def store(tmp_path: Path) -> CredentialStore:
-    return CredentialStore(tmp_path / "credentials.json", tmp_path / "receiver.token", lambda: datetime(2026, 11, 1, tzinfo=UTC))
+    return CredentialStore(tmp_path / "credentials.json", lambda: datetime(2026, 11, 1, tzinfo=UTC))
 
 
 def test_a_token_is_known_by_its_digest_only_and_its_files_are_readable_only_by_their_owner(store: CredentialStore) -> None:
@@ -34,20 +34,6 @@ def test_a_token_is_known_by_its_digest_only_and_its_files_are_readable_only_by_
 def test_any_other_text_is_no_token(store: CredentialStore, token: str) -> None:
     store.add("shop", [Role.TRACES])
     assert CredentialFile(store.path).sender(token) is None
-
-
-def test_the_token_of_an_earlier_release_sends_traces_and_feedback_only(store: CredentialStore) -> None:
-    store.token_file(ROUTER).parent.mkdir()
-    (store.path.parent / "receiver.token").write_text("one token for everything\n")
-    router = store.ensure_router().read_text()
-    known = CredentialFile(store.path)
-    assert known.sender("one token for everything") == FORMER
-    assert set(FORMER.roles) == {Role.TRACES, Role.FEEDBACK}
-    assert known.sender(router).roles == (Role.ROUTER,)
-    store.revoke(FORMER.name)
-    store.path.unlink()
-    store.ensure_router()
-    assert CredentialFile(store.path).sender("one token for everything") is None, "a revoked token must not come back"
 
 
 def test_the_router_is_created_once_and_a_lost_file_gets_a_new_token(store: CredentialStore) -> None:

@@ -145,7 +145,7 @@ def test_request_stored_during_ingestion_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_receiver_process_publishes_its_address(tmp_path: Path) -> None:
-    store = CredentialStore(tmp_path / "credentials.json", tmp_path / "receiver.token", lambda: datetime.now(UTC))
+    store = CredentialStore(tmp_path / "credentials.json", lambda: datetime.now(UTC))
     settings = tmp_path / "receiver" / LINES / "shop.json"
     settings.parent.mkdir(parents=True)
     settings.write_bytes(stamped(ReceiverLine(spool="../../spool", credentials="../../credentials.json")))

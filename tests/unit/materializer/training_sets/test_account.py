@@ -26,12 +26,12 @@ def sample(prompt: str, answer: str, reward: float | None, tier: str | None = "v
     row = {"prompt_id": prompt, "prompt": f'[{{"role":"user","content":"{prompt}"}}]', "answer": answer, "reward": reward, "tier": tier}
     parts = f'{{"of-{tier}":{reward}}}' if reward is not None else "{}"
     plain = {"parts": parts, "votes": int(tier == "feedback"), "repeats": 1, "trace": f"s/{prompt}-{answer}", "user": None}
-    return row | plain | {"origin": "traffic", "model_version": None, "slice": None} | changes
+    return row | plain | {"origin": "traffic", "model_version": None, "slice": None, "tools": None} | changes
 
 
 def reference(prompt: str, text: str = "right") -> dict[str, Any]:
     content = f'[{{"role":"user","content":"{prompt}"}}]'
-    return {"prompt_id": prompt, "prompt": content, "reference": text, "reference_kind": "reference", "slice": None}
+    return {"prompt_id": prompt, "prompt": content, "reference": text, "reference_kind": "reference", "slice": None, "tools": None}
 
 
 def accounted(rows: list[dict[str, Any]], references: list[dict[str, Any]] | None = None, **settings: Any) -> Account:

@@ -15,7 +15,6 @@ from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, TrainingSet
 from ratchet.contracts.data.records import DEMONSTRATIONS, PROMPTS
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import hash_share, root_id
-from ratchet.contracts.schema import stamped
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.materializer.training_sets.development import MOST, Part, development_rows, is_development, part_of
@@ -136,23 +135,6 @@ def test_a_trained_prompt_never_becomes_a_development_prompt(joins: list[tuple[i
         before = after
 
 
-def test_an_older_line_measures_only_with_prompts_that_it_never_knew(tmp_path: Path) -> None:
-    """What an earlier release may have trained on stays trained on, also its near-duplicates."""
-    old = make_datasets(tmp_path, 0)
-    texts = [sentence(n) for n in range(60)]
-    old.ingest(asked(texts))
-    assert assembled(old, "one").development is None
-    names = (old.artifacts.root / "names").iterdir()
-    (bound,) = [path for path in names if json.loads(path.read_bytes())["name"].startswith("development/")]
-    bound.unlink()  # an earlier release knew no such name
-    datasets = make_datasets(tmp_path)
-    fresh = [sentence(n) for n in range(500, 560)]
-    datasets.ingest(asked([*(varied(text, n) for n, text in enumerate(texts)), *fresh], 3000))
-    second = assembled(datasets, "two")
-    assert texts_of(datasets, second.development)
-    assert texts_of(datasets, second.development) <= set(fresh)
-
-
 def test_another_share_is_refused_once_the_line_was_split(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(1)]))
@@ -190,18 +172,7 @@ def test_the_sides_tell_clusters_without_changing_anything(tmp_path: Path) -> No
 
 
 def test_the_share_is_by_hash() -> None:
-    chosen = is_development("salt", 0.15, frozenset({"c3"}))
+    chosen = is_development("salt", 0.15)
     found = [name for name in (f"c{n}" for n in range(2000)) if chosen(name)]
     assert 0.12 < len(found) / 2000 < 0.18
     assert all(hash_share("development", "salt", name) < 0.15 for name in found)
-    assert "c3" not in found
-
-
-def test_a_line_that_was_never_pinned_trains_on_everything(tmp_path: Path) -> None:
-    datasets = make_datasets(tmp_path)
-    datasets.artifacts.bind("split/math", datasets.artifacts.put(stamped({"salt": "ratchet", "fraction": 0.2, "normaliser": 1})))
-    datasets.ingest(asked([sentence(n) for n in range(40)]))
-    snapshot = datasets.freeze("one", LATER, datasets.edition(1))
-    training = datasets.assemble("t/one", snapshot, None)
-    assert training.development is None
-    assert texts_of(datasets, training.demonstrations) == texts_of(datasets, snapshot.prompts)

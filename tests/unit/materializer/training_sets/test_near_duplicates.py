@@ -20,7 +20,6 @@ from ratchet.contracts.data.records import SAMPLES
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import digest, hash_share, normalise
 from ratchet.contracts.loop import SnapshotSettings
-from ratchet.contracts.schema import stamped
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.materializer.training_sets import near_duplicates
@@ -313,22 +312,15 @@ def test_a_freeze_is_deterministic(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
-def old_line(datasets: LakeDatasets) -> None:
-    """Make the line one that an earlier release has split."""
-    split = {"salt": "ratchet", "fraction": 0.2, "normaliser": 1}
-    datasets.artifacts.bind("split/math", datasets.artifacts.put(stamped(split)))
-
-
 @pytest.mark.slow
-def test_an_older_line_keeps_its_split_until_the_setting_is_switched_on(tmp_path: Path) -> None:
-    datasets = make_datasets(tmp_path)
-    old_line(datasets)
+def test_a_line_that_is_split_without_it_keeps_its_sides_when_it_is_switched_on(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": False}))
     datasets.ingest(asked(*planted()))
     evaluated, trained, counts = frozen_prompts(datasets)
     assert any(alike(one, two) for one in evaluated for two in trained)
     assert "out:near_duplicate_conflict" not in counts
     assert not (tmp_path / "lake" / FILE).exists()
-    on = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": True}))
+    on = make_datasets(tmp_path)
     late = [varied(sentence(n), 11) for n in range(20)]
     on.ingest(batch(spans(*(span(500 + n, text, metadata__reference="2") for n, text in enumerate(late)))))
     on.freeze("founding", LATER, on.edition(1))  # what was used before keeps its side
@@ -381,6 +373,7 @@ def samples(prompts: list[str]) -> Any:
                 "answer": answer,
                 "reward": reward,
                 "slice": None,
+                "tools": None,
             }
             | plain
             | {"parts": f'{{"v":{reward}}}'}

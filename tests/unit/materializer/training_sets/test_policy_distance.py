@@ -32,7 +32,17 @@ def other_words(chance: random.Random) -> str:
 def samples(prompts: int, times: int, policy: Policy, origin: str, seed: int) -> pl.DataFrame:
     """records.SAMPLES with `times` answers to each prompt. Equal answers of traffic are one row, as after governance."""
     chance = random.Random(seed)
-    base = {"prompt": "[]", "reward": None, "tier": None, "parts": "{}", "votes": 0, "user": None, "model_version": None, "slice": None}
+    base = {
+        "prompt": "[]",
+        "reward": None,
+        "tier": None,
+        "parts": "{}",
+        "votes": 0,
+        "user": None,
+        "model_version": None,
+        "slice": None,
+        "tools": None,
+    }
     rows = []
     for prompt in range(prompts):
         answers = [policy(chance) for _ in range(times)]
@@ -95,7 +105,7 @@ def test_corrections_and_prompts_without_a_probe_are_ignored() -> None:
 def test_corrected_prompts_count_only_if_there_are_too_few_other_prompts(fair: int, expected: float) -> None:
     """The logged answer to a corrected prompt is a poor one, so corrected prompts bias the distance."""
     logged = pl.concat([samples(fair, 1, lambda _: "a", "traffic", 1), samples(40, 1, lambda _: "b", "traffic", 1)[fair:]])
-    base = {"prompt": "[]", "reference": "a", "slice": None}
+    base = {"prompt": "[]", "reference": "a", "slice": None, "tools": None}
     asked = [base | {"prompt_id": f"p{i}", "reference_kind": "logged" if i < fair else "correction"} for i in range(40)]
     far, _ = policy_distance(logged, samples(40, 4, lambda _: "a", "probe", 1), frame_of(asked, PROMPTS))
     assert far == pytest.approx(expected, abs=0.05)

@@ -17,14 +17,18 @@ Draws = dict[str, Sequence[tuple[str, float | None]]]
 def answers(draws: Draws) -> pl.DataFrame:
     """records.SAMPLES of a probe, from prompt -> (answer, reward) of each draw."""
     base = {"prompt": "[]", "tier": "verifiable", "parts": "{}", "votes": 0, "repeats": 1, "trace": None, "user": None, "origin": "probe"}
-    none = {"model_version": None, "slice": None}
+    none = {"model_version": None, "slice": None, "tools": None}
     found = [(prompt, text, reward) for prompt, drawn in draws.items() for text, reward in drawn]
     return frame_of([base | none | {"prompt_id": p, "answer": text, "reward": reward} for p, text, reward in found], SAMPLES)
 
 
 def prompts(kinds: dict[str, str]) -> pl.DataFrame:
     return frame_of(
-        [{"prompt_id": p, "prompt": "[]", "reference": "x", "reference_kind": kind, "slice": None} for p, kind in kinds.items()], PROMPTS
+        [
+            {"prompt_id": p, "prompt": "[]", "reference": "x", "reference_kind": kind, "slice": None, "tools": None}
+            for p, kind in kinds.items()
+        ],
+        PROMPTS,
     )
 
 

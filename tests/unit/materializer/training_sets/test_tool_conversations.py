@@ -15,7 +15,6 @@ from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.ids import prompt_id, root_id
 from ratchet.contracts.ports import Progress
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.lake.schemas import read_parquet
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import TRAIN, frozen, rows
@@ -129,22 +128,15 @@ def test_images_are_left_out_and_counted(tmp_path: Path) -> None:
     assert "image_url" in datasets.lake.scan("traces").filter(pl.col("id") == f"{1:032x}:{1:016x}")["messages"].item()
 
 
-@pytest.mark.slow
-def test_artifacts_without_tools_have_the_columns_of_earlier_releases(tmp_path: Path) -> None:
-    datasets = datasets_of(tmp_path)
-    snapshot = frozen(datasets, span(1, TRAIN[0], metadata__reference="2"))
-    for key in (snapshot.samples, snapshot.prompts):
-        assert "tools" not in read_parquet(datasets.artifacts.get(key)).columns
-
-
-def test_identities_without_tools_are_those_of_earlier_releases() -> None:
+def test_identities_of_prompts_never_change() -> None:
+    """Ledger rows and splits name them."""
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is  2 + 2?"}]
     assert prompt_id(messages) == "663d9da16d2ef7ff5dccf923bb3c503c45e35d3f7f5b8abf72bd76e421a7bcd4"
     assert root_id(messages) == "692a9daa52e42c50943f4784c639bfc764157d6b4b90b5d3306df697f29d12e7"
 
 
 @pytest.mark.slow
-def test_a_table_of_an_earlier_release_gets_the_column(tmp_path: Path) -> None:
+def test_a_column_that_a_release_adds_is_null_in_older_rows(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     datasets.ingest(batch(spans(span(1, TRAIN[0]))))
     table = datasets.lake._table("traces")

@@ -169,6 +169,7 @@ def test_pairs_respect_margin_thresholds_and_caps(
         | {
             "prompt": "[]",
             "slice": None,
+            "tools": None,
             "trace": str(index),
             "repeats": 1,
             "model_version": None,
@@ -190,7 +191,7 @@ def test_pairs_respect_margin_thresholds_and_caps(
     shuffled = make_pairs(frame.sample(fraction=1, shuffle=True, seed=3), settings, VERSIONS, noise, "salt")
     if len({(row["prompt_id"], row["tier"], row["answer"], row["reward"]) for row in rows}) == len(rows):
         assert shuffled.frame.sort(pl.all()).equals(made.frame.sort(pl.all()))
-    known = {"prompt": "[]", "reference": "given", "reference_kind": "logged", "slice": None}
+    known = {"prompt": "[]", "reference": "given", "reference_kind": "logged", "slice": None, "tools": None}
     references = frame_of([known | {"prompt_id": prompt} for prompt in ("p1", "p2")], PROMPTS)
     more = make_pairs(frame, settings.model_copy(update={"references_are_answers": True}), VERSIONS, noise, "salt", None, references)
     _check_added(made, more, per_prompt)
@@ -221,6 +222,7 @@ def test_margin_must_hold_on_the_scorers_of_both_answers() -> None:
         "origin": "probe",
         "model_version": None,
         "slice": None,
+        "tools": None,
         "trace": None,
     }
     rows = [
@@ -232,7 +234,17 @@ def test_margin_must_hold_on_the_scorers_of_both_answers() -> None:
 
 
 def test_logged_answer_is_on_policy_only_if_the_router_attributes_it() -> None:
-    row = {"prompt_id": "p", "prompt": "[]", "tier": "verifiable", "votes": 0, "repeats": 1, "user": None, "slice": None, "trace": None}
+    row = {
+        "prompt_id": "p",
+        "prompt": "[]",
+        "tier": "verifiable",
+        "votes": 0,
+        "repeats": 1,
+        "user": None,
+        "slice": None,
+        "tools": None,
+        "trace": None,
+    }
     traffic = row | {"origin": "traffic", "parts": '{"v": 1.0}'}
     rows = [
         traffic | {"answer": "x", "reward": 1.0, "model_version": "v-1"},

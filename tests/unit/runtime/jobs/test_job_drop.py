@@ -15,7 +15,7 @@ from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import canonical, checkpoint_name, digest
 from ratchet.contracts.jobs.training import Checkpoint, JobSpec
 from ratchet.contracts.model import model_ref
-from ratchet.contracts.schema import parse, stamped
+from ratchet.contracts.schema import SCHEMA_VERSION, parse, stamped
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs import job_drop
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_taken_over_once_and_its_drop_folder_is_deleted(place: P
 
 
 def test_a_name_that_is_bound_is_never_changed(place: Place) -> None:
-    bound = place.store.bind(NAME, place.store.put(b"published by an older release, directly to the artifacts"))
+    bound = place.store.bind(NAME, place.store.put(b"published before"))
     place.offer()
     place.take()
     assert place.store.resolve(NAME) == bound
@@ -146,7 +146,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("change", "what"), HOSTILE)
 def test_a_damaged_drop_folder_is_refused_and_binds_nothing(place: Place, change: Callable[[Path, Place], None], what: str) -> None:
-    key = place.offer(canonical(place.checkpoint()))
+    key = place.offer(stamped(place.checkpoint()))
     change(_paths(place, key)[what], place)
     with pytest.raises(Permanent):
         place.take()
@@ -169,7 +169,7 @@ def test_a_damaged_drop_folder_is_refused_and_binds_nothing(place: Place, change
 )
 def test_a_checkpoint_with_other_claims_is_refused(place: Place, changes: dict[str, object]) -> None:
     content = place.checkpoint().model_dump(mode="json") | changes
-    place.offer(json.dumps(content).encode())
+    place.offer(json.dumps({**content, "schema_version": SCHEMA_VERSION}).encode())
     with pytest.raises(Permanent):
         place.take()
     assert place.store.resolve(NAME) is None

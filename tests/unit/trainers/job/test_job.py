@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.contracts.errors import Permanent
-from ratchet.contracts.ids import canonical
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
+from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.manifest import MANIFEST, verify_manifest
 from ratchet.trainers.job import checkpoints
@@ -213,7 +213,7 @@ def test_a_checkpoint_of_an_earlier_incarnation_is_not_trained_again(bare: Any, 
     done = Checkpoint(plan=plan.id, attempt=1, incarnation=1, step=9, files=bare.start.files, model=bare.start, metrics={})
     drop = FolderArtifacts(bare.run_folder(spec) / "drop")
     assert drop.put_folder(bare.artifacts.fetch(bare.start.files, tmp_path / "trained")) == done.files
-    bound = drop.bind(f"checkpoint/{plan.id}/a1/i1", drop.put(canonical(done)))
+    bound = drop.bind(f"checkpoint/{plan.id}/a1/i1", drop.put(stamped(done)))
     bare.executor.submit(spec, 2)
     status = bare.wait(spec)
     assert status.outcome == Outcome.DONE

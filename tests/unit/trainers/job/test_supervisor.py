@@ -23,6 +23,7 @@ import pytest
 from ratchet.contracts.ids import checkpoint_name
 from ratchet.contracts.jobs.exit_codes import FAILURE, Outcome
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
+from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs.run_folder import read_events
 from ratchet.trainers.job import parallel, supervisor
@@ -55,7 +56,7 @@ def run(workshop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     """
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "plan.json").write_text(workshop.plan(Method.DPO, steps=3).model_dump_json())
+    (folder / "plan.json").write_bytes(stamped(workshop.plan(Method.DPO, steps=3)))
     for name, value in {"ATTEMPT": "1", "INCARNATION": "1", "ARTIFACTS": str(workshop.folder / "artifacts"), "TIMEOUT": "3600"}.items():
         monkeypatch.setenv(f"RATCHET_{name}", value)
     monkeypatch.chdir(folder)
@@ -195,7 +196,7 @@ def test_the_stall_limit_for_steps_does_not_apply_during_a_save(run: Path) -> No
 def test_a_remedy_that_would_change_nothing_is_not_proposed(
     micro_batch: int, proposes: bool, run: Path, workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (run / "plan.json").write_text(workshop.plan(Method.SFT, steps=3, micro_batch=micro_batch).model_dump_json())
+    (run / "plan.json").write_bytes(stamped(workshop.plan(Method.SFT, steps=3, micro_batch=micro_batch)))
     result = runner._failure(here(), "OutOfMemoryError: CUDA out of memory.", SFTRecipe)
     assert (result.proposal is not None) is proposes
     assert result.reason.startswith("out of memory")

@@ -15,6 +15,7 @@ import pytest
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Method, ResumePoint
+from ratchet.contracts.schema import stamped
 from ratchet.runtime.manifest import MANIFEST, verify_manifest
 from ratchet.trainers.job.events import Events
 from ratchet.trainers.job.job_folder import Job
@@ -239,7 +240,7 @@ def test_a_run_that_resumes_after_its_last_step_only_publishes_its_model(
     (found,) = steps.find_steps(step(3).parent, False, False)
     manifest = steps.keep(found, run / "i1" / "step_3", tmp_path / "work", False)
     resume = ResumePoint(attempt=1, incarnation=1, step=3, path="a1/i1/step_3", manifest=manifest)
-    (run / "resume.json").write_text(resume.model_dump_json())
+    (run / "resume.json").write_bytes(stamped(resume))
     job = Job(run, workshop.plan(Method.GRPO, steps=3), 1, 2, 1, Events(run / "i2" / "events.jsonl", 2, 3))
     before = signal.getsignal(signal.SIGTERM)
     try:

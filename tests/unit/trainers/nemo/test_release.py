@@ -21,6 +21,7 @@ import yaml
 
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.loop import RewardSettings
+from ratchet.contracts.schema import stamped
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
@@ -113,7 +114,7 @@ def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(
     recipe = complete(GRPORecipe, {"prompts_per_step": 2, "generations": 2})
     scorers = build_scorer_set([RewardSettings(name="exact_match")]).versions
     plan = make_plan(Method.GRPO, recipe.model_dump(mode="json"), code=code_digest(), scorers=scorers)
-    (folder / "plan.json").write_text(plan.model_dump_json())
+    (folder / "plan.json").write_bytes(stamped(plan))
     found = release.find()
     places = Places(
         base=str(found.base),
