@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.errors import Rejected, Retryable, Unreachable
+from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.advance import UNFORESEEN_TRIES, UNREACHABLE_TRIES, advance
 from ratchet.flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take

@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
+from ratchet.contracts.cycle import Answer, ApprovalKind, Identity
 from ratchet.contracts.data.datasets import Cursor
-from ratchet.contracts.evaluation import CheckResult, Result, verdict_of
+from ratchet.contracts.evaluation import Result
 from ratchet.contracts.fakes import MemoryLedger, fake_model
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
 from ratchet.contracts.loop import RolloutSettings, TriggerSettings
 from ratchet.contracts.serving import Endpoint, StepJudgement, StepResult
+from ratchet.contracts.steps import ENDS, PromoteResult, State, Step
 from ratchet.flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
 from ratchet.flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from ratchet.flows.core.triggers import cycle_is_due, edition_number
-from tests.simulation.simulated_line import FACTS, loop_for
-from tests.unit.flows.cycles import NOON, cycle, run, training
+from tests.simulation.simulated_line import loop_for
+from tests.unit.flows.cycles import NOON, cycle, done, judge_result, plan_result, run, training
 
 LATER = NOON + timedelta(hours=1)
 
@@ -41,7 +42,7 @@ def answer(approve: bool, note: str = "") -> Answer:
         (State.PROBED, Step.PLAN),
         (State.ACCEPTED, Step.EVALUATE),
         (State.EVALUATED, Step.JUDGE),
-        (State.ROLLOUT_APPROVED, Step.ROLL),
+        (State.ROLLOUT_APPROVED, Step.ROLL_OUT),
     ],
 )
 def test_next_step_of_each_state(state: State, step: Step) -> None:
@@ -62,14 +63,11 @@ def test_ended_cycle_has_no_next_step(state: State) -> None:
 
 
 def planned(people: str = "yes", method: Method = Method.DPO, **fields: Any) -> CycleView:
-    choice = Choice(method=method, reason="the figures", rules=(), facts=FACTS)
-    return cycle(State.PLANNED, people, done={Step.PLAN: {"choice": choice.model_dump(mode="json")}}, **fields)
+    return cycle(State.PLANNED, people, done=done(plan_result(method)), **fields)
 
 
 def test_cycle_without_a_method_ends_untrained() -> None:
     assert decide(planned(method=Method.NONE), Observation(), NOON) == End(State.NOT_TRAINED, "the figures")
-    decision = decide(cycle(State.PLANNED), Observation(), NOON)
-    assert isinstance(decision, End)
 
 
 PLAN = TrainingPlan(
@@ -90,9 +88,7 @@ OTHER = Observation(code=digest("code of another release"))
 
 
 def with_plan(state: State, **fields: Any) -> CycleView:
-    choice = Choice(method=Method.DPO, reason="the figures", rules=(), facts=FACTS)
-    made = {"choice": choice.model_dump(mode="json"), "plan": PLAN.model_dump(mode="json")}
-    return cycle(state, "auto", done={Step.PLAN: made}, **fields)
+    return cycle(state, "auto", done=done(plan_result(plan=PLAN)), **fields)
 
 
 RUNNING = (Incarnation(1, 1, "job"),)
@@ -124,8 +120,8 @@ def test_cycle_with_a_candidate_goes_on_after_an_upgrade(state: State) -> None:
 
 
 def test_training_that_is_complete_is_accepted_after_an_upgrade() -> None:
-    done = with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.DONE),))
-    assert decide(done, OTHER, NOON) == Do.of(Step.ACCEPT)
+    trained = with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.DONE),))
+    assert decide(trained, OTHER, NOON) == Do.of(Step.ACCEPT)
     ended = replace(OTHER, job=JobStatus(state=JobState.ENDED, incarnation=1, outcome=Outcome.DONE))
     decision = decide(with_plan(State.ATTEMPT, incarnations=RUNNING), ended, NOON)
     assert isinstance(decision, JobEnded)
@@ -305,15 +301,10 @@ def test_only_newer_checkpoints_are_accepted() -> None:
         ([Result.PASS, Result.FAIL, Result.INCONCLUSIVE], State.REJECTED),
         ([Result.PASS, Result.INCONCLUSIVE], State.HELD),
         ([], State.HELD),
-        (None, State.HELD),
     ],
 )
-def test_cycle_continues_after_the_gate_only_with_a_pass(results: list[Result] | None, expected: Any) -> None:
-    done = {}
-    if results is not None:
-        checks = tuple(CheckResult(check=f"c{i}", result=result, reason="figures") for i, result in enumerate(results))
-        done = {Step.JUDGE: verdict_of(checks, digest("report")).model_dump(mode="json")}
-    decision = decide(cycle(State.VERDICT, done=done), Observation(), NOON)
+def test_cycle_continues_after_the_gate_only_with_a_pass(results: list[Result], expected: Any) -> None:
+    decision = decide(cycle(State.VERDICT, done=done(judge_result(*results))), Observation(), NOON)
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
@@ -324,7 +315,7 @@ def test_end_of_the_rollout_determines_the_end_of_the_cycle() -> None:
     assert (back.state, "worse" in back.reason) == (State.ROLLED_BACK, True)
     promoted = Observation(rollout=("promoted", "fine"))
     assert decide(cycle(State.ROLLING), promoted, NOON) == Do.of(Step.PROMOTE)
-    assert decide(cycle(State.ROLLING, done={Step.PROMOTE: {}}), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
+    assert decide(cycle(State.ROLLING, done=done(PromoteResult(version="v-1"))), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
 
 
 def line(**fields: Any) -> LineView:
