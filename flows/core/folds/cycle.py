@@ -39,7 +39,7 @@ _Result = TypeVar("_Result", bound=StepResult)
 
 @dataclass(frozen=True)
 class Done:
-    """The `done` row of an effect. Its content is parsed when it is first read, because most readers of a cycle need few results."""
+    """The `done` row of an effect. Its content is parsed when it is first read, so that a damaged row does not hide the others."""
 
     row: Entry
 
