@@ -12,9 +12,12 @@ from ratchet.flows.core.folds.rollout import RolloutView
 def next_step(cycle: CycleView, is_rolled_out: bool) -> Step | None:
     """Return the first step that a cycle has not passed, or None if it has passed all of them.
 
-    `is_rolled_out` says whether the cycle's rollout has ended with the promotion of the candidate.
+    `is_rolled_out` says whether the cycle's rollout has ended with the promotion of the candidate. All steps before the newest one with a
+    result are passed, also one that a later release has put there.
     """
-    return next((step for step in Step if not _has_passed(cycle, step, is_rolled_out)), None)
+    order = list(Step)
+    newest = max((number for number, step in enumerate(order) if cycle.has(step)), default=0)
+    return next((step for step in order[newest:] if not _has_passed(cycle, step, is_rolled_out)), None)
 
 
 def _has_passed(cycle: CycleView, step: Step, is_rolled_out: bool) -> bool:

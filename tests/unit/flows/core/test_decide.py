@@ -46,6 +46,12 @@ def test_next_step_of_each_state(state: State, step: Step) -> None:
     assert decide(cycle(state), Observation(), NOON) == Do.of(step)
 
 
+def test_cycle_that_is_past_a_step_of_a_later_release_leaves_it_out() -> None:
+    view = cycle(State.ROLLOUT_APPROVED)
+    earlier = replace(view, done={key: row for key, row in view.done.items() if key not in (Step.PROBE, Step.REGISTER)})
+    assert decide(earlier, Observation(), NOON) == Do.of(Step.ROLL_OUT)
+
+
 @pytest.mark.parametrize("state", sorted(set(State) - ENDS - {State.ROLLING}))
 def test_requested_rollback_cancels_the_cycle_in_any_state(state: State) -> None:
     decision = decide(cycle(state), Observation(rollback_asked="ada"), NOON)
