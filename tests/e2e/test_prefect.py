@@ -65,7 +65,7 @@ def test_cycle_is_one_run_whose_tasks_are_the_steps(service: Service) -> None:
     asked = {"logs": {"flow_run_id": {"any_": [run["id"]]}}}  # logs arrive in batches, after the state
     eventually(lambda: any("waiting for the approval of the training" in log["message"] for log in service.post("logs/filter", asked)))
     artifacts = service.post("artifacts/latest/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-    assert {artifact["key"] for artifact in artifacts} >= {"sim-0001-freeze", "sim-0001-choose", "sim-0001-approve-training"}
+    assert {artifact["key"] for artifact in artifacts} >= {"sim-0001-freeze", "sim-0001-plan", "sim-0001-approve-training"}
     linked = next(artifact["data"] for artifact in artifacts if artifact["key"] == "sim-0001-report")
     report = service.url.removesuffix("/api") + "/ratchet/sim/0001"
     assert report in linked
