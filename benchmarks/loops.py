@@ -36,9 +36,9 @@ from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
 from benchmarks.recipe_cell import pretrained, right
 from benchmarks.recipe_worlds import Question, Task, World
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.ids import digest, digest_file
+from ratchet.contracts.steps import PlanResult, State
 
 HERE = Path(__file__).resolve().parent
 RESULTS, PICTURE = HERE / "results" / "loops.jsonl", HERE.parent / "docs" / "images" / "loops.svg"
@@ -108,8 +108,8 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
             answers |= {question.prompt: question.answer for question in questions}
             line.ingest(people.records(requests, line.answer(requests, number), number, line.champion.tag))
             cycle, known = line.cycle(number, world.test, int(digest([task, trap, seed, number])[:8], 16))
-            if Step.PLAN in cycle.done:
-                data = TrainingSet.model_validate(cycle.done[Step.PLAN]["dataset"])
+            if (planned := cycle.get(PlanResult)) is not None:
+                data = planned.dataset
             cycles.append(told(cycle, known, line, world.test, current))
             if cycle.state is State.PROMOTED:
                 current = known["candidate"]

@@ -1,4 +1,4 @@
-"""States and steps of a cycle, and the ledger rows that record them."""
+"""Rows and streams of the ledger, leases, and requests for approval with their answers."""
 
 from __future__ import annotations
 
@@ -10,85 +10,6 @@ from pydantic import Field
 
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.model import Frozen
-
-
-class State(StrEnum):
-    """State of a cycle. The last ten states are final."""
-
-    OPENED = "opened"
-    """The cycle is open, and its loop file is recorded."""
-    SNAPSHOT = "snapshot"
-    """The holdout edition and the snapshot are frozen."""
-    PROBED = "probed"
-    """The probe is complete, or the loop file disables it."""
-    PLANNED = "planned"
-    """The training method is chosen. If it is not `none`, the training plan is recorded."""
-    TRAINING_APPROVED = "training_approved"
-    """The training is approved."""
-    ATTEMPT = "attempt"
-    """At least one incarnation of the training job was started."""
-    ACCEPTED = "accepted"
-    """The final checkpoint is verified and is the candidate."""
-    EVALUATED = "evaluated"
-    """Candidate and champion have answered the prompts of the holdout edition."""
-    VERDICT = "verdict"
-    """The gate has judged the evaluation."""
-    REGISTERED = "registered"
-    """The candidate is in the model registry."""
-    ROLLOUT_APPROVED = "rollout_approved"
-    """The rollout is approved."""
-    ROLLING = "rolling"
-    """The rollout is in progress."""
-
-    PROMOTED = "promoted"
-    """Final: the candidate is the new champion."""
-    NOT_TRAINED = "not_trained"
-    """Final: no training method was suitable."""
-    REJECTED = "rejected"
-    """Final: a check of the gate failed, or an operator rejected the training or the rollout."""
-    EXPIRED = "expired"
-    """Final: a request for approval was not answered in time."""
-    HELD = "held"
-    """Final: the evidence was not sufficient, so the champion stays."""
-    FAILED = "failed"
-    """Final: a step cannot succeed, or all training attempts failed."""
-    CANCELLED = "cancelled"
-    """Final: an operator cancelled the cycle or requested a rollback of the line."""
-    ROLLED_BACK = "rolled_back"
-    """Final: the rollout was rolled back."""
-    SUPERSEDED = "superseded"
-    """Final: another version became the champion while the cycle was open, or an upgrade changed the training code after the plan."""
-    RECALLED = "recalled"
-    """Final: rows on which the cycle's plan rests were erased, or its start model was recalled because of such rows."""
-
-
-ENDS = frozenset(list(State)[list(State).index(State.PROMOTED) :])
-"""Final states of a cycle."""
-
-
-class Step(StrEnum):
-    """Steps of a cycle, in order. Each step writes one `intended` row and one `done` row; training writes one pair per incarnation."""
-
-    FREEZE = "freeze"
-    """Freeze the holdout edition and the snapshot."""
-    PROBE = "probe"
-    """Let the start model answer training prompts, and score the answers."""
-    PLAN = "plan"
-    """Assemble the training set and choose the training method."""
-    TRAIN = "train"
-    """Start one incarnation of the training job."""
-    ACCEPT = "accept"
-    """Verify the final checkpoint and accept it as the candidate."""
-    EVALUATE = "evaluate"
-    """Let candidate and champion answer the prompts of the holdout edition."""
-    JUDGE = "judge"
-    """Judge the evaluation with the checks of the gate."""
-    REGISTER = "register"
-    """Register the candidate in the model registry."""
-    ROLL = "roll"
-    """Open the rollout."""
-    PROMOTE = "promote"
-    """Route all traffic to the candidate."""
 
 
 class ApprovalKind(StrEnum):

@@ -313,6 +313,11 @@ class Verdict(Frozen):
     versions: tuple[ExtensionVersion, ...] = ()
     """Code versions of the checks."""
 
+    @property
+    def reasons(self) -> str:
+        """The checks that do not pass, with their reasons, in words; empty if all pass."""
+        return "; ".join(f"{one.check}: {one.reason}" for one in self.checks if one.result is not Result.PASS)
+
 
 def verdict_of(checks: tuple[CheckResult, ...], report: Digest, versions: tuple[ExtensionVersion, ...] = ()) -> Verdict:
     """Combine check results into a verdict. `versions` are the code versions of the checks.

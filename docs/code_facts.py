@@ -85,12 +85,6 @@ def literal_keys(value: ast.expr | None, function: ast.FunctionDef) -> list[str]
     return found
 
 
-def returned_keys(function: ast.FunctionDef) -> list[str]:
-    """Return the constant keys of the dict that a function returns last."""
-    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)]
-    return [key for value in returned for key in literal_keys(value, function)]
-
-
 def ledger_rows() -> dict[str, Call]:
     """Return all places that write ledger rows. The key is the kind, the module's name and the function."""
     found = {}

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs import code_facts  # noqa: E402
 from docs.code_facts import constants, documented, members  # noqa: E402
-from ratchet.contracts import cycle, loop, ports, schema  # noqa: E402
+from ratchet.contracts import cycle, loop, ports, schema, steps  # noqa: E402
 from ratchet.contracts.jobs import exit_codes  # noqa: E402
 from ratchet.contracts.jobs.training import JobEvent  # noqa: E402
 from ratchet.contracts.loop import Loop, TrainingSettings  # noqa: E402
@@ -36,7 +36,6 @@ from ratchet.flows.cli.main import exit_code as command_exit_code  # noqa: E402
 from ratchet.flows.config import variables  # noqa: E402
 from ratchet.flows.config.home import Home  # noqa: E402
 from ratchet.flows.config.values import FORMS  # noqa: E402
-from ratchet.flows.core.folds.cycle import _STATE_AFTER  # noqa: E402
 from ratchet.materializer.receive import receiver  # noqa: E402
 from ratchet.runtime.jobs import job_protocol  # noqa: E402
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
@@ -283,15 +282,31 @@ def record(kind: type[BaseModel]) -> str:
     return fields(kind, ((name, name) for name in kind.model_fields))
 
 
-def steps() -> str:
-    """Return the table of the steps and their effects."""
-    effects, rows = code_facts.functions(ROOT / "flows/engine/effects.py"), []
-    for step in cycle.Step:
-        output = TEXTS["outputs"].get(step) or keyed(code_facts.returned_keys(effects[step]))
-        key = "train/ATTEMPT/INCARNATION" if step is cycle.Step.TRAIN else step.value
-        rows.append([code(key), prose(members(cycle.Step)[step.name]), output, code(_STATE_AFTER.get(step, ""))])
-    text = f"{prose(cycle.Step.__doc__)} The functions in `flows/engine/effects.py` perform the effects of the steps."
-    return text + "\n\n" + table(["effect", "meaning", "output", "state afterwards"], rows)
+KEYS = {steps.Step.TRAIN: "train/ATTEMPT/INCARNATION"}
+"""Step -> key of its rows, if it is not the name of the step."""
+
+
+def steps_section() -> str:
+    """Return the table of the steps, and the types of their results."""
+    rows = []
+    for one in steps.STEPS.values():
+        kinds, key = ("`asked`, `answered`", one.approval) if one.approval else ("`intended`, `done`", KEYS.get(one.step, one.step))
+        result = link(one.result.__name__) if one.result else ""
+        rows.append([code(one.step), prose(one.purpose), kinds, code(key), result, listed(one.needs), code(one.after)])
+    page = f"{prose(steps.Step.__doc__)} The functions in `flows/engine/effects.py` perform the effects of the steps.\n\n"
+    page += table(["step", "purpose", "rows", "their key", "content of `done`", "reads", "state afterwards"], rows)
+    results = [one.result for one in steps.STEPS.values() if one.result]
+    return page + "".join(f"### `{kind.__name__}`\n\n{prose(kind.__doc__)}\n\n{result_fields(kind)}" for kind in results)
+
+
+def result_fields(kind: type[BaseModel]) -> str:
+    """Return the table of the fields of a result, with their types."""
+    docs, rows = members(kind), []
+    for name, field in kind.model_fields.items():
+        annotation = field.annotation
+        shown = annotation.__name__ if isinstance(annotation, type) else re.sub(r"(\w+\.)+", "", str(annotation))
+        rows.append([code(name), code(shown), prose(docs.get(name))])
+    return table(["field", "type", "meaning"], rows)
 
 
 def rows_of(stream: str) -> str:
@@ -313,7 +328,7 @@ def ledger() -> str:
     page += f"## Schema version\n\n{prose(ast.get_docstring(code_facts.tree(ROOT / 'contracts/schema.py')))}\n\n"
     page += f"This release writes version {schema.SCHEMA_VERSION}.\n\n"
     page += "".join(f"## Rows of `{pattern}`\n\n{rows_of(name)}" for name, pattern, _ in streams)
-    page += f"## Steps\n\n{steps()}## States\n\n{enumeration(cycle.State)}## Approvals\n\n{enumeration(cycle.ApprovalKind)}"
+    page += f"## Steps\n\n{steps_section()}## States\n\n{enumeration(steps.State)}## Approvals\n\n{enumeration(cycle.ApprovalKind)}"
     return page + f"### Answer\n\n{record(cycle.Answer)}### Identity\n\n{enumeration(cycle.Identity)}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from ratchet.contracts.cycle import Append, Row, State, Step
+from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.evaluation import ChatRequest
 from ratchet.contracts.fakes.serving import FakeClient
@@ -22,6 +22,7 @@ from ratchet.contracts.ids import line_stream, version_tag
 from ratchet.contracts.jobs.training import Checkpoint
 from ratchet.contracts.model import ModelRef
 from ratchet.contracts.serving import Endpoint, ModelVersion
+from ratchet.contracts.steps import AcceptResult, State, Step
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView
@@ -140,8 +141,8 @@ def append(context: LineContext, stream: str, *rows: Row) -> None:
 def perform(context: LineContext, cycle: str, *steps: Step) -> CycleView:
     """Perform the effects of these steps and record them."""
     for step in steps:
-        output = EFFECTS[step](context, context.cycle_view(cycle), str(step))
-        append(context, cycle, Row(kind="intended", key=str(step)), Row(kind="done", key=str(step), data=output))
+        result = EFFECTS[step](context, context.cycle_view(cycle), str(step)).model_dump(mode="json")
+        append(context, cycle, Row(kind="intended", key=str(step)), Row(kind="done", key=str(step), data=result))
     return context.cycle_view(cycle)
 
 
@@ -164,8 +165,8 @@ def promoted(context: LineContext, home: Home, seed: str = "1") -> ModelVersion:
     version = ModelVersion(
         line=context.line, number=cycle.number, tag=version_tag(checkpoint.id), model=model, cycle=cycle.id, plan=plan.id
     )
-    done = {"checkpoint": checkpoint.model_dump(mode="json"), "version": version.model_dump(mode="json")}
-    append(context, cycle.id, Row(kind="done", key=str(Step.ACCEPT), data=done))
+    accepted = AcceptResult(checkpoint=checkpoint, version=version).model_dump(mode="json")
+    append(context, cycle.id, Row(kind="done", key=str(Step.ACCEPT), data=accepted))
     perform(context, cycle.id, Step.EVALUATE, Step.JUDGE)
     append(context, cycle.id, Row(kind="ended", key=State.PROMOTED, data={"reason": "test"}))
     ended = Row(kind="cycle_ended", key=cycle.id, data={"state": State.PROMOTED, "reason": "test", "evaluated": True})

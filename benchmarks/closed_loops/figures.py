@@ -11,10 +11,9 @@ from typing import Any
 from benchmarks.closed_loops.line import ClosedLine, interval
 from benchmarks.closed_loops.tasks import FRESH
 from benchmarks.recipe_worlds import Question
-from ratchet.contracts.cycle import State, Step
-from ratchet.contracts.data.datasets import Snapshot
 from ratchet.contracts.evaluation import Result
 from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.steps import FreezeResult, State
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.trainers.choose import RULES
 
@@ -71,9 +70,10 @@ def stopped_by(cycle: CycleView) -> str:
 
 def left_out(cycle: CycleView) -> dict[str, Any]:
     """Return how much evidence the freeze of a cycle left out, by reason, the measured share of wrong ratings, and refused judges."""
-    if Step.FREEZE not in cycle.done:
+    frozen = cycle.get(FreezeResult)
+    if frozen is None:
         return {}
-    snapshot = Snapshot.model_validate(cycle.done[Step.FREEZE]["snapshot"])
+    snapshot = frozen.snapshot
     names = ("feedback:newcomer", "feedback:ignored", "contested_corrections", "out:near_duplicate_conflict")
     found: dict[str, Any] = {name: n for name, n in snapshot.counts.items() if name in names and n}
     found |= {f"judge {one.name}": f"{'believed' if one.believed else 'refused'}: {one.reason}" for one in snapshot.judges}

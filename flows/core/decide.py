@@ -1,6 +1,7 @@
 """The cycle's state machine: the next decision as a pure function of the cycle's rows, outside observations and the time.
 
-`decide` has one line per step of the cycle, in order. It does not perform any step; flows/engine does.
+The order of the steps is that of `STEPS` in contracts/steps.py. `decide` has a line for each step that needs more than its effect. It does
+not perform any step; flows/engine does.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from ratchet.contracts.cycle import Answer, ApprovalKind, State, Step
+from ratchet.contracts.cycle import Answer, ApprovalKind
 from ratchet.contracts.evaluation import Result
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Chosen, Trial
-from ratchet.contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, Usage
+from ratchet.contracts.jobs.training import Adjustment, JobState, JobStatus, Proposal, ResumePoint, Usage
+from ratchet.contracts.steps import JudgeResult, PlanResult, State, Step
 from ratchet.contracts.time_window import length, opens_at, seconds_left
 from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
 from ratchet.flows.core.search import choice, expected_seconds, next_trial
+from ratchet.flows.core.steps import next_step
 
 
 @dataclass(frozen=True)
@@ -144,33 +147,27 @@ def decide(cycle: CycleView, seen: Observation, now: datetime) -> Decision:
     stopped = _stopped_from_outside(cycle, seen)
     if stopped is not None and cycle.state is not State.ROLLING:
         return stopped
-    match cycle.state:
-        case State.OPENED:
-            return Do.of(Step.FREEZE)
-        case State.SNAPSHOT:
-            return Do.of(Step.PROBE)
-        case State.PROBED:
-            return Do.of(Step.PLAN)
-        case State.PLANNED:
-            return _not_trained(cycle) or _plan_again(cycle, seen) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
-        case State.TRAINING_APPROVED | State.ATTEMPT:
+    if cycle.ended:
+        raise ValueError(f"{cycle.id} has ended ({cycle.state}); there is nothing to decide")
+    match next_step(cycle, seen.rollout is not None and seen.rollout[0] == "promoted"):
+        case Step.PLAN if cycle.has(Step.PLAN):
+            return _not_trained(cycle)
+        case Step.APPROVE_TRAINING:
+            return _plan_again(cycle, seen) or _approval(cycle, seen, now, ApprovalKind.TRAINING)
+        case Step.TRAIN:
             return _plan_again(cycle, seen) or _in_window(
                 cycle, (_search if cycle.plan and cycle.plan.search else _train)(cycle, seen), now
             )
-        case State.ACCEPTED:
-            return Do.of(Step.EVALUATE)
-        case State.EVALUATED:
-            return Do.of(Step.JUDGE)
-        case State.VERDICT:
-            return _stopped_at_gate(cycle) or Do.of(Step.REGISTER)
-        case State.REGISTERED:
+        case Step.JUDGE if cycle.has(Step.JUDGE):
+            return _stopped_at_gate(cycle)
+        case Step.APPROVE_ROLLOUT:
             return _approval(cycle, seen, now, ApprovalKind.ROLLOUT)
-        case State.ROLLOUT_APPROVED:
-            return Do.of(Step.ROLL)
-        case State.ROLLING:
-            return _rolled(cycle, seen)
-        case ended:
-            raise ValueError(f"{cycle.id} has ended ({ended}); there is nothing to decide")
+        case Step.ROLL_OUT if cycle.has(Step.ROLL_OUT):
+            return _rolled_back(seen)
+        case None:
+            return _stopped_at_the_end(cycle, seen) or End(State.PROMOTED, _shown(cycle, seen))
+        case step:
+            return _stopped_at_the_end(cycle, seen) or Do.of(step)
 
 
 def _stopped_from_outside(cycle: CycleView, seen: Observation) -> End | None:
@@ -189,11 +186,8 @@ def _stopped_from_outside(cycle: CycleView, seen: Observation) -> End | None:
     return None
 
 
-def _not_trained(cycle: CycleView) -> End | None:
-    choice = cycle.choice
-    if choice is None or choice.method is Method.NONE:
-        return End(State.NOT_TRAINED, choice.reason if choice else "the plan contains no choice")
-    return None
+def _not_trained(cycle: CycleView) -> End:
+    return End(State.NOT_TRAINED, cycle.result(PlanResult).choice.reason)
 
 
 def _plan_again(cycle: CycleView, seen: Observation) -> End | None:
@@ -372,30 +366,31 @@ def _newer(saved: ResumePoint, cycle: CycleView, asked: Proposal | None) -> bool
     return all((saved.incarnation, saved.step) > (point.incarnation, point.step) for point in known)
 
 
-def _stopped_at_gate(cycle: CycleView) -> End | None:
-    verdict = cycle.verdict
-    if verdict is not None and verdict.result is Result.PASS:
-        return None
-    reasons = "; ".join(f"{c.check}: {c.reason}" for c in verdict.checks if c.result is not Result.PASS) if verdict else "no verdict"
-    if verdict is not None and verdict.result is Result.FAIL:
-        return End(State.REJECTED, f"the gate failed: {reasons}")
-    return End(State.HELD, f"the gate is inconclusive: {reasons or 'no check returned a result'}")
+def _stopped_at_gate(cycle: CycleView) -> End:
+    verdict = cycle.result(JudgeResult).verdict
+    if verdict.result is Result.FAIL:
+        return End(State.REJECTED, f"the gate failed: {verdict.reasons}")
+    return End(State.HELD, f"the gate is inconclusive: {verdict.reasons or 'no check returned a result'}")
 
 
-def _rolled(cycle: CycleView, seen: Observation) -> Decision:
+def _rolled_back(seen: Observation) -> Decision:
+    """Wait for the end of the rollout. A rollout that was rolled back ends the cycle."""
     if seen.rollout is None:
         return Wait("the rollout")
-    end, reason = seen.rollout
     if seen.recall_asked:
         return End(State.RECALLED, seen.recall_asked)
-    if end != "promoted":
-        return End(State.ROLLED_BACK, f"the rollout was rolled back ({reason})")
+    return End(State.ROLLED_BACK, f"the rollout was rolled back ({seen.rollout[1]})")
+
+
+def _stopped_at_the_end(cycle: CycleView, seen: Observation) -> End | None:
+    """Apply erased data and operator requests that arrived during the rollout. Before the rollout, `decide` has applied them already."""
     stopped = _stopped_from_outside(cycle, seen)
-    if stopped is not None:
-        return End(State.ROLLED_BACK, f"at the end of the rollout: {stopped.reason}")
-    return End(State.PROMOTED, _shown(cycle, reason)) if Step.PROMOTE in cycle.done else Do.of(Step.PROMOTE)
+    if stopped is None or stopped.state is State.RECALLED:
+        return stopped
+    return End(State.ROLLED_BACK, f"at the end of the rollout: {stopped.reason}")
 
 
-def _shown(cycle: CycleView, reason: str) -> str:
-    quality = next((check.reason for check in cycle.verdict.checks if check.check == "quality"), "") if cycle.verdict else ""
+def _shown(cycle: CycleView, seen: Observation) -> str:
+    checks = cycle.result(JudgeResult).verdict.checks
+    quality, reason = next((one.reason for one in checks if one.check == "quality"), ""), seen.rollout[1] if seen.rollout else ""
     return f"the gate showed an improvement ({quality}), and the rollout showed no harm ({reason})"

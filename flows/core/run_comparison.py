@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ratchet.contracts.cycle import Entry, Step
+from ratchet.contracts.cycle import Entry
 from ratchet.contracts.ids import Digest, digest
+from ratchet.contracts.steps import Step
 
 
 def project(entries: Sequence[Entry]) -> list[tuple[str, str, str, Digest]]:

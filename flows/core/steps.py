@@ -1,96 +1,63 @@
-"""The steps of a cycle as a user sees them, which of them are done, and the one that a cycle is at. Pure."""
+"""The step that a cycle is at, and what its steps have led to so far. Pure."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-from ratchet.contracts.cycle import ApprovalKind, State, Step
 from ratchet.contracts.evaluation import Result
 from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.steps import STEPS, State, Step
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.rollout import RolloutView
 
 
-class CycleStep(StrEnum):
-    """A step of a cycle, in order. Each is one task run in Prefect."""
+def next_step(cycle: CycleView, is_rolled_out: bool) -> Step | None:
+    """Return the first step that a cycle has not passed, or None if it has passed all of them.
 
-    FREEZE = "freeze"
-    """Freeze the holdout edition and the snapshot."""
-    PROBE = "probe"
-    """Let the start model answer training prompts."""
-    CHOOSE = "choose"
-    """Choose the training method."""
-    APPROVE_TRAINING = "approve training"
-    """Wait for the approval of the training."""
-    TRAIN = "train"
-    """Train until an attempt has published its model."""
-    ACCEPT = "accept"
-    """Verify the final checkpoint."""
-    EVALUATE = "evaluate"
-    """Let candidate and champion answer the holdout edition."""
-    JUDGE = "judge"
-    """Judge the evaluation."""
-    REGISTER = "register"
-    """Register the candidate."""
-    APPROVE_ROLLOUT = "approve rollout"
-    """Wait for the approval of the rollout."""
-    ROLL_OUT = "roll out"
-    """Move traffic to the candidate in steps."""
-    PROMOTE = "promote"
-    """Route all traffic to the candidate."""
+    `is_rolled_out` says whether the cycle's rollout has ended with the promotion of the candidate. All steps before the newest one with a
+    result are passed, also one that a later release has put there.
+    """
+    order = list(Step)
+    newest = max((number for number, step in enumerate(order) if cycle.has(step)), default=0)
+    return next((step for step in order[newest:] if not _has_passed(cycle, step, is_rolled_out)), None)
 
 
-_STEPS = {
-    State.OPENED: CycleStep.FREEZE,
-    State.SNAPSHOT: CycleStep.PROBE,
-    State.PROBED: CycleStep.CHOOSE,
-    State.TRAINING_APPROVED: CycleStep.TRAIN,
-    State.ACCEPTED: CycleStep.EVALUATE,
-    State.EVALUATED: CycleStep.JUDGE,
-    State.REGISTERED: CycleStep.APPROVE_ROLLOUT,
-    State.ROLLOUT_APPROVED: CycleStep.ROLL_OUT,
-}
+def _has_passed(cycle: CycleView, step: Step, is_rolled_out: bool) -> bool:
+    """Whether a cycle may go on after the step. A step with a result that ends the cycle, for example a gate that fails, is not passed."""
+    match step:
+        case Step.PLAN:
+            return cycle.choice is not None and cycle.choice.method is not Method.NONE
+        case Step.TRAIN:
+            return cycle.has_trained
+        case Step.JUDGE:
+            return cycle.verdict is not None and cycle.verdict.result is Result.PASS
+        case Step.ROLL_OUT:
+            return cycle.has(step) and is_rolled_out
+    approval = STEPS[step].approval
+    return cycle.has(step) if approval is None else approval in cycle.answers and cycle.answers[approval].approve
 
 
-def step_of(cycle: CycleView, rollout: RolloutView | None) -> CycleStep | None:
+def step_of(cycle: CycleView, rollout: RolloutView | None) -> Step | None:
     """Return the step that an open cycle is at, or None for an ended cycle. `rollout` is the cycle's rollout, None before it opens.
 
-    A step that ends the cycle stays the step of the cycle until the end is recorded, for example a gate that fails.
+    A step that ends the cycle stays the step of the cycle until the end is recorded. The last step does so, too.
     """
     if cycle.ended:
         return None
-    match cycle.state:
-        case State.PLANNED:
-            trained = cycle.choice is not None and cycle.choice.method is not Method.NONE
-            return CycleStep.APPROVE_TRAINING if trained else CycleStep.CHOOSE
-        case State.ATTEMPT:
-            return CycleStep.ACCEPT if cycle.has_trained else CycleStep.TRAIN
-        case State.VERDICT:
-            passed = cycle.verdict is not None and cycle.verdict.result is Result.PASS
-            return CycleStep.REGISTER if passed else CycleStep.JUDGE
-        case State.ROLLING:
-            return CycleStep.PROMOTE if rollout is not None and rollout.end == "promoted" else CycleStep.ROLL_OUT
-        case state:
-            return _STEPS[state]
+    return next_step(cycle, rollout is not None and rollout.end == "promoted") or list(Step)[-1]
 
 
-_EFFECTS = {
-    CycleStep.FREEZE: Step.FREEZE,
-    CycleStep.PROBE: Step.PROBE,
-    CycleStep.CHOOSE: Step.PLAN,
-    CycleStep.ACCEPT: Step.ACCEPT,
-    CycleStep.EVALUATE: Step.EVALUATE,
-    CycleStep.JUDGE: Step.JUDGE,
-    CycleStep.REGISTER: Step.REGISTER,
-    CycleStep.ROLL_OUT: Step.ROLL,
-    CycleStep.PROMOTE: Step.PROMOTE,
-}
-APPROVALS = {CycleStep.APPROVE_TRAINING: ApprovalKind.TRAINING, CycleStep.APPROVE_ROLLOUT: ApprovalKind.ROLLOUT}
-"""Step that waits for a person -> kind of its request."""
-
-
-def is_done(cycle: CycleView, step: CycleStep) -> bool:
-    """Return whether the ledger has a result of the step. A training counts as soon as it has begun, a rollout when it has opened."""
-    if step is CycleStep.TRAIN:
-        return bool(cycle.incarnations)
-    return APPROVALS[step] in cycle.answers if step in APPROVALS else _EFFECTS[step] in cycle.done
+def outcome_text(cycle: CycleView, step: Step) -> str:
+    """Return one sentence about what a step has led to. A training and a rollout go on after their effect, and approvals have none."""
+    approval = STEPS[step].approval
+    if cycle.ended and STEPS[step].after is not State.ROLLING:
+        return f"{cycle.id} ended {cycle.state}: {cycle.reason}"
+    if approval is not None:
+        given = cycle.answers.get(approval)
+        return f"approved by {given.actor} via {given.via}" if given else "approved"
+    if step is Step.TRAIN and cycle.incarnations:
+        last, chosen = cycle.incarnations[-1], cycle.chosen
+        if chosen is not None:
+            return f"the search chose trial {chosen.trial} ({chosen.variant}): {chosen.reason}"
+        return f"attempt {last.attempt}, incarnation {last.number}: {last.outcome or 'running'}"
+    if cycle.ended:
+        return f"{cycle.state}: {cycle.reason}"
+    return cycle.done[step].result.sentence if step in cycle.done else f"{step} is done"

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.data.senders import Role
 from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.steps import State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import start_receiver

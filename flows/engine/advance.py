@@ -9,11 +9,12 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from ratchet.contracts.cycle import Append, ApprovalKind, Lease, Row, State, Step
+from ratchet.contracts.cycle import Append, ApprovalKind, Lease, Row
 from ratchet.contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable, Unreachable
 from ratchet.contracts.ids import approval_stream, line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobEvent, Proposal, ResumePoint
 from ratchet.contracts.schema import stamped
+from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.decide import (
     AcceptStep,
     Ask,
@@ -31,6 +32,7 @@ from ratchet.flows.core.decide import (
 )
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.requests import fold_approval
+from ratchet.flows.core.steps import next_step
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.effects import EFFECTS, job_of
 from ratchet.flows.engine.evidence import approval_evidence
@@ -83,14 +85,14 @@ def observe(cycle: CycleView, context: LineContext) -> Observation:
         code=context.code,
         champion=line.champion.tag if line.champion else "",
     )
-    match cycle.state:
-        case State.PLANNED | State.REGISTERED:
+    match next_step(cycle, is_rolled_out=False):
+        case Step.APPROVE_TRAINING | Step.APPROVE_ROLLOUT:
             views = [fold_approval(context.ledger.read(approval_stream(cycle.id, kind))) for kind in cycle.asked]
             return replace(outside, answers={view.kind: view.answer for view in views if view.answer})
-        case State.TRAINING_APPROVED | State.ATTEMPT if (job := _running_job(cycle)) is not None:
+        case Step.TRAIN if (job := _running_job(cycle)) is not None:
             status = context.executor.observe(job)
             return replace(outside, job=status, saved=_saved(cycle, context, status.proposal))
-        case State.ROLLING:
+        case Step.ROLL_OUT if cycle.has(Step.ROLL_OUT):
             rollout = context.rollout_view(rollout_stream(cycle.id))
             return replace(outside, rollout=(rollout.end, rollout.reason) if rollout and rollout.end else None)
         case _:
@@ -200,7 +202,7 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
         _append(context, lease, cycle, Row(kind="intended", key=effect.key, data=minted))
         cycle = context.cycle_view(cycle.id)
     try:
-        output = EFFECTS[effect.step](context, cycle, effect.key)
+        result = EFFECTS[effect.step](context, cycle, effect.key)
     except (Conflict, Fenced, NewerRelease):
         raise  # another process or release owns the rows: write nothing; the next turn reads them and decides again
     except Inconclusive as error:
@@ -215,7 +217,7 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
         raise
     except Exception as error:
         return _unforeseen(effect, error, cycle, context, lease)
-    _append(context, lease, cycle, Row(kind="done", key=effect.key, data=output))
+    _append(context, lease, cycle, Row(kind="done", key=effect.key, data=result.model_dump(mode="json")))
     return None
 
 
@@ -286,7 +288,7 @@ def end(decision: End, cycle: CycleView, context: LineContext, lease: Lease) -> 
     decides again.
     """
     line = context.line_view()
-    closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": Step.EVALUATE in cycle.done}
+    closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": cycle.has(Step.EVALUATE)}
     if decision.plan_again:
         closed_as["plan_again"] = True
     rows = [Row(kind="cycle_ended", key=cycle.id, data=closed_as)]

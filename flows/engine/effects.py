@@ -6,20 +6,32 @@ routes are all idempotent by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
-from ratchet.contracts.cycle import Append, Row, Step
-from ratchet.contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot
+from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.errors import Conflict, Permanent
 from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
 from ratchet.contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
-from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, TrainingPlan
+from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, ResumePoint, TrainingPlan
 from ratchet.contracts.ports import Check
-from ratchet.contracts.schema import parse, stamped, unstamped
+from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Backend, ModelVersion, Route
+from ratchet.contracts.steps import (
+    AcceptResult,
+    EvaluateResult,
+    FreezeResult,
+    JudgeResult,
+    PlanResult,
+    ProbeResult,
+    PromoteResult,
+    RegisterResult,
+    RollOutResult,
+    Step,
+    StepResult,
+    TrainResult,
+)
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
 from ratchet.flows.engine.choosing import choose_plan, drafts
@@ -27,49 +39,39 @@ from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.search import last_winner, with_search
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 
-Output = dict[str, Any]
-"""The data of an effect's `done` row, as JSON values."""
 
-
-def freeze(context: LineContext, cycle: CycleView, key: str) -> Output:
+def freeze(context: LineContext, cycle: CycleView, key: str) -> FreezeResult:
     """Freeze the current holdout edition first, then the snapshot of all other data."""
     number = edition_number(context.line_view().evaluations, cycle.loop.holdout.rotate_after)
     edition = context.datasets.edition(number)
     snapshot = context.datasets.freeze(effect_name(cycle.id, key), cycle.opened_at, edition)
-    return {"edition": edition.model_dump(mode="json"), "snapshot": snapshot.model_dump(mode="json")}
+    return FreezeResult(edition=edition, snapshot=snapshot)
 
 
-def probe(context: LineContext, cycle: CycleView, key: str) -> Output:
-    """Sample answers of the start model to training prompts. The output is empty if probe.prompts is 0."""
+def probe(context: LineContext, cycle: CycleView, key: str) -> ProbeResult:
+    """Sample answers of the start model to training prompts, unless probe.prompts is 0."""
     if cycle.loop.probe.prompts == 0:
-        return {}
-    client = context.client(context.server.ensure(cycle.start))
-    report = context.datasets.probe(effect_name(cycle.id, key), _snapshot(cycle), client, context.progress)
-    return report.model_dump(mode="json")
+        return ProbeResult(report=None)
+    client, snapshot = context.client(context.server.ensure(cycle.start)), cycle.result(FreezeResult).snapshot
+    return ProbeResult(report=context.datasets.probe(effect_name(cycle.id, key), snapshot, client, context.progress))
 
 
-def plan(context: LineContext, cycle: CycleView, key: str) -> Output:
+def plan(context: LineContext, cycle: CycleView, key: str) -> PlanResult:
     """Assemble the training set, choose a method that fits the machines, and build the plan, once per cycle.
 
-    The output's plan is None if nothing is to be trained.
+    The result's plan is None if nothing is to be trained.
     """
-    asked = cycle.done[Step.PROBE]
-    report = ProbeReport.model_validate(asked) if asked else None
-    dataset = context.datasets.assemble(effect_name(cycle.id, key), _snapshot(cycle), report)
+    snapshot, probed = cycle.result(FreezeResult).snapshot, cycle.result(ProbeResult).report
+    dataset = context.datasets.assemble(effect_name(cycle.id, key), snapshot, probed)
     settings = cycle.loop.training
     draft = drafts(context, cycle.loop, cycle.id, cycle.start.model, cycle.loop.line.seed + cycle.number, dataset)
     choice, training = choose_plan(context, dataset.facts, settings, draft)
     if training is not None and settings.search.budget:
         training = with_search(context, training, dataset, settings, draft, last_winner(context, cycle.line, cycle.number))
-    return {
-        "choice": choice.model_dump(mode="json"),
-        "dataset": dataset.model_dump(mode="json"),
-        "plan": training.model_dump(mode="json") if training else None,
-        "trainers": context.versions_of("trainer"),
-    }
+    return PlanResult(choice=choice, dataset=dataset, plan=training, trainers=context.versions.get("trainer", ()))
 
 
-def train(context: LineContext, cycle: CycleView, key: str) -> Output:
+def train(context: LineContext, cycle: CycleView, key: str) -> TrainResult:
     """Start one incarnation, unless the executor has already restarted the job by itself.
 
     The incarnation resumes from the best accepted checkpoint of its attempt. An adjusted attempt may also use checkpoints of the previous
@@ -77,19 +79,16 @@ def train(context: LineContext, cycle: CycleView, key: str) -> Output:
     """
     attempt, incarnation = (int(part) for part in key.split("/")[1:])
     spec = job_of(context, cycle, attempt)
-    adjustment = cycle.adjustments.get(attempt, Adjustment())
-    output: Output = {"attempt": attempt, "incarnation": incarnation, "job": spec.name}
-    if adjustment != Adjustment():
-        output["adjustment"] = adjustment.model_dump(mode="json")
+    begun = TrainResult(attempt=attempt, incarnation=incarnation, job=spec.name, adjustment=cycle.adjustments.get(attempt))
     if context.executor.restarts:
         seen = context.executor.observe(spec.name)
         if seen.incarnation >= incarnation:
-            return output  # the cluster restarted it from the step that was pinned then; the event log records which one
+            return begun  # the cluster restarted it from the step that was pinned then; the event log records which one
         if seen.state is JobState.ENDED and seen.outcome is None:
             context.executor.reconcile(spec.name)  # the job ended before the restart was seen: its result must be stored first
-    output |= lay_resume_point(context, cycle, spec)
+    resume, refused = lay_resume_point(context, cycle, spec)
     context.executor.submit(spec, incarnation)
-    return output
+    return begun.model_copy(update={"resume": resume, "refused": refused})
 
 
 def job_of(context: LineContext, cycle: CycleView, attempt: int) -> JobSpec:
@@ -101,11 +100,8 @@ def job_of(context: LineContext, cycle: CycleView, attempt: int) -> JobSpec:
     return context.trainers[training.method].job(training, minted)
 
 
-def lay_resume_point(context: LineContext, cycle: CycleView, spec: JobSpec) -> Output:
-    """Pin the best accepted checkpoint whose files are intact.
-
-    Return the pinned checkpoint under `resume`, and the rejected ones with their errors under `refused`. Absent keys mean none.
-    """
+def lay_resume_point(context: LineContext, cycle: CycleView, spec: JobSpec) -> tuple[ResumePoint | None, tuple[str, ...]]:
+    """Pin the best accepted checkpoint whose files are intact. Return it, or None, and the rejected ones with their errors."""
     refused: list[str] = []
     for point in cycle.resumable(spec.attempt):
         try:
@@ -113,11 +109,11 @@ def lay_resume_point(context: LineContext, cycle: CycleView, spec: JobSpec) -> O
         except Permanent as error:
             refused.append(f"{point.path}: {error}"[:300])
         else:
-            return {"resume": point.model_dump(mode="json")} | ({"refused": refused} if refused else {})
-    return {"refused": refused} if refused else {}
+            return point, tuple(refused)
+    return None, tuple(refused)
 
 
-def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001 -- all effects have one signature
+def accept(context: LineContext, cycle: CycleView, key: str) -> AcceptResult:  # noqa: ARG001 -- all effects have one signature
     """Accept the final checkpoint as a model version, after its files are verified against its claimed digests.
 
     Raises Permanent if the job published no checkpoint, or if the digests or the plan differ.
@@ -136,10 +132,10 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa:
     version = ModelVersion(
         line=cycle.line, number=cycle.number, tag=version_tag(checkpoint.id), model=checkpoint.model, cycle=cycle.id, plan=training.id
     )
-    return {"checkpoint": checkpoint.model_dump(mode="json"), "version": version.model_dump(mode="json")}
+    return AcceptResult(checkpoint=checkpoint, version=version)
 
 
-def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
+def evaluate(context: LineContext, cycle: CycleView, key: str) -> EvaluateResult:
     """Evaluate the candidate and the champion, or the version that stands for a recalled champion, over HTTP.
 
     The report is bound to the step's name, so a repeat sends no requests. The confidence level follows from the ended cycles of the line.
@@ -154,14 +150,13 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> Output:
         sides = [(version.model, context.client(context.server.ensure(version))) for version in (champion, candidate)]
         level = evaluation_level(cycle.loop, edition_history(context.line_view(), cycle.loop.holdout.rotate_after))
         earlier = _earlier_champions(context, cycle)
-        report = context.evaluator.evaluate(_edition(cycle), sides[0], sides[1], context.progress, level, earlier)
+        edition = cycle.result(FreezeResult).edition
+        report = context.evaluator.evaluate(edition, sides[0], sides[1], context.progress, level, earlier)
         bound = context.artifacts.bind(name, context.artifacts.put(stamped(report)))
-    content = unstamped(context.artifacts.get(bound), "EvalReport")
     try:
-        EvalReport.model_validate(content)
+        return EvaluateResult(digest=bound, report=parse(EvalReport, context.artifacts.get(bound)))
     except ValidationError as error:
         raise Permanent(f"the evaluation report is invalid and cannot be used: {error.errors()[0]['msg']}") from error
-    return {"digest": bound, "report": content}
 
 
 EARLIER_CYCLES = 50
@@ -176,32 +171,32 @@ def _earlier_champions(context: LineContext, cycle: CycleView) -> list[EarlierAn
     """
     found: dict[str, EarlierAnswers] = {}
     most: dict[str, int] = {}
-    golden = _edition(cycle).golden
+    golden = cycle.result(FreezeResult).edition.golden
     left_out = {cycle.baseline.tag, *context.line_view().recalled}
     for number in range(max(1, cycle.number - EARLIER_CYCLES), cycle.number):
         past = context.cycle_view(cycle_stream(cycle.line, number))
-        if Step.EVALUATE in past.done and past.baseline.tag not in left_out:
-            tag, report = past.baseline.tag, past.done[Step.EVALUATE]["report"]
-            asked = sum(count["asked"] for count in report["counts"] if count["name"] == "golden")
-            asked = asked if _edition(past).golden == golden else 0
+        report, tag = past.report, past.baseline.tag
+        if report is not None and tag not in left_out:
+            count = report.count("golden")
+            asked = count.asked if count is not None and past.result(FreezeResult).edition.golden == golden else 0
             if asked >= most.get(tag, 0):
-                found[tag], most[tag] = EarlierAnswers(version=tag, answers=report["answers"]), asked
+                found[tag], most[tag] = EarlierAnswers(version=tag, answers=report.answers), asked
     return list(found.values())
 
 
-def judge(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
+def judge(context: LineContext, cycle: CycleView, key: str) -> JudgeResult:  # noqa: ARG001
     """Run every gate check on the evaluation report and combine the results into the verdict. No check passes without data.
 
     A check that raises, or that returns something else than a result, is inconclusive. Raises Permanent if the report compares other
     models than the cycle's champion and candidate, or if it is about another holdout edition.
     """
-    report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
+    report, edition = cycle.result(EvaluateResult).report, cycle.result(FreezeResult).edition
     if report.candidate != _candidate(cycle).model.id or report.champion != cycle.baseline.model.id:
         raise Permanent("the report does not compare this cycle's champion and candidate; it cannot be used")
-    if report.edition != _edition(cycle).number:
-        raise Permanent(f"the report is about edition {report.edition}, but the cycle has edition {_edition(cycle).number}")
+    if report.edition != edition.number:
+        raise Permanent(f"the report is about edition {report.edition}, but the cycle has edition {edition.number}")
     checks = tuple(_checked(check, report) for check in context.checks)
-    return verdict_of(checks, cycle.done[Step.EVALUATE]["digest"], context.versions.get("check", ())).model_dump(mode="json")
+    return JudgeResult(verdict=verdict_of(checks, cycle.result(EvaluateResult).digest, context.versions.get("check", ())))
 
 
 def _checked(check: Check, report: EvalReport) -> CheckResult:
@@ -216,34 +211,33 @@ def _checked(check: Check, report: EvalReport) -> CheckResult:
     return CheckResult(check=check.name, result=Result.INCONCLUSIVE, reason=f"the check failed: {reason}; correct or uninstall it")
 
 
-def register(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
+def register(context: LineContext, cycle: CycleView, key: str) -> RegisterResult:  # noqa: ARG001
     """Register the candidate with lineage tags, metrics and training curves, and point the alias `candidate` at it."""
-    version, training = _candidate(cycle), _plan(cycle)
+    version, training, evaluated = _candidate(cycle), _plan(cycle), cycle.result(EvaluateResult)
     folder = context.artifacts.fetch(version.model.files, context.scratch / "models" / version.model.files)
     tags = {
         "ratchet.cycle": cycle.id,
         "ratchet.plan": training.id,
         "ratchet.method": str(training.method),
         "ratchet.dataset": training.dataset,
-        "ratchet.snapshot": str(cycle.done[Step.FREEZE]["snapshot"]["content"]),
+        "ratchet.snapshot": cycle.result(FreezeResult).snapshot.content,
         "ratchet.parent": cycle.start.tag,
-        "ratchet.report": str(cycle.done[Step.EVALUATE]["digest"]),
+        "ratchet.report": evaluated.digest,
         "ratchet.model": version.model.id,
     }
-    report = EvalReport.model_validate(cycle.done[Step.EVALUATE]["report"])
     metrics = {
-        f"gate.{c.name}.{side}": value for c in report.comparisons for side, value in (("champion", c.champion), ("candidate", c.candidate))
+        f"gate.{c.name}.{side}": value
+        for c in evaluated.report.comparisons
+        for side, value in (("champion", c.champion), ("candidate", c.candidate))
     }
-    attempt = cycle.checkpoint.attempt if cycle.checkpoint else 0
-    steps = accepted_line(cycle, read_event_logs(cycle, context.artifacts), attempt)
-    reference = context.registry.register(
-        version, folder, tags, {**metrics, **(cycle.checkpoint.metrics if cycle.checkpoint else {})}, steps
-    )
+    checkpoint = cycle.result(AcceptResult).checkpoint
+    steps = accepted_line(cycle, read_event_logs(cycle, context.artifacts), checkpoint.attempt)
+    reference = context.registry.register(version, folder, tags, {**metrics, **checkpoint.metrics}, steps)
     context.registry.alias(cycle.line, "candidate", version.tag)
-    return {"reference": reference}
+    return RegisterResult(reference=reference)
 
 
-def roll(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: ARG001
+def roll_out(context: LineContext, cycle: CycleView, key: str) -> RollOutResult:  # noqa: ARG001
     """Start the candidate's server and open the rollout's stream. The rollout's ticks then change the weights.
 
     Raises Permanent if the router does not attribute answers to versions.
@@ -266,17 +260,17 @@ def roll(context: LineContext, cycle: CycleView, key: str) -> Output:  # noqa: A
     except Conflict:
         if not context.ledger.read(stream):
             raise
-    return {"rollout": stream}
+    return RollOutResult(rollout=stream)
 
 
-def promote(context: LineContext, cycle: CycleView, key: str) -> Output:
+def promote(context: LineContext, cycle: CycleView, key: str) -> PromoteResult:
     """Route all sessions to the candidate. The `champion` row is written later, with the end of the cycle.
 
     The reconciler updates the registry's alias, so that an unavailable registry delays neither a promotion nor a rollback.
     """
     version = _candidate(cycle)
     context.router.set(sole_route(context, version, effect_name(cycle.id, key)))
-    return {"version": version.tag}
+    return PromoteResult(version=version.tag)
 
 
 def sole_route(context: LineContext, version: ModelVersion, annotation: str) -> Route:
@@ -286,14 +280,6 @@ def sole_route(context: LineContext, version: ModelVersion, annotation: str) -> 
     return Route(line=context.line, served_model=context.loop.line.served_model, backends=(backend,), annotation=annotation)
 
 
-def _snapshot(cycle: CycleView) -> Snapshot:
-    return Snapshot.model_validate(cycle.done[Step.FREEZE]["snapshot"])
-
-
-def _edition(cycle: CycleView) -> HoldoutEdition:
-    return HoldoutEdition.model_validate(cycle.done[Step.FREEZE]["edition"])
-
-
 def _plan(cycle: CycleView) -> TrainingPlan:
     if cycle.trained_plan is None:
         raise Permanent(f"{cycle.id} has no training plan")
@@ -301,12 +287,10 @@ def _plan(cycle: CycleView) -> TrainingPlan:
 
 
 def _candidate(cycle: CycleView) -> ModelVersion:
-    if cycle.candidate is None:
-        raise Permanent(f"{cycle.id} has no accepted checkpoint")
-    return cycle.candidate
+    return cycle.result(AcceptResult).version
 
 
-EFFECTS: dict[Step, Callable[[LineContext, CycleView, str], Output]] = {
+EFFECTS: Mapping[Step, Callable[[LineContext, CycleView, str], StepResult]] = {
     Step.FREEZE: freeze,
     Step.PROBE: probe,
     Step.PLAN: plan,
@@ -315,7 +299,7 @@ EFFECTS: dict[Step, Callable[[LineContext, CycleView, str], Output]] = {
     Step.EVALUATE: evaluate,
     Step.JUDGE: judge,
     Step.REGISTER: register,
-    Step.ROLL: roll,
+    Step.ROLL_OUT: roll_out,
     Step.PROMOTE: promote,
 }
-"""Maps each step to its effect: (line context, cycle, effect key) -> the data of the `done` row."""
+"""Maps each step with a result to its effect: (line context, cycle, effect key) -> the result, which the `done` row records."""

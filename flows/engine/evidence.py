@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ratchet.contracts.cycle import ApprovalKind, Step
+from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.ids import digest
+from ratchet.contracts.steps import AcceptResult, EvaluateResult, FreezeResult, JudgeResult, PlanResult, ProbeResult
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.highest_cost import highest_cost
 from ratchet.flows.core.search_results import COLUMNS, picture, results, sentences
@@ -20,24 +21,25 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[flo
     """
     common = {"kind": str(kind), "cycle": cycle.id, "line": cycle.line, "champion": cycle.champion.tag, "opened": cycle.opened["reason"]}
     if kind is ApprovalKind.TRAINING:
-        plan = cycle.done[Step.PLAN]
+        planned, probed = cycle.result(PlanResult), cycle.result(ProbeResult).report
+        plan = planned.plan
         return {
             **common,
-            "subject": cycle.plan.id if cycle.plan else "",
-            "choice": plan["choice"],
-            "recipe": plan["plan"]["recipe"],
-            "search": plan["plan"].get("search"),
+            "subject": plan.id if plan else "",
+            "choice": planned.choice.model_dump(mode="json"),
+            "recipe": plan.model_dump(mode="json")["recipe"] if plan else {},
+            "search": plan.search.model_dump(mode="json") if plan and plan.search else None,
             "highest": _highest(cycle, price),
-            "snapshot": cycle.done[Step.FREEZE]["snapshot"]["counts"],
-            "probe": cycle.done[Step.PROBE],
+            "snapshot": cycle.result(FreezeResult).snapshot.counts,
+            "probe": probed.model_dump(mode="json") if probed else {},
         }
-    report = cycle.done[Step.EVALUATE]
+    evaluated, candidate = cycle.result(EvaluateResult), cycle.result(AcceptResult).version.tag
     return {
         **common,
-        "subject": digest([cycle.candidate.tag if cycle.candidate else "", report["digest"]]),
-        "candidate": cycle.candidate.tag if cycle.candidate else "",
-        "report": report["report"],
-        "verdict": cycle.done[Step.JUDGE],
+        "subject": digest([candidate, evaluated.digest]),
+        "candidate": candidate,
+        "report": evaluated.report.model_dump(mode="json"),
+        "verdict": cycle.result(JudgeResult).verdict.model_dump(mode="json"),
         "search": _search(cycle),
         "rollout": cycle.loop.rollout.model_dump(mode="json"),
     }

@@ -8,12 +8,13 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row, State, Step
+from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from ratchet.contracts.model import model_ref, refuse_code
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.requests import ApprovalView, fold_approval
@@ -115,9 +116,8 @@ def start_of(context: LineContext, line: LineView, champion: ModelVersion) -> Mo
 
 def _is_higher(cycle: CycleView) -> bool:
     """Whether the candidate's mean score is above that of the champion, over golden set and holdout together."""
-    comparisons = cycle.done.get(Step.EVALUATE, {}).get("report", {}).get("comparisons", ())
-    overall = next((one for one in comparisons if one["name"] == "overall"), None)
-    return overall is not None and overall["difference"]["estimate"] > 0
+    overall = cycle.report.comparison("overall") if cycle.report else None
+    return overall is not None and overall.difference.estimate > 0
 
 
 def open_if_due(context: LineContext, scheduled: bool) -> tuple[str | None, str]:

@@ -9,11 +9,12 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ratchet.contracts.cycle import Append, Lease, Row, State
+from ratchet.contracts.cycle import Append, Lease, Row
 from ratchet.contracts.errors import Conflict, RatchetError
 from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView

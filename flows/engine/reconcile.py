@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from ratchet.contracts.cycle import Append, Row, State, Step
+from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import ModelVersion, Route
+from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -216,10 +217,10 @@ def _pins(context: LineContext, _line: LineView, cycle: CycleView | None, _rollo
     before = context.executor.pinned(spec)
     if not points or before == points[0]:
         return []
-    laid = lay_resume_point(context, cycle, spec)
+    resume, refused = lay_resume_point(context, cycle, spec)
     changed = context.executor.pinned(spec) != before
-    repairs = [f"pinned step {laid['resume']['step']} as the resume point of {spec.name}"] if changed else []
-    return repairs + [f"did not pin {refused}" for refused in laid.get("refused", ())]
+    repairs = [f"pinned step {resume.step} as the resume point of {spec.name}"] if changed and resume else []
+    return repairs + [f"did not pin {one}" for one in refused]
 
 
 def _wanted_job(context: LineContext, cycle: CycleView | None) -> str | None:

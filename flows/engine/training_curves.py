@@ -18,7 +18,7 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobEvent, StepFigures
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.schema import unstamped
-from ratchet.flows.core.folds.cycle import CycleView, train_key
+from ratchet.flows.core.folds.cycle import CycleView
 
 EventLogs = Mapping[int, Sequence[JobEvent]]
 """Maps an attempt number to its events, over all incarnations, in order."""
@@ -72,8 +72,8 @@ def curve_marks(cycle: CycleView, logs: EventLogs) -> list[Mark]:
     for attempt, events in sorted(logs.items()):
         name = f"attempt {attempt}"
         if attempt > 1:
-            begins = cycle.done.get(train_key(attempt, 1), {}).get("resume")
-            found.append(Mark(begins["step"] if begins else 0, "attempt", f"{name} starts"))
+            begun = cycle.begun(attempt, 1)
+            found.append(Mark(begun.resume.step if begun and begun.resume else 0, "attempt", f"{name} starts"))
         found += [Mark(e.step, "checkpoint", f"{name}: checkpoint at step {e.step}") for e in events if e.kind == "checkpoint"]
         found += [Mark(e.step, "warning", f"{name}: {e.data.get('reason', '')}") for e in events if e.kind == "warning"]
         for ended in cycle.incarnations:
@@ -89,9 +89,10 @@ def accepted_line(cycle: CycleView, logs: EventLogs, attempt: int) -> list[StepF
     These are the attempt's own steps and, before them, the steps of the attempt it resumed from. If a step ran twice, the later run counts.
     """
     line = {event.step: _figures(event) for event in logs.get(attempt, ()) if event.kind == "progress"}
-    taken = cycle.done.get(train_key(attempt, 1), {}).get("resume")
-    if taken and taken["attempt"] < attempt:
-        earlier = [step for step in accepted_line(cycle, logs, taken["attempt"]) if step.step <= taken["step"]]
+    begun = cycle.begun(attempt, 1)
+    taken = begun.resume if begun else None
+    if taken and taken.attempt < attempt:
+        earlier = [step for step in accepted_line(cycle, logs, taken.attempt) if step.step <= taken.step]
         line = {step.step: step for step in earlier} | line
     return [line[step] for step in sorted(line)]
 

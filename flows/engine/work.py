@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import Decision, End, Wait
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.rollout import Hold

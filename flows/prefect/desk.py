@@ -34,10 +34,10 @@ from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.errors import ConfigError, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
 from ratchet.contracts.loop import Loop
+from ratchet.contracts.steps import STEPS
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
-from ratchet.flows.core.steps import APPROVALS
 from ratchet.flows.engine.line import ask_cancel
 from ratchet.flows.prefect.cycle import forms
 from ratchet.flows.prefect.cycle.carriers import Carriers
@@ -343,7 +343,7 @@ class Desk:
         if step is None:
             return
         waits = await asyncio.to_thread(look, self._host.installation, cycle.id, step) is not None
-        if not keys and step not in APPROVALS and not (line.cancel_asked or line.rollback_asked):
+        if not keys and STEPS[step].approval is None and not (line.cancel_asked or line.rollback_asked):
             return
         if not waits or (keys and not await _has_form(client, run.id, keys.get("schema", ""))):
             await self._schedule(client, run, "Resuming", "there is nothing to wait for; the run goes on")

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ratchet.contracts.cycle import Step
 from ratchet.contracts.data.datasets import Snapshot, TrainingSet
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.core.data_notes import crowding, masking_note
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.report.languages import language_of
@@ -33,13 +33,14 @@ _LENGTHS = (0, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 def dataset_card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
     """Return the sections of the card; none before the data are frozen. Raises Permanent if an artifact is missing or damaged."""
-    if Step.FREEZE not in cycle.done:
+    frozen, planned = cycle.get(FreezeResult), cycle.get(PlanResult)
+    if frozen is None:
         return []
-    snapshot = Snapshot.model_validate(cycle.done[Step.FREEZE]["snapshot"])
+    snapshot = frozen.snapshot
     samples = _rows(artifacts, snapshot.samples, ["prompt_id", "prompt", "answer", "reward", "tier", "origin", "user", "slice"])
     sections = [_source(snapshot, cycle), _answers(samples), *_texts(samples), _people(samples), *_examples(samples, cycle.loop.privacy)]
-    if Step.PLAN in cycle.done:
-        sections += _training(TrainingSet.model_validate(cycle.done[Step.PLAN]["dataset"]), artifacts)
+    if planned is not None:
+        sections += _training(planned.dataset, artifacts)
     return sections
 
 

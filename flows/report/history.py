@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from ratchet.contracts.cycle import Step
 from ratchet.contracts.evaluation import Interval
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import PlanResult
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
-from ratchet.flows.report.story import report_of
 
 EXAMPLES = {Method.SFT: "demonstrations", Method.DPO: "pairs", Method.GRPO: "prompts"}
 """Method -> the part of the training set that it trains on, as named in `Facts` and in a plan."""
@@ -71,8 +69,7 @@ def _adoption(line: LineView, standings: dict[str, str]) -> list[Chapter]:
 
 
 def _chapter(cycle: CycleView, standings: dict[str, str]) -> Chapter:
-    report = report_of(cycle)
-    overall = report.comparison("overall") if report else None
+    overall = cycle.report.comparison("overall") if cycle.report else None
     usages = {one.attempt: one.usage for one in cycle.incarnations if one.usage is not None}
     version = cycle.candidate.tag if cycle.candidate else None
     return Chapter(
@@ -94,6 +91,11 @@ def examples(cycle: CycleView) -> int | None:
     """Return the number of examples that the cycle's method trains on, or None if nothing is trained."""
     if cycle.plan is None or cycle.method is None:
         return None
-    facts: dict[str, Any] = cycle.done[Step.PLAN]["choice"]["facts"]
-    found = facts.get(EXAMPLES[cycle.method])
-    return sum(found.values()) if isinstance(found, dict) else found
+    facts = cycle.result(PlanResult).choice.facts
+    match cycle.method:
+        case Method.SFT:
+            return sum(facts.demonstrations.values())
+        case Method.DPO:
+            return facts.pairs
+        case _:
+            return facts.prompts

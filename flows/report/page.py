@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ratchet.contracts.cycle import Entry, Step
+from ratchet.contracts.cycle import Entry
 from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.evaluation import Comparison
 from ratchet.contracts.hash_chain import verify_chain
@@ -19,6 +19,7 @@ from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.ports import Artifacts, Ledger
 from ratchet.contracts.serving import StepJudgement
+from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
@@ -30,7 +31,7 @@ from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.engine.training_curves import curve_marks, read_event_logs, training_runs
 from ratchet.flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from ratchet.flows.report.dataset_card import dataset_card
-from ratchet.flows.report.story import Section, Table, interval, ledger_table, recalled, report_of, tell
+from ratchet.flows.report.story import Section, Table, interval, ledger_table, recalled, tell
 from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 
 
@@ -96,15 +97,14 @@ def _chapter(ledger: Ledger, artifacts: Artifacts, line: LineView, stream: str, 
 
 def _summary(chapter: Chapter) -> tuple[str, ...]:
     cycle = chapter.cycle
-    report = report_of(cycle)
-    overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None
+    overall = cycle.report.comparison("overall") if cycle.report else None
     change = f"{overall.champion:.3f} → {overall.candidate:.3f}" if overall else "–"
     method = cycle.method or "–"
     return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", str(method), change, str(cycle.state))
 
 
 def _accuracy(cycle: CycleView) -> Markup:
-    report = report_of(cycle)
+    report = cycle.report
     if report is None or cycle.candidate is None:
         return Markup("")
     rows = [_pair(c) for c in report.comparisons]
@@ -191,10 +191,11 @@ def _card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
 
 def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:
     """Chart the rewards of the snapshot's answers by the reward tier that decided. Empty if the snapshot is not readable."""
-    if Step.FREEZE not in cycle.done:
+    frozen = cycle.get(FreezeResult)
+    if frozen is None:
         return Markup("")
     try:
-        samples = _read(artifacts, cycle.done[Step.FREEZE]["snapshot"]["samples"])
+        samples = _read(artifacts, frozen.snapshot.samples)
     except RatchetError:
         return Markup("")
     counts: dict[str, int] = {}

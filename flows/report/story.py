@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ratchet.contracts.cycle import ENDS, ApprovalKind, Entry, Step
-from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.cycle import ApprovalKind, Entry
+from ratchet.contracts.data.datasets import Snapshot
 from ratchet.contracts.evaluation import EvalReport, Interval, Result
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.serving import StepJudgement
+from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
 from ratchet.flows.core.data_notes import crowding, masking_note
-from ratchet.flows.core.folds.cycle import CycleView, fold_cycle, train_key
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.requests import ApprovalView
@@ -42,6 +43,8 @@ class Section:
     """Whether a page shows the table only on request."""
     picture: tuple[str, ...] = ()
     """Lines of text in a fixed-width font. A page has a chart instead."""
+    step: Step | None = None
+    """The step that the section is about; None if it is not about a step of the cycle."""
 
 
 def tell(
@@ -52,22 +55,26 @@ def tell(
     `entries` are the rows of the cycle's stream; `rollout` is None if no rollout has started. `requests` are the cycle's approval requests.
     """
     cycle = fold_cycle(entries)
-    chapters = [
-        _opening(cycle),
-        _data(cycle),
-        _probe(cycle),
-        _evidence(cycle),
-        _choice(cycle),
-        _approval(cycle, ApprovalKind.TRAINING, requests, now),
-        _search(cycle),
-        _training(cycle),
-        _gate(cycle),
-        _checks(cycle),
-        _approval(cycle, ApprovalKind.ROLLOUT, requests, now),
-        _rollout(rollout),
-        _ending(cycle, entries, requests, now),
-    ]
-    return [chapter for chapter in chapters if chapter is not None]
+    chapters: dict[Step, list[Section | None]] = {
+        Step.FREEZE: [_opening(cycle), _data(cycle)],
+        Step.PROBE: [_probe(cycle)],
+        Step.PLAN: [_evidence(cycle), _choice(cycle)],
+        Step.APPROVE_TRAINING: [_approval(cycle, ApprovalKind.TRAINING, requests, now)],
+        Step.TRAIN: [_search(cycle), _training(cycle)],
+        Step.ACCEPT: [],
+        Step.EVALUATE: [_gate(cycle)],
+        Step.JUDGE: [_checks(cycle)],
+        Step.APPROVE_ROLLOUT: [_approval(cycle, ApprovalKind.ROLLOUT, requests, now)],
+        Step.ROLL_OUT: [_rollout(rollout)],
+        Step.PROMOTE: [_ending(cycle, entries, requests, now)],
+    }
+    return [replace(section, step=step) for step in Step for section in chapters.get(step, [_stated(cycle, step)]) if section is not None]
+
+
+def _stated(cycle: CycleView, step: Step) -> Section | None:
+    """Return the section of a step whose result is one sentence."""
+    done = cycle.done.get(step)
+    return Section(STEPS[step].title, (f"{done.result.sentence}.",)) if done is not None else None
 
 
 def _opening(cycle: CycleView) -> Section:
@@ -96,49 +103,49 @@ def recalled(line: LineView, cycle: CycleView) -> Section | None:
 
 
 def _data(cycle: CycleView) -> Section | None:
-    if Step.FREEZE not in cycle.done:
+    frozen = cycle.get(FreezeResult)
+    if frozen is None:
         return None
-    output = cycle.done[Step.FREEZE]
-    edition, counts = output["edition"], output["snapshot"]["counts"]
+    edition, snapshot = frozen.edition, frozen.snapshot
     text = [
-        f"The traces and feedback in the lake were frozen as snapshot {output['snapshot']['content'][:12]}; "
-        "later records are not part of this cycle.",
-        f"Holdout edition {edition['number']} contains {edition['size']} prompts that are excluded from training"
-        + (f"; the golden set contains {edition['golden_size']}." if edition["golden_size"] else "; there is no golden set."),
+        f"The traces and feedback in the lake were frozen as snapshot {snapshot.content[:12]}; later records are not part of this cycle.",
+        f"Holdout edition {edition.number} contains {edition.size} prompts that are excluded from training"
+        + (f"; the golden set contains {edition.golden_size}." if edition.golden_size else "; there is no golden set."),
     ]
     text += [
-        f"The judge {belief['name']} ({belief['model']}) {'was' if belief['believed'] else 'had weight 0, because it was not'} believed: "
-        f"{belief['reason']}."
-        for belief in output["snapshot"]["judges"]
+        f"The judge {belief.name} ({belief.model}) {'was' if belief.believed else 'had weight 0, because it was not'} believed: "
+        f"{belief.reason}."
+        for belief in snapshot.judges
     ]
-    text += _notes(output["snapshot"])
-    return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in counts.items())))
+    text += _notes(snapshot)
+    return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in snapshot.counts.items())))
 
 
-def _notes(snapshot: Mapping[str, Any]) -> list[str]:
+def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
-    cluster = snapshot["largest_cluster"]
-    warning = crowding(PromptCluster.model_validate(cluster)) if cluster else None
-    note = f"{masking_note(MaskedData.model_validate(snapshot['masked']))}."
+    warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
+    note = f"{masking_note(snapshot.masked)}."
     return [note, f"Warning: {warning}."] if warning else [note]
 
 
 def _probe(cycle: CycleView) -> Section | None:
-    report = cycle.done.get(Step.PROBE)
-    if not report:
+    probed = cycle.get(ProbeResult)
+    report = probed.report if probed else None
+    if report is None:
         return None
     text = (
-        f"{cycle.start.tag} answered {report['prompts']} training prompts {report['samples_per_prompt']} times each: "
-        f"{report['answered']} answers, {report['scored']} scored, {report['failures']} failed.",
-        f"Mean reward {_share(report['mean_reward'])}; the best of {report['samples_per_prompt']} reaches {_share(report['best_of_k'])}; "
-        f"rewards differ between answers for {_percent(report['group_coverage'])} of the prompts.",
+        f"{cycle.start.tag} answered {report.prompts} training prompts {report.samples_per_prompt} times each: "
+        f"{report.answered} answers, {report.scored} scored, {report.failures} failed.",
+        f"Mean reward {_share(report.mean_reward)}; the best of {report.samples_per_prompt} reaches {_share(report.best_of_k)}; "
+        f"rewards differ between answers for {_percent(report.group_coverage)} of the prompts.",
     )
     return Section("Probe", text)
 
 
 def _evidence(cycle: CycleView) -> Section | None:
     """Say what each correction, reference and answer of the snapshot became, or why it became nothing."""
-    account: Mapping[str, Mapping[str, int]] = cycle.done.get(Step.PLAN, {}).get("dataset", {}).get("evidence", {})
+    planned = cycle.get(PlanResult)
+    account = planned.dataset.evidence if planned else {}
     if not account:
         return None
     rows = tuple(
@@ -232,8 +239,9 @@ def _training(cycle: CycleView) -> Section | None:
     text += [_minted(cycle, attempt) for attempt in sorted(cycle.adjustments)]
     text += [
         f"An accepted checkpoint could not be used for resuming: {refused}."
-        for key in sorted(cycle.done)
-        for refused in (cycle.done[key].get("refused", ()) if key.startswith(f"{Step.TRAIN}/") else ())
+        for one in cycle.incarnations
+        if (begun := cycle.begun(one.attempt, one.number))
+        for refused in begun.refused
     ]
     text += [_spent(attempt, usage) for attempt, usage in _usage(cycle).items()]
     rows = tuple((str(i.attempt), str(i.number), i.job, str(i.outcome or "running"), i.reason) for i in cycle.incarnations)
@@ -257,25 +265,20 @@ def _minted(cycle: CycleView, attempt: int) -> str:
     adjustment = cycle.adjustments[attempt]
     names = (("the learning rate", "learning_rate"), ("the KL penalty (beta)", "kl"), ("the memory use", "memory"))
     changed = [f"{what} × {getattr(adjustment, name):g}" for what, name in names if getattr(adjustment, name) != 1.0]
-    point = cycle.done.get(train_key(attempt, 1), {}).get("resume")
-    begins = f"step {point['step']} of attempt {point['attempt']}, the last good step" if point else "the start model"
+    begun = cycle.begun(attempt, 1)
+    point = begun.resume if begun else None
+    begins = f"step {point.step} of attempt {point.attempt}, the last good step" if point else "the start model"
     return (
         f"The rule {adjustment.rules[-1]!r} stopped attempt {attempt - 1}: {adjustment.reason}. "
         f"Attempt {attempt} ran with {' and '.join(changed) or 'unchanged settings'}, starting from {begins}; the plan is unchanged."
     )
 
 
-def report_of(cycle: CycleView) -> EvalReport | None:
-    """Return the gate's evaluation report, or None if the cycle has not been evaluated."""
-    output = cycle.done.get(Step.EVALUATE)
-    return EvalReport.model_validate(output["report"]) if output else None
-
-
 def _gate(cycle: CycleView) -> Section | None:
-    report = report_of(cycle)
+    report = cycle.report
     if report is None or cycle.candidate is None:
         return None
-    overall = next((c for c in report.comparisons if c.name == "overall"), None)
+    overall = report.comparison("overall")
     text = [
         f"Both models received {report.asked} prompts over HTTP; {report.answered_by_both} prompts have a scored answer from both models."
     ]

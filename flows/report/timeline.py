@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
-from ratchet.contracts.cycle import Entry, Step
-from ratchet.contracts.evaluation import EvalReport
+from ratchet.contracts.cycle import Entry
 from ratchet.contracts.jobs.training import JobEvent
 from ratchet.contracts.schema import upgraded
+from ratchet.contracts.steps import STEPS, Step
+from ratchet.flows.core.folds.cycle import Done
 
 
 @dataclass(frozen=True)
@@ -100,60 +100,14 @@ def _opened(row: Entry) -> str:
     return f"{row.stream} opened ({row.data['reason']}{actor}); the champion is {row.data['champion']['tag']}"
 
 
-_BEGINS: dict[str, str] = {
-    Step.FREEZE: "freezing the data",
-    Step.PROBE: "probing the start model",
-    Step.PLAN: "choosing the training method",
-    Step.TRAIN: "starting the training",
-    Step.ACCEPT: "verifying the checkpoint",
-    Step.EVALUATE: "evaluating champion and candidate",
-    Step.JUDGE: "judging the evaluation",
-    Step.REGISTER: "registering the candidate",
-    Step.ROLL: "starting the rollout",
-    Step.PROMOTE: "routing all traffic to the candidate",
-}
-"""Step -> what it does while it runs. Only steps that can take long also have a sentence for their end."""
-
-
 def _intended(row: Entry) -> str:
     step, _, place = row.key.partition("/")
     attempt, _, incarnation = place.partition("/")
-    return _BEGINS.get(step, row.key) + (f", attempt {attempt}, incarnation {incarnation}" if place else "")
+    return (STEPS[Step(step)].doing if step in STEPS else row.key) + (f", attempt {attempt}, incarnation {incarnation}" if place else "")
 
 
-def _done(row: Entry) -> str | None:
-    data: dict[str, Any] = row.data
-    match row.key.split("/")[0]:
-        case Step.FREEZE:
-            counts = data["snapshot"]["counts"]
-            used = f": {counts['used']} of {counts['considered']} traces used" if {"used", "considered"} <= set(counts) else ""
-            return f"froze snapshot {data['snapshot']['content'][:12]}{used}; {data['edition']['size']} prompts are held out"
-        case Step.PROBE:
-            mean = data.get("mean_reward")
-            return f"probed {data['prompts']} prompts" + ("" if mean is None else f"; mean reward {mean:.3f}") if data else "no probe"
-        case Step.PLAN:
-            return f"chose {str(data['choice']['method']).upper()}: {data['choice']['reason']}"
-        case Step.TRAIN:
-            return f"submitted job {data['job']}"
-        case Step.ACCEPT:
-            return f"accepted the checkpoint of step {data['checkpoint']['step']} as version {data['version']['tag']}"
-        case Step.EVALUATE:
-            return _compared(data["report"])
-        case Step.JUDGE:
-            reasons = "; ".join(f"{one['check']}: {one['reason']}" for one in data["checks"] if one["result"] != "pass")
-            return f"the gate: {data['result']}" + (f" ({reasons})" if reasons else "")
-        case _:
-            return None
-
-
-def _compared(report: dict[str, Any]) -> str:
-    overall = next((one for one in report["comparisons"] if one["name"] == "overall"), None)
-    if overall is None:
-        return f"evaluated {report['asked']} prompts; no comparison is possible"
-    d = overall["difference"]
-    change = f"{overall['champion']:.3f} → {overall['candidate']:.3f} ({d['estimate']:+.3f}, {d['low']:+.3f} to {d['high']:+.3f})"
-    stop = EvalReport.model_validate(report).stop
-    return f"evaluated {report['asked']} prompts: mean reward {change}" + (f"; {stop}" if stop else "")
+def _done(row: Entry) -> str:
+    return Done(row).result.sentence
 
 
 def _trial_ended(row: Entry) -> str:

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from ratchet.contracts.cycle import Step
 from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.evaluation import Comparison, Interval
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.report.history import EXAMPLES, examples
-from ratchet.flows.report.story import Section, Table, interval, report_of
+from ratchet.flows.report.story import Section, Table, interval
 
 _TARGETS = {Method.SFT: ("answer",), Method.DPO: ("chosen", "rejected"), Method.GRPO: ()}
 """Method -> the columns that, with the prompt, identify an example."""
@@ -77,7 +77,7 @@ def version_diff(old: Made, new: Made, artifacts: Artifacts, answers: int) -> Ve
     added, removed, kept = _examples(old.cycle, new.cycle, artifacts)
     scores = [_scores(one.cycle) for one in pair]
     joint, turned = _joint(old, new)
-    report = report_of(joint) if joint else None
+    report = joint.report if joint else None
     return VersionDiff(
         data=_paired(*(_data(one.cycle) for one in pair)),
         added=added,
@@ -96,18 +96,18 @@ def _paired(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def _data(cycle: CycleView | None) -> dict[str, Any]:
-    if cycle is None or Step.FREEZE not in cycle.done:
+    frozen = cycle.get(FreezeResult) if cycle else None
+    if cycle is None or frozen is None:
         return {}
-    output = cycle.done[Step.FREEZE]
-    snapshot, edition = output["snapshot"], output["edition"]
+    snapshot, edition = frozen.snapshot, frozen.edition
     return {
         "cycle": cycle.id,
         "trained from": cycle.start.tag,
-        "snapshot": snapshot["content"][:12],
-        "holdout edition": edition["number"],
-        "held-out prompts": edition["size"],
+        "snapshot": snapshot.content[:12],
+        "holdout edition": edition.number,
+        "held-out prompts": edition.size,
         "examples": examples(cycle),
-        **snapshot["counts"],
+        **snapshot.counts,
     }
 
 
@@ -126,14 +126,14 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _scores(cycle: CycleView | None) -> dict[str, Comparison]:
-    report = report_of(cycle) if cycle else None
+    report = cycle.report if cycle else None
     return {one.name: one for one in report.comparisons} if report else {}
 
 
 def _joint(old: Made, new: Made) -> tuple[CycleView | None, bool]:
     """Return the cycle whose gate compared both versions, and whether the new version was the champion there."""
     for one, other, turned in ((new, old, False), (old, new, True)):
-        if one.cycle is not None and report_of(one.cycle) is not None and one.cycle.baseline.tag == other.version.tag:
+        if one.cycle is not None and one.cycle.report is not None and one.cycle.baseline.tag == other.version.tag:
             return one.cycle, turned
     return None, False
 

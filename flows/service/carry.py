@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from ratchet.contracts.errors import Conflict, Fenced, Leased, Retryable
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.ports import Progress
+from ratchet.contracts.steps import Step
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.decide import End, Wait, decide
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.steps import CycleStep, step_of
+from ratchet.flows.core.steps import step_of
 from ratchet.flows.engine.advance import advance, observe
 from ratchet.flows.engine.context import process_holder
 from ratchet.flows.engine.reconcile import reconcile
@@ -21,7 +22,7 @@ class Position:
     """Where a cycle is after a call."""
 
     cycle: CycleView
-    step: CycleStep | None
+    step: Step | None
     """The step that the cycle is at; None if it has ended."""
     waits: str = ""
     """What the step waits for; empty if the cycle can go on."""
@@ -38,7 +39,7 @@ def position(installation: Installation, cycle: str) -> Position:
     return Position(view, step_of(view, installation.rollout(cycle)))
 
 
-def look(installation: Installation, cycle: str, step: CycleStep) -> Position | None:
+def look(installation: Installation, cycle: str, step: Step) -> Position | None:
     """Return where a cycle is if it still waits at `step`, or None if `carry` has something to do. Changes nothing and needs no lease."""
     now = position(installation, cycle)
     if now.step is not step:
@@ -53,7 +54,7 @@ def look(installation: Installation, cycle: str, step: CycleStep) -> Position | 
     return replace(now, waits=decision.reason) if isinstance(decision, Wait) and not ended else None
 
 
-def carry(installation: Installation, cycle: str, step: CycleStep, progress: Progress) -> Position:
+def carry(installation: Installation, cycle: str, step: Step, progress: Progress) -> Position:
     """Advance a cycle while it is at `step` and can go on. Return where it is then.
 
     Runs in the caller's thread and may take as long as the step's effect. The thread is the holder of the line's lease, so that two

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ratchet.contracts.cycle import ApprovalKind, State
+from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.errors import ConfigError, Leased, RatchetError, Retryable
 from ratchet.contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
 from ratchet.contracts.schema import stamped
+from ratchet.contracts.steps import State
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import receiver_is_alive, start_receiver
 from ratchet.flows.core.folds.cycle import CycleView

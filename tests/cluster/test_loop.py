@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.data.senders import Role
+from ratchet.contracts.steps import State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import start_receiver

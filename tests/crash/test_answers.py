@@ -18,8 +18,9 @@ import httpx
 import psutil
 import pytest
 
-from ratchet.contracts.cycle import Answer, Append, Identity, Row, State
+from ratchet.contracts.cycle import Answer, Append, Identity, Row
 from ratchet.contracts.ids import approval_stream, cycle_stream, line_stream
+from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import fold_cycle
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.engine.line import answer, ask_cancel

@@ -19,9 +19,9 @@ import httpx
 import psutil
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.data.senders import Role
 from ratchet.contracts.ids import cycle_stream, rollout_stream
+from ratchet.contracts.steps import EvaluateResult, FreezeResult, PlanResult, State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
@@ -222,7 +222,7 @@ def test_cycle_with_a_kill_of_every_process_ends_like_an_undisturbed_one(tmp_pat
     assert done == dict.fromkeys(PROCESSES, 1), site.told
     cycle = site.installation.cycle(LINE, 1)
     assert cycle is not None
-    assert cycle.done["freeze"]["snapshot"]["content"] == replayed(site)
+    assert cycle.result(FreezeResult).snapshot.content == replayed(site)
 
 
 @pytest.mark.soak
@@ -248,16 +248,16 @@ def comparable(site: Site) -> dict[str, Any]:
     assert cycle.candidate is not None
     assert cycle.checkpoint is not None
     assert cycle.verdict is not None
-    report = cycle.done["evaluate"]["report"]
+    report = cycle.result(EvaluateResult).report
     return {
         "steps": list(dict.fromkeys(row.key.split("/")[0] for row in site.installation.ledger.read(CYCLE) if row.kind == "done")),
-        "snapshot": cycle.done["freeze"]["snapshot"]["content"],
-        "edition": cycle.done["freeze"]["edition"],
-        "plan": cycle.done["plan"],
+        "snapshot": cycle.result(FreezeResult).snapshot.content,
+        "edition": cycle.result(FreezeResult).edition,
+        "plan": cycle.result(PlanResult),
         "weights": cycle.checkpoint.files,
         "candidate": cycle.candidate.tag,
-        "answers": report["answers"],
-        "comparisons": report["comparisons"],
+        "answers": report.answers,
+        "comparisons": report.comparisons,
         "verdict": cycle.verdict.result,
         "end": cycle.state,
     }

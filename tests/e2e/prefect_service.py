@@ -16,8 +16,9 @@ from typing import Any
 
 import httpx
 
-from ratchet.contracts.cycle import Append, Entry, Row, State
+from ratchet.contracts.cycle import Append, Entry, Row
 from ratchet.contracts.ids import approval_stream, cycle_stream
+from ratchet.contracts.steps import State
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.config.variables import LEDGER_URL

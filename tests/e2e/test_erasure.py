@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.data.senders import Role
 from ratchet.contracts.ids import cycle_stream
+from ratchet.contracts.steps import AcceptResult, State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
@@ -82,7 +82,7 @@ def test_a_version_that_was_trained_on_erased_rows_is_recalled_and_nothing_of_th
         cycle = installation.cycle(LINE, 1)
         assert cycle is not None
         assert (cycle.state, cycle.candidate is not None) == (State.PROMOTED, True), cycle.reason
-        assert cycle.done[Step.ACCEPT]["checkpoint"]["metrics"], "the training was real"
+        assert cycle.result(AcceptResult).checkpoint.metrics, "the training was real"
         assert gone <= marks_in(home.root).keys()
         receipt = json.loads(ratchet(home, "erase", "--users-file", ids, "--json"))
 

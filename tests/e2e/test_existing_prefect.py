@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from ratchet.contracts.cycle import State
+from ratchet.contracts.steps import State
 from ratchet.flows.config import variables
 from tests import command
 from tests.e2e.prefect_service import Service, eventually, wait_for_approval
@@ -119,4 +119,4 @@ def test_key_and_workspace_of_prefect_cloud(team: Team) -> None:
             assert service.resume(run["id"], decision="reject", approver="eve")["status"] == "ACCEPT"
             assert service.ended(run["id"])["state_name"] == "Rejected"
             names = [name for name, _ in eventually(lambda: service.tasks(run["id"]))]
-            assert names[:3] == ["freeze", "probe", "choose"]
+            assert names[:3] == ["freeze", "probe", "plan"]

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.ids import ingest_stream, rollout_stream
 from ratchet.contracts.serving import Route
+from ratchet.contracts.steps import PlanResult, State
 from ratchet.flows.cli.main import cli
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
@@ -143,8 +143,8 @@ def test_the_reward_and_the_trainer_are_in_the_plan(played: Played) -> None:
         ("mentions_ticket", "example-plugin", "1.0.0")
     ]
     assert plan.recipe == {"steps": 1, "min_count": 5}
-    (trainer,) = played.cycle.done[Step.PLAN]["trainers"]
-    assert (trainer["name"], trainer["distribution"], trainer["version"]) == ("canned-sft", "example-plugin", "1.0.0")
+    (trainer,) = played.cycle.result(PlanResult).trainers
+    assert (trainer.name, trainer.distribution, trainer.version) == ("canned-sft", "example-plugin", "1.0.0")
 
 
 def test_the_job_of_the_trainer_has_published_its_model(played: Played) -> None:

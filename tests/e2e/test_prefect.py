@@ -22,8 +22,9 @@ import httpx
 import psutil
 import pytest
 
-from ratchet.contracts.cycle import Append, Identity, Row, State
+from ratchet.contracts.cycle import Append, Identity, Row
 from ratchet.contracts.ids import approval_stream, rollout_stream
+from ratchet.contracts.steps import State
 from tests import command
 from tests.chromium import chromium
 from tests.e2e.prefect_service import LINES, Service, cycle_of, eventually, request_of, wait_for_approval
@@ -59,12 +60,12 @@ def test_one_deployment_per_line_with_its_schedule(service: Service) -> None:
 
 def test_cycle_is_one_run_whose_tasks_are_the_steps(service: Service) -> None:
     run = service.suspended("sim")
-    eventually(lambda: service.tasks(run["id"]) == [("freeze", "Completed"), ("probe", "Completed"), ("choose", "Completed")])
+    eventually(lambda: service.tasks(run["id"]) == [("freeze", "Completed"), ("probe", "Completed"), ("plan", "Completed")])
     assert [one["name"] for one in service.runs("sim")] == ["sim/0001"]
     asked = {"logs": {"flow_run_id": {"any_": [run["id"]]}}}  # logs arrive in batches, after the state
     eventually(lambda: any("waiting for the approval of the training" in log["message"] for log in service.post("logs/filter", asked)))
     artifacts = service.post("artifacts/latest/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-    assert {artifact["key"] for artifact in artifacts} >= {"sim-0001-freeze", "sim-0001-choose", "sim-0001-approve-training"}
+    assert {artifact["key"] for artifact in artifacts} >= {"sim-0001-freeze", "sim-0001-plan", "sim-0001-approve-training"}
     linked = next(artifact["data"] for artifact in artifacts if artifact["key"] == "sim-0001-report")
     report = service.url.removesuffix("/api") + "/ratchet/sim/0001"
     assert report in linked
@@ -110,7 +111,7 @@ def test_submitted_form_is_written_to_the_ledger_and_the_same_run_goes_on(servic
     ended = service.ended(run["id"])
     assert ended["name"] == "form/0001"
     assert ended["state_type"] == "FAILED", "the training set of the simulated cycle exists only in the simulation"
-    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "choose", "approve training", "train"])
+    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "plan", "approve_training", "train"])
 
 
 @pytest.mark.parametrize(("line", "decision"), [("page-yes", "approve"), ("page-no", "reject")])
@@ -182,7 +183,7 @@ def test_deleted_run_is_replaced_by_one_with_the_same_name_and_steps(service: Se
     service.request("DELETE", f"flow_runs/{first['id']}")
     second = service.suspended("lost")
     assert second["id"] != first["id"]
-    eventually(lambda: [name for name, _ in service.tasks(second["id"])] == ["freeze", "probe", "choose"])
+    eventually(lambda: [name for name, _ in service.tasks(second["id"])] == ["freeze", "probe", "plan"])
     assert service.resume(second["id"], decision="reject", approver="ada")["status"] == "ACCEPT"
     assert service.ended(second["id"])["state_name"] == "Rejected"
     assert not service.answer("lost").approve
@@ -369,7 +370,7 @@ def test_service_continues_after_the_prefect_server_is_killed_and_its_database_d
     eventually(lambda: _answers(service.url))
     eventually(lambda: len(new := service.post("deployments/filter")) == len(LINES) and not before & {one["id"] for one in new})
     run = service.suspended("thief")
-    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "choose"])
+    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "plan"])
 
 
 def _answers(url: str) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import Step
 from ratchet.contracts.data.datasets import HoldoutEdition
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.evaluation import Result
@@ -24,6 +23,7 @@ from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.loop import GateSettings, RolloutSettings
 from ratchet.contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
 from ratchet.contracts.serving import Arm, Evidence, ModelVersion
+from ratchet.contracts.steps import AcceptResult, EvaluateResult, FreezeResult
 from ratchet.flows.core.rollout import candidate_share
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.effects import judge
@@ -32,6 +32,7 @@ from ratchet.flows.engine.rollout import tick
 from ratchet.gates.checks import checks
 from ratchet.gates.rollout_judge import EvidenceJudge
 from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.cycles import knowing
 from tests.unit.gates.reports import GOOD, comparison, count, counts_for, report, swapped
 
 GATE = GateSettings(min_prompts=50, min_slice=10)
@@ -185,13 +186,11 @@ def verdict(given: Any, *names: str) -> Result:
         model = SimpleNamespace(id=getattr(report(), side))
         sides[side] = SimpleNamespace(**{**version.__dict__, "model": model})
     edition = HoldoutEdition(line="l", number=1, prompts=digest("p"), size=200, golden=None, golden_size=0, normaliser=1, fraction=0.2)
-    done = {
-        Step.EVALUATE: {"report": given.model_dump(mode="json"), "digest": digest("report")},
-        Step.FREEZE: {"edition": edition.model_dump(mode="json")},
-    }
+    accepted, frozen = AcceptResult.model_construct(version=sides["candidate"]), FreezeResult.model_construct(edition=edition)
+    results = (frozen, accepted, EvaluateResult(report=given, digest=digest("report")))
     context: Any = SimpleNamespace(checks=tuple(check for check in checks(GATE) if check.name in names), versions={})
-    cycle: Any = SimpleNamespace(id="cycle/l/0001", done=done, baseline=sides["champion"], **sides)
-    return Result(judge(context, cycle, "verdict")["result"])
+    cycle = knowing(*results, id="cycle/l/0001", baseline=sides["champion"])
+    return judge(context, cycle, "verdict").verdict.result
 
 
 def test_every_check_of_the_gate_has_cells_of_its_own() -> None:

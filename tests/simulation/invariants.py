@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.hash_chain import verify_chain
 from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.jobs.training import Adjustment
+from ratchet.contracts.steps import State, Step
 from tests.simulation.simulated_line import SimulatedLine
 
 LIVES = 1500

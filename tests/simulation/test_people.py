@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.errors import Rejected, Retryable, Unreachable
+from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.core.steps import next_step
 from ratchet.flows.engine.advance import UNFORESEEN_TRIES, UNREACHABLE_TRIES, advance
 from ratchet.flows.engine.context import LEASE_SECONDS, TURN_SECONDS, LineContext, take
 from ratchet.flows.engine.ingest import ingest
@@ -40,10 +41,10 @@ def serving(sim: SimulatedLine) -> str:
     return next(b.tag for b in sim.router.read("sim").backends if b.weight == 100)
 
 
-def until(sim: SimulatedLine, state: State) -> None:
-    """Advance the cycle until it is in the given state; raises AssertionError after 60 turns."""
+def until(sim: SimulatedLine, place: State | Step) -> None:
+    """Advance the cycle until it is in this state, or at this step; raises AssertionError after 60 turns."""
     for _ in range(60):
-        if sim.view().state is state:
+        if place in (sim.view().state, next_step(sim.view(), is_rolled_out=False)):
             return
         sim._people()
         advance(sim.cycle_stream(), sim.context)
@@ -175,7 +176,7 @@ def test_cancelled_cycle_ends_and_the_champion_stays() -> None:
 def test_unexpected_error_is_retried_then_fails_the_cycle_without_user_data(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
-    until(sim, State.PROBED)
+    until(sim, Step.PLAN)
 
     def broken(*_args) -> None:
         raise ValueError("the user said: my secret")
@@ -193,7 +194,7 @@ def test_unexpected_error_is_retried_then_fails_the_cycle_without_user_data(monk
 def test_model_server_that_ends_during_the_evaluation_says_nothing_about_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
-    until(sim, State.ACCEPTED)
+    until(sim, Step.EVALUATE)
     real = sim.context.evaluator.evaluate
 
     def killed(*_args) -> None:
@@ -211,7 +212,7 @@ def test_model_server_that_ends_during_the_evaluation_says_nothing_about_the_can
 def test_model_that_always_brings_its_server_down_ends_the_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
-    until(sim, State.ACCEPTED)
+    until(sim, Step.EVALUATE)
 
     def killed(*_args) -> None:
         raise Unreachable("the model server of v refuses connections")
@@ -228,7 +229,7 @@ def test_model_that_always_brings_its_server_down_ends_the_cycle(monkeypatch: py
 def test_temporary_failure_is_recorded_once_despite_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     open_cycle(sim.context, "simulated")
-    until(sim, State.PROBED)
+    until(sim, Step.PLAN)
     real = sim.context.datasets.assemble
 
     def away(*_args) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Method, Proposal
+from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.run_comparison import project
 from ratchet.flows.engine.line import open_if_due
 from ratchet.trainers.health import REMEDIES

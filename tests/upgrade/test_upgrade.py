@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.schema import SCHEMA_VERSION
+from ratchet.contracts.steps import FreezeResult, PlanResult, State
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.line import open_if_due
@@ -133,9 +133,9 @@ def test_withdrawal_in_a_recorded_lake_changes_the_plan_of_the_open_cycle(releas
     assert (said["consent_changed"], said["feedback"]["kept"], said["kept"]) == (1, 1, 0)
     run_to(State.PLANNED)
     cycle = Installation(Home(PLACE / "home")).cycle("old", 1)
-    frozen, planned = cycle.done[Step.FREEZE]["snapshot"], cycle.done[Step.PLAN]["dataset"]
-    before, after = (_prompts(one["prompts"]) for one in (frozen, planned))
-    after |= _prompts(planned["development"]) if planned["development"] else set()
+    frozen, planned = cycle.result(FreezeResult).snapshot, cycle.result(PlanResult).dataset
+    before, after = (_prompts(one.prompts) for one in (frozen, planned))
+    after |= _prompts(planned.development) if planned.development else set()
     assert before - after == {prompt for prompt in before if prompt in ("is 0 more than 1", "is 5 more than 1")} != set()
 
 
@@ -146,13 +146,13 @@ def test_person_in_a_recorded_lake_is_erased_and_the_planned_cycle_ends(release:
     lake = Lake(home.lake("old"))
     cycle = Installation(home).cycle("old", 1)
     mine = {"is 0 more than 1", "is 5 more than 1"}
-    assert mine & _prompts(cycle.done[Step.PLAN]["plan"]["prompts"])
+    assert mine & _prompts(cycle.result(PlanResult).plan.prompts)
     before = len(lake.scan("traces"))
     receipt = json.loads(ratchet("erase", "--user", "u-1", "--json").stdout)
     assert receipt["lines"][0]["cycle"] == "cycle/old/0001"
     assert len(lake.scan("traces")) == before - receipt["lines"][0]["rows"]["traces"] < before
-    assert not mine & _prompts(cycle.done[Step.PLAN]["plan"]["prompts"])
-    assert not mine & _prompts(cycle.done[Step.FREEZE]["snapshot"]["prompts"])
+    assert not mine & _prompts(cycle.result(PlanResult).plan.prompts)
+    assert not mine & _prompts(cycle.result(FreezeResult).snapshot.prompts)
     [line] = json.loads(ratchet("status", "--json").stdout)
     assert line["cycles"][-1]["state"] == State.RECALLED
     ratchet("explain", "old")

@@ -65,8 +65,7 @@ def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
 
 def _change(cycle: CycleView) -> tuple[str, str]:
     """Return the accuracy of champion and candidate on questions excluded from training."""
-    from ratchet.flows.report.story import report_of
 
-    report = report_of(cycle)
+    report = cycle.report
     overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None
     return (f"{overall.champion:.3f}", f"{overall.candidate:.3f}") if overall else ("–", "–")

@@ -93,7 +93,7 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
     another terminal with `ratchet approve`.
     """
     with watched(as_json, f"running a cycle of {loop} …") as progress:
-        from ratchet.contracts.cycle import ENDS, State
+        from ratchet.contracts.steps import ENDS, State
         from ratchet.flows.core.decide import End, Wait
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.ingest import ingest as ingest_sources

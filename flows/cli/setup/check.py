@@ -196,12 +196,11 @@ def _quarantine(context: LineContext) -> list[Finding]:
 
 def _prompts(context: LineContext) -> list[Finding]:
     """Warn if one cluster of near-duplicates made up too much of the prompts of the newest freeze."""
-    from ratchet.contracts.cycle import Step
-    from ratchet.contracts.data.datasets import Snapshot
+    from ratchet.contracts.steps import FreezeResult
     from ratchet.flows.core.data_notes import crowding
 
-    frozen = next((cycle.done[Step.FREEZE] for cycle in reversed(_cycles(context)) if Step.FREEZE in cycle.done), None)
-    warning = crowding(Snapshot.model_validate(frozen["snapshot"]).largest_cluster) if frozen else None
+    frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
+    warning = crowding(frozen.snapshot.largest_cluster) if frozen else None
     return [("warning", "prompts", warning)] if warning else []
 
 
@@ -216,17 +215,16 @@ DISCORDANCE = 0.3
 
 def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
-    from ratchet.contracts.cycle import Step
     from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW
+    from ratchet.contracts.steps import PlanResult
     from ratchet.flows.core.search import LEAST_PROMPTS
     from ratchet.trainers import cross_validation
     from ratchet.trainers.length import LEAST
 
-    planned = next((cycle.done[Step.PLAN] for cycle in reversed(_cycles(context)) if Step.PLAN in cycle.done), None)
+    planned = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(PlanResult))), None)
     if planned is None or not context.loop.holdout.development:
         return []
-    prompts = planned["dataset"].get("development_prompts", 0)
-    folded = planned["dataset"].get("cross_validated_prompts", 0)
+    prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
     if prompts < CROSS_VALIDATED_BELOW and folded >= cross_validation.LEAST:
         text = f"{prompts} development prompts: runs of SFT and DPO find their number of steps by cross-validation over {folded} prompts"
         return [("note", "training", f"{text}, if the recipe has folds")]
@@ -282,11 +280,10 @@ def _pairs(context: LineContext, live: Arm | None) -> tuple[int, str]:
 
     The number of people is that of the live traffic; without any, the least one that can decide.
     """
-    from ratchet.flows.report.story import report_of
     from ratchet.gates.rollout_forecast import pairs_needed
     from ratchet.gates.statistics import deviation_of
 
-    newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
+    newest = next((report for cycle in reversed(_cycles(context)) if (report := cycle.report)), None)
     overall = newest.comparison("overall") if newest else None
     known = overall is not None and overall.n > 1
     deviation = deviation_of(overall.difference) if overall is not None and known else math.sqrt(DISCORDANCE)
@@ -353,7 +350,6 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
     A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
     """
     from ratchet.flows.core.triggers import edition_history, evaluation_level
-    from ratchet.flows.report.story import report_of
     from ratchet.gates.statistics import detectable_effect, deviation_of
 
     gate, history = context.loop.gate, edition_history(context.line_view(), context.loop.holdout.rotate_after)
@@ -365,7 +361,7 @@ def _visible_gains(context: LineContext) -> Iterator[str]:
     least = gate.min_prompts
     more = "; ".join(f"{n:,} prompts: {gain(n):.2f}" for n in (300, 1000, 3000) if n > least)
     yield f"with {least} prompts the gate only sees gains above {gain(least):.2f}" + (f"; {more}" if more else "")
-    newest = next((report for cycle in reversed(_cycles(context)) if (report := report_of(cycle))), None)
+    newest = next((report for cycle in reversed(_cycles(context)) if (report := cycle.report)), None)
     overall = newest.comparison("overall") if newest else None
     if newest is not None and overall is not None:
         whole = newest.looks.clusters if newest.looks and newest.looks.stopped else overall.n

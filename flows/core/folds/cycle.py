@@ -2,34 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from ratchet.contracts.cycle import ENDS, Answer, ApprovalKind, Entry, Identity, State, Step
-from ratchet.contracts.evaluation import Verdict
+from ratchet.contracts.cycle import Answer, ApprovalKind, Entry, Identity
+from ratchet.contracts.errors import Permanent
+from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from ratchet.contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
 from ratchet.contracts.loop import Loop
+from ratchet.contracts.rows import content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import (
+    APPROVALS,
+    ENDS,
+    STEPS,
+    AcceptResult,
+    EvaluateResult,
+    JudgeResult,
+    PlanResult,
+    State,
+    Step,
+    StepResult,
+    TrainResult,
+    step_of_result,
+)
 from ratchet.flows.core.search import Tried
 
-_STATE_AFTER = {
-    Step.FREEZE: State.SNAPSHOT,
-    Step.PROBE: State.PROBED,
-    Step.PLAN: State.PLANNED,
-    Step.TRAIN: State.ATTEMPT,
-    Step.ACCEPT: State.ACCEPTED,
-    Step.EVALUATE: State.EVALUATED,
-    Step.JUDGE: State.VERDICT,
-    Step.REGISTER: State.REGISTERED,
-    Step.ROLL: State.ROLLING,
-}
-_STATE_APPROVED = {ApprovalKind.TRAINING: State.TRAINING_APPROVED, ApprovalKind.ROLLOUT: State.ROLLOUT_APPROVED}
+_Result = TypeVar("_Result", bound=StepResult)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The `done` row of an effect. Its content is parsed when it is first read, so that a damaged row does not hide the others."""
+
+    row: Entry
+
+    @property
+    def step(self) -> Step:
+        """The step whose effect it is."""
+        return _step_of(self.row)
+
+    @cached_property
+    def result(self) -> StepResult:
+        """The result of the effect. Raises Permanent if the row does not fit the step's type."""
+        kind = STEPS[self.step].result
+        if kind is None:
+            raise Permanent(f"row {self.row.seq} of {self.row.stream} records a result of {self.step}, which has none")
+        return content_of(kind, self.row)
+
+    def of(self, kind: type[_Result]) -> _Result:
+        """Return the result, which is of this type. Raises TypeError if the step has another type."""
+        if not isinstance(self.result, kind):
+            raise TypeError(f"{self.row.key} has a {type(self.result).__name__}, not a {kind.__name__}")
+        return self.result
+
+
+def _step_of(row: Entry) -> Step:
+    name = row.key.split("/")[0]
+    if name not in STEPS:
+        raise Permanent(f"row {row.seq} of {row.stream} ({row.kind} {row.key}) is about a step that this release does not know")
+    return Step(name)
 
 
 @dataclass(frozen=True)
@@ -65,8 +103,8 @@ class CycleView:
     opened: dict[str, Any]
     opened_at: datetime
     intended: frozenset[str]
-    done: dict[str, dict[str, Any]]
-    """Maps the effect key to the effect's output."""
+    done: Mapping[str, Done]
+    """Maps the effect key to the row with the effect's result."""
     asked: dict[ApprovalKind, datetime] = field(default_factory=dict)
     """Maps each open or answered approval request to its expiry time."""
     answers: dict[ApprovalKind, Answer] = field(default_factory=dict)
@@ -143,16 +181,41 @@ class CycleView:
         """The version that training starts from."""
         return ModelVersion.model_validate(self.opened["start"])
 
-    @cached_property
+    def has(self, step: Step) -> bool:
+        """Return whether the ledger has a result of the step, or an answer to its request. A training has one as soon as it has begun."""
+        if step is Step.TRAIN:
+            return bool(self.incarnations)
+        approval = STEPS[step].approval
+        return step in self.done if approval is None else approval in self.answers
+
+    def get(self, kind: type[_Result]) -> _Result | None:
+        """Return the result of this type, for example `FreezeResult`; None before its step is done. For a `TrainResult`, see `begun`."""
+        done = self.done.get(step_of_result(kind))
+        return done.of(kind) if done is not None else None
+
+    def result(self, kind: type[_Result]) -> _Result:
+        """Return the result of this type. Raises Permanent before its step is done."""
+        found = self.get(kind)
+        if found is None:
+            raise Permanent(f"{self.id} has no result of the step {step_of_result(kind)}")
+        return found
+
+    def begun(self, attempt: int, incarnation: int) -> TrainResult | None:
+        """Return how an incarnation of the training began; None if the cycle has no such incarnation."""
+        done = self.done.get(train_key(attempt, incarnation))
+        return done.of(TrainResult) if done is not None else None
+
+    @property
     def choice(self) -> Choice | None:
         """The chosen method and its rules; None before the plan is done."""
-        return Choice.model_validate(self.done[Step.PLAN]["choice"]) if Step.PLAN in self.done else None
+        planned = self.get(PlanResult)
+        return planned.choice if planned else None
 
-    @cached_property
+    @property
     def plan(self) -> TrainingPlan | None:
         """The training plan; None before planning, or if nothing is trained."""
-        plan = self.done.get(Step.PLAN, {}).get("plan")
-        return TrainingPlan.model_validate(plan) if plan else None
+        planned = self.get(PlanResult)
+        return planned.plan if planned else None
 
     @property
     def last(self) -> Incarnation | None:
@@ -193,20 +256,29 @@ class CycleView:
         """All plans that jobs of the cycle run: the cycle's own, and that of each trial."""
         return () if self.plan is None else (self.plan, *(trial_plan(self.plan, one.trial) for one in self.trials))
 
-    @cached_property
+    @property
     def checkpoint(self) -> Checkpoint | None:
         """The accepted final checkpoint; None before its acceptance."""
-        return Checkpoint.model_validate(self.done[Step.ACCEPT]["checkpoint"]) if Step.ACCEPT in self.done else None
+        accepted = self.get(AcceptResult)
+        return accepted.checkpoint if accepted else None
 
-    @cached_property
+    @property
     def candidate(self) -> ModelVersion | None:
         """The model version made from the accepted checkpoint; None before its acceptance."""
-        return ModelVersion.model_validate(self.done[Step.ACCEPT]["version"]) if Step.ACCEPT in self.done else None
+        accepted = self.get(AcceptResult)
+        return accepted.version if accepted else None
 
-    @cached_property
+    @property
+    def report(self) -> EvalReport | None:
+        """The comparison of candidate and champion; None before the evaluation."""
+        evaluated = self.get(EvaluateResult)
+        return evaluated.report if evaluated else None
+
+    @property
     def verdict(self) -> Verdict | None:
         """The gate's verdict on the candidate; None before the judge step."""
-        return Verdict.model_validate(self.done[Step.JUDGE]) if Step.JUDGE in self.done else None
+        judged = self.get(JudgeResult)
+        return judged.verdict if judged else None
 
 
 def train_key(attempt: int, incarnation: int) -> str:
@@ -221,7 +293,7 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
     state, reason = State.OPENED, ""
     ended_at: datetime | None = None
     intended: set[str] = set()
-    done: dict[str, dict[str, Any]] = {}
+    done: dict[str, Done] = {}
     asked: dict[ApprovalKind, datetime] = {}
     answers: dict[ApprovalKind, Answer] = {}
     incarnations: dict[tuple[int, int], Incarnation] = {}
@@ -236,16 +308,16 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
             if "adjustment" in entry.data:
                 adjustments[int(entry.key.split("/")[1])] = Adjustment.model_validate(entry.data["adjustment"])
         elif entry.kind == "done":
-            done[entry.key] = entry.data
-            state = _STATE_AFTER.get(Step(entry.key.split("/")[0]), state)
-            if entry.key.startswith(f"{Step.TRAIN}/"):
-                incarnation = Incarnation(entry.data["attempt"], entry.data["incarnation"], entry.data["job"], began=entry.at)
-                incarnations[incarnation.attempt, incarnation.number] = incarnation
+            done[entry.key] = performed = Done(entry)
+            state = STEPS[performed.step].after
+            if performed.step is Step.TRAIN:
+                began = performed.of(TrainResult)
+                incarnations[began.attempt, began.incarnation] = Incarnation(began.attempt, began.incarnation, began.job, began=entry.at)
         elif entry.kind == "asked":
             asked[ApprovalKind(entry.key)] = datetime.fromisoformat(entry.data["expires"])
         elif entry.kind == "answered":
             answers[ApprovalKind(entry.key)] = Answer.model_validate(entry.data)
-            state = _STATE_APPROVED[ApprovalKind(entry.key)] if entry.data["approve"] else state
+            state = APPROVALS[ApprovalKind(entry.key)].after if answers[ApprovalKind(entry.key)].approve else state
         elif entry.kind == "job_ended":
             key = (entry.data["attempt"], entry.data["incarnation"])
             before = incarnations[key]

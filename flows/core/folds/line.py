@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ratchet.contracts.cycle import Entry, State
+from ratchet.contracts.cycle import Entry
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import State
 
 
 @dataclass(frozen=True)

@@ -17,32 +17,20 @@ from prefect.artifacts import acreate_link_artifact, acreate_markdown_artifact, 
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from ratchet.contracts.cycle import Step
 from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.jobs.training import JobEvent
+from ratchet.contracts.steps import RegisterResult, Step
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.requests import ApprovalView
-from ratchet.flows.core.steps import APPROVALS, CycleStep
 from ratchet.flows.prefect.cycle.approval_form import table
 from ratchet.flows.prefect.cycle.run_names import run_name
 from ratchet.flows.prefect.report_pages import report_link
 from ratchet.flows.prefect.server import is_external, known_url
 from ratchet.flows.report.charts import Line, curves
 from ratchet.flows.report.page import FIGURES
-from ratchet.flows.report.story import GATE_COLUMNS, Section, report_of, tell
+from ratchet.flows.report.story import GATE_COLUMNS, Section, tell
 
-_TITLES: dict[CycleStep, tuple[str, ...]] = {
-    CycleStep.FREEZE: ("Opened", "Data"),
-    CycleStep.PROBE: ("Probe",),
-    CycleStep.CHOOSE: ("Choice",),
-    CycleStep.TRAIN: ("Search", "Training"),
-    CycleStep.EVALUATE: ("Gate",),
-    CycleStep.JUDGE: ("Verdict",),
-    CycleStep.ROLL_OUT: ("Rollout",),
-    CycleStep.PROMOTE: ("Ended",),
-}
-"""Step -> beginnings of the titles of the sections that its card shows."""
 _STYLE = (
     "<style>svg{background:#fff}text{font:12px sans-serif;fill:#1b2430}.axis{fill:#5c6b7a}.grid{stroke:#dde3e9}.curve{fill:none;"
     "stroke:#7d8b99;stroke-width:1.5}.newest{stroke:#0b6bcb}.checkpoint{fill:#5c6b7a}.tick{stroke:#5c6b7a}</style>"
@@ -50,59 +38,17 @@ _STYLE = (
 """Colours of a chart outside the report's page."""
 
 
-def summary(step: CycleStep, cycle: CycleView) -> str:
-    """Return one sentence about the result of a step, for the state of its task run and for the log."""
-    if cycle.ended and step not in (CycleStep.ROLL_OUT, CycleStep.PROMOTE):
-        return f"{cycle.id} ended {cycle.state}: {cycle.reason}"
-    done = cycle.done
-    match step:
-        case CycleStep.FREEZE:
-            counts = done["freeze"]["snapshot"]["counts"]
-            return "snapshot: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if number)
-        case CycleStep.PROBE:
-            probe = done.get("probe")
-            return f"{probe['answered']} answers, mean reward {probe['mean_reward'] or 0:.3f}" if probe else "the probe is disabled"
-        case CycleStep.CHOOSE if cycle.choice is not None:
-            return f"{cycle.choice.method}: {cycle.choice.reason}"
-        case CycleStep.APPROVE_TRAINING | CycleStep.APPROVE_ROLLOUT:
-            given = cycle.answers.get(APPROVALS[step])
-            return f"approved by {given.actor} via {given.via}" if given else "approved"
-        case CycleStep.TRAIN if cycle.incarnations:
-            last = cycle.incarnations[-1]
-            if cycle.chosen is not None:
-                return f"the search chose trial {cycle.chosen.trial} ({cycle.chosen.variant}): {cycle.chosen.reason}"
-            return f"attempt {last.attempt}, incarnation {last.number}: {last.outcome or 'running'}"
-        case CycleStep.ACCEPT if cycle.candidate is not None and cycle.checkpoint is not None:
-            return f"accepted step {cycle.checkpoint.step} as {cycle.candidate.tag}"
-        case CycleStep.EVALUATE if (report := report_of(cycle)) is not None:
-            overall = next((one for one in report.comparisons if one.name == "overall"), None)
-            change = f", mean reward {overall.champion:.3f} → {overall.candidate:.3f}" if overall else ""
-            stop = f"; {report.stop}" if report.stop else ""
-            return f"{report.answered_by_both} of {report.asked} prompts answered by both{change}{stop}"
-        case CycleStep.JUDGE if cycle.verdict is not None:
-            return f"gate: {cycle.verdict.result}"
-        case CycleStep.REGISTER if cycle.candidate is not None:
-            return f"registered {cycle.candidate.tag}"
-        case CycleStep.ROLL_OUT | CycleStep.PROMOTE if cycle.ended:
-            return f"{cycle.state}: {cycle.reason}"
-        case _:
-            return f"{step} is done"
-
-
-async def publish(installation: Installation, step: CycleStep, cycle: CycleView) -> None:
+async def publish(installation: Installation, step: Step, cycle: CycleView) -> None:
     """Write the card of a step as a Markdown artifact of the current task run."""
     try:
-        titles = _TITLES.get(step, ())
-        story = tell(installation.ledger.read(cycle.id), installation.rollout(cycle.id), {}, datetime.now(UTC)) if titles else []
-        text = "\n\n".join(_markdown(section) for section in story if section.title.startswith(titles))
-        if step is CycleStep.TRAIN and cycle.incarnations:
+        story = tell(installation.ledger.read(cycle.id), installation.rollout(cycle.id), {}, datetime.now(UTC))
+        text = "\n\n".join(_markdown(section) for section in story if section.step is step)
+        if step is Step.TRAIN and cycle.incarnations:
             text += _charts(installation.cycle_context(cycle).executor.events(cycle.incarnations[-1].job))
-        if step is CycleStep.REGISTER and not cycle.ended:
-            text = summary(step, cycle)
         if text:
             text += f"\n\n{links(installation, cycle)}"
             await acreate_markdown_artifact(key=_key(cycle.id, step), markdown=text, description=f"{cycle.id}: {step}")
-    except (RatchetError, httpx.HTTPError, PrefectException, KeyError) as error:
+    except (RatchetError, httpx.HTTPError, PrefectException) as error:
         get_run_logger().warning("the card of this step was not written: %s", error)
 
 
@@ -121,9 +67,10 @@ def links(installation: Installation, cycle: CycleView) -> str:
     """Return the places of a cycle's report and of its registered version, as Markdown."""
     report = _report(installation, cycle)
     parts = [f"[Report]({report})" if report else f"Report: `ratchet open {run_name(cycle.id)}`"]
-    reference, store = cycle.done.get(str(Step.REGISTER), {}).get("reference"), installation.home.mlflow_url
+    registered, store = cycle.get(RegisterResult), installation.home.mlflow_url
+    reference = registered.reference if registered else ""
     if reference and store.startswith("http"):
-        _, name, version = str(reference).rsplit("/", 2)
+        _, name, version = reference.rsplit("/", 2)
         parts.append(f"[{reference} in MLflow]({store.rstrip('/')}/#/models/{quote(name)}/versions/{quote(version)})")
     elif reference:
         parts.append(f"`{reference}` in MLflow: `mlflow ui --backend-store-uri {_without_password(store)}`")

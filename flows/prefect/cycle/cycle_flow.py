@@ -26,12 +26,13 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled, State
 
 from ratchet.contracts.cycle import ApprovalKind
-from ratchet.contracts.cycle import State as CycleState
 from ratchet.contracts.errors import Rejected, Retryable
 from ratchet.contracts.ids import approval_stream, cycle_stream
 from ratchet.contracts.ports import Progress
+from ratchet.contracts.steps import STEPS, Step, StepDeclaration
+from ratchet.contracts.steps import State as CycleState
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.steps import APPROVALS, CycleStep, is_done
+from ratchet.flows.core.steps import outcome_text
 from ratchet.flows.engine.line import open_cycle, open_if_due
 from ratchet.flows.prefect.cycle import cards, forms
 from ratchet.flows.prefect.cycle.host import the_host
@@ -73,18 +74,8 @@ async def retrain(line: str, when: When = "now", reason: str = "") -> State:
         reason: Why the cycle is opened. The ledger records it.
     """
     cycle = await enter(line, when, reason)
-    await cycle.step(freeze)
-    await cycle.step(probe)
-    await cycle.step(choose)
-    await cycle.approval(approve_training)
-    await cycle.step(train)
-    await cycle.step(accept)
-    await cycle.step(evaluate)
-    await cycle.step(judge)
-    await cycle.step(register)
-    await cycle.approval(approve_rollout)
-    await cycle.step(roll_out)
-    await cycle.step(promote)
+    for step in Step:
+        await cycle.take(step)
     return cycle.result()
 
 
@@ -97,26 +88,28 @@ class CarriedCycle:
         self._why = why
         self._shown = shown
 
-    async def step(self, step: Any) -> None:
+    async def take(self, step: Step) -> None:
         """Carry the cycle through one step, as a task run. A step that is over does nothing."""
+        kind = STEPS[step].approval
+        if kind is not None:
+            await self._wait_for_answer(step, kind)
         now = self._position()
-        if now is None or step.name in self._shown or not (now.step == step.name or is_done(now.cycle, CycleStep(step.name))):
+        if now is None or step in self._shown or not (now.step is step or now.cycle.has(step)):
             return
-        await step(now.cycle.id, return_state=True)
+        await TASKS[step](now.cycle.id, return_state=True)
         await self._leave_if_stopping()
 
-    async def approval(self, step: Any) -> None:
-        """Carry the cycle through an approval. While nobody has answered, the run is suspended with the form."""
-        host, at = the_host(), CycleStep(step.name)
-        kind = APPROVALS[at]
-        while (now := self._position()) is not None and now.step is at:
+    async def _wait_for_answer(self, step: Step, kind: ApprovalKind) -> None:
+        """Wait until a request for approval is closed. While nobody has answered, the run is suspended with the form."""
+        host = the_host()
+        while (now := self._position()) is not None and now.step is step:
             async with prefect() as client:
                 view = _request(now.cycle, kind)
                 if view is not None and await forms.take_answer(client, host.installation.ledger, self._run, view):
                     break
-                now = await asyncio.to_thread(carry, host.installation, now.cycle.id, at, _log_progress())
+                now = await asyncio.to_thread(carry, host.installation, now.cycle.id, step, _log_progress())
                 view = _request(now.cycle, kind)
-                if now.step is at and view is not None and forms.closed_reason(view) is None:
+                if now.step is step and view is not None and forms.closed_reason(view) is None:
                     page = await asyncio.to_thread(forms.page_of, host.installation, view)
                     page += f"\n{cards.links(host.installation, now.cycle)}\n"
                     await cards.publish_request(view, page)
@@ -124,9 +117,8 @@ class CarriedCycle:
                     await forms.show_form(client, self._run, view, page)
                     await self._leave_unless_cancelled(client)
             await self._leave_if_stopping()
-            if now.step is at:
+            if now.step is step:
                 await host.wait(now.cycle.id, POLL)
-        await self.step(step)
 
     def result(self) -> State:
         """Return the final state of the run: Completed with the name of the cycle's end, Failed, or Cancelled."""
@@ -142,7 +134,7 @@ class CarriedCycle:
 
     def _shows_more(self, cycle: CycleView) -> bool:
         """Return whether Prefect lacks a step that an ended cycle has taken, because its database was deleted."""
-        return any(is_done(cycle, step) and step not in self._shown for step in CycleStep)
+        return any(cycle.has(step) and step not in self._shown for step in Step)
 
     async def _leave_unless_cancelled(self, client: PrefectClient) -> None:
         """Leave a run that did not take its form, because a person has given it another state. The desk enters it again.
@@ -237,16 +229,16 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView) -> frozense
             shown.add(str(at))
         elif not step.state.is_final():
             left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
-            if at is not CycleStep.TRAIN and is_done(cycle, at):
+            if at is not Step.TRAIN and cycle.has(at):
                 left = Completed(message="the step was completed; its task run was interrupted afterwards")
                 shown.add(str(at))
             await client.set_task_run_state(step.id, left, force=True)
     return frozenset(shown)
 
 
-def _step_of(name: str) -> CycleStep | None:
+def _step_of(name: str) -> Step | None:
     """Return the step that a task run shows. Until it has begun, Prefect appends a dash and a part of its key to the task's name."""
-    return next((step for step in CycleStep if name == step or name.startswith(f"{step}-")), None)
+    return next((step for step in Step if name == step or name.startswith(f"{step}-")), None)
 
 
 def _request(cycle: CycleView, kind: ApprovalKind) -> Any:
@@ -268,7 +260,7 @@ def _log_progress() -> Progress:
     return report
 
 
-async def _carry(cycle: str, step: CycleStep) -> State:
+async def _carry(cycle: str, step: Step) -> State:
     """Carry a cycle through a step; called by its task. Returns the final state of the task run."""
     host, log = the_host(), get_run_logger()
     progress, told, at = _log_progress(), "", 0.0
@@ -286,14 +278,14 @@ async def _carry(cycle: str, step: CycleStep) -> State:
         if kind != told or time.monotonic() - at > _TELL:
             log.info("waiting: %s", "another process works on this line" if " is leased by " in now.waits else now.waits)
             told, at = kind, time.monotonic()
-        if step is CycleStep.TRAIN:
+        if step is Step.TRAIN:
             await card.show(host.installation, now.cycle)
         if host.stopping.is_set():
             return Cancelled(name="Stopped", message="the service was stopped during this step; the step continues in a new task run")
         await _pause(cycle, pause, now.failed)
-    summary = cards.summary(step, now.cycle)
+    summary = outcome_text(now.cycle, step)
     await cards.publish(host.installation, step, now.cycle)
-    if now.cycle.ended and not is_done(now.cycle, step):
+    if now.cycle.ended and not now.cycle.has(step):
         return Failed(message=summary) if now.cycle.state is CycleState.FAILED else Cancelled(message=summary)
     return Completed(message=summary)
 
@@ -311,78 +303,16 @@ async def _pause(cycle: str, seconds: float, failed: bool) -> None:
             return
 
 
-def _step(step: CycleStep) -> Any:
-    """Return the decorator of the task of a step."""
-    return task(name=step.value, task_run_name=step.value, cache_policy=NO_CACHE, persist_result=False)
+def _task_of(declared: StepDeclaration) -> Any:
+    """Return the task of a step. Its parameter is the cycle."""
+
+    async def carry_through(cycle: str) -> State:
+        return await _carry(cycle, declared.step)
+
+    carry_through.__name__ = carry_through.__qualname__ = declared.step.value
+    name = declared.step.value
+    return task(name=name, description=declared.purpose, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(carry_through)
 
 
-@_step(CycleStep.FREEZE)
-async def freeze(cycle: str) -> State:
-    """Freeze the holdout edition and the snapshot of the traces."""
-    return await _carry(cycle, CycleStep.FREEZE)
-
-
-@_step(CycleStep.PROBE)
-async def probe(cycle: str) -> State:
-    """Let the start model answer training prompts, and score the answers."""
-    return await _carry(cycle, CycleStep.PROBE)
-
-
-@_step(CycleStep.CHOOSE)
-async def choose(cycle: str) -> State:
-    """Choose the training method, or not to train."""
-    return await _carry(cycle, CycleStep.CHOOSE)
-
-
-@_step(CycleStep.APPROVE_TRAINING)
-async def approve_training(cycle: str) -> State:
-    """Record the approval of the training."""
-    return await _carry(cycle, CycleStep.APPROVE_TRAINING)
-
-
-@_step(CycleStep.TRAIN)
-async def train(cycle: str) -> State:
-    """Train, with restarts and new attempts, until a model is published."""
-    return await _carry(cycle, CycleStep.TRAIN)
-
-
-@_step(CycleStep.ACCEPT)
-async def accept(cycle: str) -> State:
-    """Verify the final checkpoint and accept it as the candidate."""
-    return await _carry(cycle, CycleStep.ACCEPT)
-
-
-@_step(CycleStep.EVALUATE)
-async def evaluate(cycle: str) -> State:
-    """Let candidate and champion answer the prompts of the holdout edition."""
-    return await _carry(cycle, CycleStep.EVALUATE)
-
-
-@_step(CycleStep.JUDGE)
-async def judge(cycle: str) -> State:
-    """Judge the evaluation with the checks of the gate."""
-    return await _carry(cycle, CycleStep.JUDGE)
-
-
-@_step(CycleStep.REGISTER)
-async def register(cycle: str) -> State:
-    """Register the candidate in the model registry."""
-    return await _carry(cycle, CycleStep.REGISTER)
-
-
-@_step(CycleStep.APPROVE_ROLLOUT)
-async def approve_rollout(cycle: str) -> State:
-    """Record the approval of the rollout."""
-    return await _carry(cycle, CycleStep.APPROVE_ROLLOUT)
-
-
-@_step(CycleStep.ROLL_OUT)
-async def roll_out(cycle: str) -> State:
-    """Follow the rollout. The service looks at its evidence every few seconds, whether or not this run is alive."""
-    return await _carry(cycle, CycleStep.ROLL_OUT)
-
-
-@_step(CycleStep.PROMOTE)
-async def promote(cycle: str) -> State:
-    """Route all traffic to the candidate, the new champion."""
-    return await _carry(cycle, CycleStep.PROMOTE)
+TASKS = {step: _task_of(declared) for step, declared in STEPS.items()}
+"""Step -> its task in Prefect."""

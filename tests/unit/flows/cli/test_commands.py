@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,9 +14,11 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from ratchet.contracts.cycle import Answer, Append, Identity, Row, Step
+from ratchet.contracts.cycle import Answer, Append, Identity, Row
+from ratchet.contracts.data.datasets import PromptCluster
 from ratchet.contracts.errors import ConfigError, RatchetError, Rejected
 from ratchet.contracts.ids import line_stream
+from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.cli.main import ALIASES, COMMANDS, HINTS, cli, main
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.requests import fold_approval
@@ -26,6 +27,7 @@ from ratchet.flows.engine.line import answer, open_cycle
 from ratchet.flows.ledger.sql import SqlLedger
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import LOOP, home_of
+from tests.unit.flows.cycles import knowing, plan_result
 
 
 def run(*arguments: str | Path) -> Result:
@@ -378,9 +380,9 @@ def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
 ) -> None:
     snapshot = SimulatedLine(Scenario(seed=1))
     snapshot.live()
-    frozen = snapshot.view().done[Step.FREEZE]
-    crowded = {**frozen, "snapshot": {**frozen["snapshot"], "largest_cluster": {"prompts": 80, "of": 100, "side": "held"}}}
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [SimpleNamespace(done={Step.FREEZE: crowded})])
+    frozen, cluster = snapshot.view().result(FreezeResult), PromptCluster(prompts=80, of=100, side="held")
+    crowded = frozen.model_copy(update={"snapshot": frozen.snapshot.model_copy(update={"largest_cluster": cluster})})
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [knowing(crowded)])
     monkeypatch.setattr("ratchet.flows.cli.setup.check._visible_gains", lambda context: iter(()))
     [warning] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "prompts"]
     assert warning["level"] == "warning"
@@ -398,8 +400,8 @@ def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
 def test_check_says_what_the_development_prompts_can_tell(
     line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: int, text: str
 ) -> None:
-    planned = SimpleNamespace(done={Step.PLAN: {"dataset": {"development_prompts": prompts}}})
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [planned])
+    planned = plan_result(development_prompts=prompts)
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [knowing(planned)])
     monkeypatch.setattr("ratchet.flows.cli.setup.check._visible_gains", lambda context: iter(()))
     [note] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "training"]
     assert note["text"].endswith(text)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.evaluation import CheckResult, EvalReport, Result
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.serving import Evidence
+from ratchet.contracts.steps import State
 from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.decide import End

@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import ENDS, Answer, ApprovalKind, Identity, State, Step
+from ratchet.contracts.cycle import Answer, ApprovalKind, Identity
 from ratchet.contracts.data.datasets import Cursor
-from ratchet.contracts.evaluation import CheckResult, Result, verdict_of
+from ratchet.contracts.evaluation import Result
 from ratchet.contracts.fakes import MemoryLedger, fake_model
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import Adjustment, Choice, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.jobs.training import Adjustment, JobState, JobStatus, Method, Proposal, ResumePoint, TrainingPlan
 from ratchet.contracts.loop import RolloutSettings, TriggerSettings
 from ratchet.contracts.serving import Endpoint, StepJudgement, StepResult
+from ratchet.contracts.steps import ENDS, STEPS, PromoteResult, State, Step
 from ratchet.flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observation, RecordAnswer, Wait, decide
 from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
 from ratchet.flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from ratchet.flows.core.triggers import cycle_is_due, edition_number
-from tests.simulation.simulated_line import FACTS, loop_for
-from tests.unit.flows.cycles import NOON, cycle, run, training
+from tests.simulation.simulated_line import loop_for
+from tests.unit.flows.cycles import NOON, cycle, done, judge_result, plan_result, run, training
 
 LATER = NOON + timedelta(hours=1)
 
@@ -33,19 +34,22 @@ def answer(approve: bool, note: str = "") -> Answer:
     return Answer(approve=approve, actor="ada", identity=Identity.CLAIMED, via="cli", note=note)
 
 
-@pytest.mark.parametrize(
-    ("state", "step"),
-    [
-        (State.OPENED, Step.FREEZE),
-        (State.SNAPSHOT, Step.PROBE),
-        (State.PROBED, Step.PLAN),
-        (State.ACCEPTED, Step.EVALUATE),
-        (State.EVALUATED, Step.JUDGE),
-        (State.ROLLOUT_APPROVED, Step.ROLL),
-    ],
-)
+def effects_by_state() -> list[tuple[State, Step]]:
+    """Return the states that the next step leaves by its effect alone. A training and a rollout may go on in the states after them."""
+    states = [State.OPENED, *(one.after for one in STEPS.values())]
+    found = [(state, step) for state, step in zip(states, Step, strict=False) if state not in (State.ATTEMPT, State.ROLLING)]
+    return [(state, step) for state, step in found if step is not Step.TRAIN and STEPS[step].approval is None]
+
+
+@pytest.mark.parametrize(("state", "step"), effects_by_state())
 def test_next_step_of_each_state(state: State, step: Step) -> None:
     assert decide(cycle(state), Observation(), NOON) == Do.of(step)
+
+
+def test_cycle_that_is_past_a_step_of_a_later_release_leaves_it_out() -> None:
+    view = cycle(State.ROLLOUT_APPROVED)
+    earlier = replace(view, done={key: row for key, row in view.done.items() if key not in (Step.PROBE, Step.REGISTER)})
+    assert decide(earlier, Observation(), NOON) == Do.of(Step.ROLL_OUT)
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - ENDS - {State.ROLLING}))
@@ -62,14 +66,11 @@ def test_ended_cycle_has_no_next_step(state: State) -> None:
 
 
 def planned(people: str = "yes", method: Method = Method.DPO, **fields: Any) -> CycleView:
-    choice = Choice(method=method, reason="the figures", rules=(), facts=FACTS)
-    return cycle(State.PLANNED, people, done={Step.PLAN: {"choice": choice.model_dump(mode="json")}}, **fields)
+    return cycle(State.PLANNED, people, done=done(plan_result(method)), **fields)
 
 
 def test_cycle_without_a_method_ends_untrained() -> None:
     assert decide(planned(method=Method.NONE), Observation(), NOON) == End(State.NOT_TRAINED, "the figures")
-    decision = decide(cycle(State.PLANNED), Observation(), NOON)
-    assert isinstance(decision, End)
 
 
 PLAN = TrainingPlan(
@@ -90,9 +91,7 @@ OTHER = Observation(code=digest("code of another release"))
 
 
 def with_plan(state: State, **fields: Any) -> CycleView:
-    choice = Choice(method=Method.DPO, reason="the figures", rules=(), facts=FACTS)
-    made = {"choice": choice.model_dump(mode="json"), "plan": PLAN.model_dump(mode="json")}
-    return cycle(state, "auto", done={Step.PLAN: made}, **fields)
+    return cycle(state, "auto", done=done(plan_result(plan=PLAN)), **fields)
 
 
 RUNNING = (Incarnation(1, 1, "job"),)
@@ -124,8 +123,8 @@ def test_cycle_with_a_candidate_goes_on_after_an_upgrade(state: State) -> None:
 
 
 def test_training_that_is_complete_is_accepted_after_an_upgrade() -> None:
-    done = with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.DONE),))
-    assert decide(done, OTHER, NOON) == Do.of(Step.ACCEPT)
+    trained = with_plan(State.ATTEMPT, incarnations=(Incarnation(1, 1, "job", Outcome.DONE),))
+    assert decide(trained, OTHER, NOON) == Do.of(Step.ACCEPT)
     ended = replace(OTHER, job=JobStatus(state=JobState.ENDED, incarnation=1, outcome=Outcome.DONE))
     decision = decide(with_plan(State.ATTEMPT, incarnations=RUNNING), ended, NOON)
     assert isinstance(decision, JobEnded)
@@ -305,15 +304,10 @@ def test_only_newer_checkpoints_are_accepted() -> None:
         ([Result.PASS, Result.FAIL, Result.INCONCLUSIVE], State.REJECTED),
         ([Result.PASS, Result.INCONCLUSIVE], State.HELD),
         ([], State.HELD),
-        (None, State.HELD),
     ],
 )
-def test_cycle_continues_after_the_gate_only_with_a_pass(results: list[Result] | None, expected: Any) -> None:
-    done = {}
-    if results is not None:
-        checks = tuple(CheckResult(check=f"c{i}", result=result, reason="figures") for i, result in enumerate(results))
-        done = {Step.JUDGE: verdict_of(checks, digest("report")).model_dump(mode="json")}
-    decision = decide(cycle(State.VERDICT, done=done), Observation(), NOON)
+def test_cycle_continues_after_the_gate_only_with_a_pass(results: list[Result], expected: Any) -> None:
+    decision = decide(cycle(State.VERDICT, done=done(judge_result(*results))), Observation(), NOON)
     assert (decision.state if isinstance(decision, End) else decision) == expected
 
 
@@ -324,7 +318,7 @@ def test_end_of_the_rollout_determines_the_end_of_the_cycle() -> None:
     assert (back.state, "worse" in back.reason) == (State.ROLLED_BACK, True)
     promoted = Observation(rollout=("promoted", "fine"))
     assert decide(cycle(State.ROLLING), promoted, NOON) == Do.of(Step.PROMOTE)
-    assert decide(cycle(State.ROLLING, done={Step.PROMOTE: {}}), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
+    assert decide(cycle(State.ROLLING, done=done(PromoteResult(version="v-1"))), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
 
 
 def line(**fields: Any) -> LineView:

@@ -16,7 +16,7 @@ from ratchet.flows.core.folds.cycle import Incarnation
 from ratchet.flows.core.search import OWN, Tried
 from ratchet.flows.core.search_results import BAR, COLUMNS, FORM_COLUMNS, gain_text, order_text, picture, results, sentences, space
 from tests.builders import make_plan
-from tests.unit.flows.cycles import training
+from tests.unit.flows.cycles import done, plan_result, training
 
 WON = "it won the last search of the line"
 NAMES = ("SFT", "DPO, rate × 3", "SFT, rate × 0.33")
@@ -119,13 +119,12 @@ def ran(attempt: int, gpu_seconds: float, cost: float) -> Incarnation:
 
 
 def test_cost_is_told_in_seconds_of_the_budget_and_in_money_where_machines_are_metered() -> None:
-    cycle = training(ran(1, 1800.0, 2.5), ran(2, 3600.0, 5.0), trials=(FIRST, BETTER, FAILED), chosen=chosen(2))
-    cycle.__dict__["plan"] = plan()
+    searched = done(plan_result(plan=plan()))
+    cycle = training(ran(1, 1800.0, 2.5), ran(2, 3600.0, 5.0), trials=(FIRST, BETTER, FAILED), chosen=chosen(2), done=searched)
     assert sentences(cycle)[1] == (
         "Trial 1 took 30 s; the trials after it took 42 s of the budget of 300 s. "
         "All trials together used 1.50 GPU hours and cost 7.50 by the price table."
     )
-    unmetered = training(trials=(RUNNING,))
-    unmetered.__dict__["plan"] = plan()
+    unmetered = training(trials=(RUNNING,), done=searched)
     assert sentences(unmetered) == ["Trial 1 is running; the trials after it took 0 s of the budget of 300 s."]
     assert sentences(training()) == []

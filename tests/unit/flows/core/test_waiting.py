@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import Answer, ApprovalKind, Identity, State
+from ratchet.contracts.cycle import Answer, ApprovalKind, Identity
+from ratchet.contracts.steps import State
 from ratchet.flows.core.requests import ApprovalView
 from ratchet.flows.core.waiting import waiting_text
 from tests.unit.flows.cycles import NOON, cycle

@@ -7,12 +7,13 @@ from datetime import datetime
 
 import pytest
 
-from ratchet.contracts.cycle import Append, Entry, Lease, Row, State
+from ratchet.contracts.cycle import Append, Entry, Lease, Row
 from ratchet.contracts.errors import NewerRelease, Retryable
 from ratchet.contracts.ids import canonical, effect_name, line_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobState, Method
 from ratchet.contracts.schema import SCHEMA_VERSION
+from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import End, Wait, decide
 from ratchet.flows.engine.advance import advance, observe
 from ratchet.flows.engine.effects import train

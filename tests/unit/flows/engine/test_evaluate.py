@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import State, Step
+from ratchet.contracts.data.datasets import HoldoutEdition
+from ratchet.contracts.evaluation import EvalReport, PromptCount
 from ratchet.contracts.ids import cycle_stream, digest
 from ratchet.contracts.serving import Route
+from ratchet.contracts.steps import FreezeResult, State
 from ratchet.flows.core.triggers import evaluation_level
 from ratchet.flows.engine.effects import _earlier_champions
 from ratchet.flows.engine.line import ask_rollback
 from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine, nth_fault
+from tests.unit.flows.cycles import knowing
 
 
 class SeveralCycles(SimulatedLine):
@@ -70,10 +74,12 @@ def test_a_repeat_after_a_crash_has_the_same_level(dies: int) -> None:
 
 def past(asked: int, golden: str, tag: str = "v-old", answers: str = "") -> Any:
     """Return a cycle that evaluated a candidate against the champion `tag`, and asked so many golden prompts."""
-    counts = [{"name": "holdout", "asked": 500}, {"name": "golden", "asked": asked}] if asked else []
-    edition = {"line": "sim", "number": 1, "prompts": digest("p"), "size": 500, "golden": digest(golden), "normaliser": 1, "fraction": 0.2}
-    report = {"counts": counts, "answers": digest(answers or f"{golden} {asked}")}
-    return {Step.FREEZE: {"edition": edition}, Step.EVALUATE: {"report": report}}, tag
+    counts = [PromptCount.model_construct(name="holdout", asked=500)]
+    counts += [PromptCount.model_construct(name="golden", asked=asked)] if asked else []
+    edition = HoldoutEdition.model_construct(golden=digest(golden))
+    report = EvalReport.model_construct(counts=tuple(counts), answers=digest(answers or f"{golden} {asked}"))
+    frozen = FreezeResult.model_construct(edition=edition)
+    return knowing(frozen, report=report, baseline=SimpleNamespace(tag=tag), line="sim")
 
 
 @pytest.mark.parametrize(
@@ -90,18 +96,15 @@ def past(asked: int, golden: str, tag: str = "v-old", answers: str = "") -> Any:
 def test_stored_answers_are_those_of_the_fullest_evaluation_of_the_golden_set(found: Any, chosen: str) -> None:
     cycles = [*found, past(100, "now", tag="v-now")]
 
-    class View:
-        def __init__(self, number: int) -> None:
-            self.number, self.line = number, "sim"
-            self.done, tag = cycles[number - 1]
-            self.baseline = type("Version", (), {"tag": tag})
+    for number, one in enumerate(cycles, 1):
+        one.number = number
 
     class Context:
         def line_view(self) -> Any:
             return type("Line", (), {"recalled": {}})
 
-        def cycle_view(self, name: str) -> View:
-            return View(int(name.rsplit("/", 1)[1]))
+        def cycle_view(self, name: str) -> Any:
+            return cycles[int(name.rsplit("/", 1)[1]) - 1]
 
-    (one,) = _earlier_champions(Context(), View(len(cycles)))  # type: ignore[arg-type]
+    (one,) = _earlier_champions(Context(), cycles[-1])  # type: ignore[arg-type]
     assert (one.version, one.answers) == ("v-old", digest(chosen))

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.contracts.cycle import Append, Entry, Lease, State, Step
+from ratchet.contracts.cycle import Append, Entry, Lease
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.evaluation import Comparison, EvalReport, Interval
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import line_stream
 from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -122,8 +124,9 @@ def version(tag: str) -> ModelVersion:
 
 
 def past(tag: str, state: State = State.HELD, gain: float = 0.02, champion: str = "v-champion") -> Any:
-    report = {"comparisons": [{"name": "overall", "difference": {"estimate": gain}}]}
-    return SimpleNamespace(state=state, baseline=version(champion), candidate=version(tag), done={Step.EVALUATE: {"report": report}})
+    overall = Comparison.model_construct(name="overall", difference=Interval.model_construct(estimate=gain))
+    report = EvalReport.model_construct(comparisons=(overall,))
+    return SimpleNamespace(state=state, baseline=version(champion), candidate=version(tag), report=report)
 
 
 @pytest.mark.parametrize(

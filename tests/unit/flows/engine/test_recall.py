@@ -6,9 +6,9 @@ import contextlib
 
 import pytest
 
-from ratchet.contracts.cycle import ENDS, State
 from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.steps import ENDS, State
 from ratchet.flows.core.decide import End, Observation, decide
 from ratchet.flows.engine.context import leased
 from ratchet.flows.engine.line import ask_rollback, open_cycle

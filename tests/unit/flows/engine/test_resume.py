@@ -65,7 +65,7 @@ def place(tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(spec=spec, executor=executor, plan=plan, accepted=tuple(accepted), whole=tmp_path / "whole")
 
 
-def resumed(place: Any, accepted: tuple[ResumePoint, ...]) -> dict[str, Any]:
+def resumed(place: Any, accepted: tuple[ResumePoint, ...]) -> tuple[ResumePoint | None, tuple[str, ...]]:
     cycle = training(run(1, 1), run(1, 2), accepted=accepted)
     return lay_resume_point(SimpleNamespace(executor=place.executor), cycle, place.spec)  # type: ignore[arg-type]
 
@@ -74,24 +74,24 @@ def resumed(place: Any, accepted: tuple[ResumePoint, ...]) -> dict[str, Any]:
 def test_damaged_checkpoint_is_rejected_and_the_previous_one_is_used(place: Any) -> None:
     first, second = place.accepted
     folder = place.plan / second.path
-    assert resumed(place, place.accepted)["resume"]["step"] == 2
+    assert resumed(place, place.accepted) == (second, ())
     for point in range(POINTS):
         shutil.rmtree(folder)
         shutil.copytree(place.whole, folder)
         said = damage(folder, point)
         with pytest.raises(Permanent):
             resume_folder(place.plan, second)
-        found = resumed(place, place.accepted)
-        assert found["resume"]["step"] == 1, said
-        assert len(found["refused"]) == 1
+        resume, refused = resumed(place, place.accepted)
+        assert resume == first, said
+        assert len(refused) == 1
         assert resume_folder(place.plan, first)
 
 
 def test_nothing_is_pinned_if_every_checkpoint_is_damaged(place: Any) -> None:
     broken = tuple(replace_manifest(point) for point in place.accepted)
-    found = resumed(place, broken)
-    assert "resume" not in found
-    assert len(found["refused"]) == 2
+    resume, refused = resumed(place, broken)
+    assert resume is None
+    assert len(refused) == 2
     assert replace(training(run(1, 1)), accepted=()).resume is None
 
 

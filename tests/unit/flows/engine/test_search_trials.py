@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Trial
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.loop import SearchSettings
+from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import Incarnation
 from ratchet.flows.core.search import Tried, spent
 from ratchet.flows.engine.line import ask_cancel

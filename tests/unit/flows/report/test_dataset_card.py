@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import Step
 from ratchet.contracts.loop import PrivacySettings
+from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.report.dataset_card import _examples, as_markdown, dataset_card
 from ratchet.flows.report.languages import language_of
 from ratchet.flows.report.story import Section, Table
+from tests.unit.flows.cycles import knowing
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import LATER, TRAIN, frozen
@@ -23,8 +23,8 @@ def _cycle(tmp_path: Path, *items: Any) -> tuple[Any, Any]:
     datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}]))
     snapshot = frozen(datasets, *items)
     training = datasets.assemble("t", snapshot, None)
-    done = {Step.FREEZE: {"snapshot": snapshot.model_dump(mode="json")}, Step.PLAN: {"dataset": training.model_dump(mode="json")}}
-    return SimpleNamespace(done=done, line="math", loop=datasets.loop), datasets.artifacts
+    results = (FreezeResult.model_construct(snapshot=snapshot), PlanResult.model_construct(dataset=training))
+    return knowing(*results, line="math", loop=datasets.loop), datasets.artifacts
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_examples_are_masked_also_where_the_stored_texts_are_not() -> None:
 
 
 def test_there_is_no_card_before_the_data_are_frozen() -> None:
-    assert dataset_card(SimpleNamespace(done={}), None) == []  # type: ignore[arg-type]
+    assert dataset_card(knowing(), None) == []  # type: ignore[arg-type]
 
 
 def test_names_cannot_change_the_page() -> None:
@@ -103,7 +103,7 @@ def test_an_unreadable_snapshot_has_no_card_on_the_page(tmp_path: Path) -> None:
 
     cycle, artifacts = _cycle(tmp_path, span(1, TRAIN[0], "x"))
     assert _card(cycle, artifacts)
-    snapshot = cycle.done[Step.FREEZE]["snapshot"]
-    cycle.done[Step.FREEZE]["snapshot"] = snapshot | {"samples": "0" * 64}
-    assert _card(cycle, artifacts) == []
-    assert LATER.isoformat()[:10] == snapshot["as_of"][:10]
+    snapshot = cycle.result(FreezeResult).snapshot
+    lost = FreezeResult.model_construct(snapshot=snapshot.model_copy(update={"samples": "0" * 64}))
+    assert _card(knowing(lost, line="math", loop=cycle.loop), artifacts) == []
+    assert LATER.date() == snapshot.as_of.date()

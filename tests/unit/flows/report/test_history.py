@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.jobs.training import Method
+from ratchet.contracts.steps import AcceptResult, EvaluateResult, PlanResult, State
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.engine.line import ask_rollback, retry_cycle
 from ratchet.flows.engine.reconcile import reconcile
 from ratchet.flows.report.history import history
 from ratchet.flows.report.version_diff import Made, diff_sections, version_diff
 from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.cycles import done
 
 
 def lived(**how) -> SimulatedLine:
@@ -65,12 +67,15 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
 
 def changed(cycle: CycleView, artifacts: MemoryArtifacts, number: int, pairs: list[dict[str, Any]], answers: list[Any]) -> CycleView:
     """Return a copy of the cycle that was trained on `pairs` with another seed, and evaluated with `answers`."""
-    done = {key: dict(value) for key, value in cycle.done.items()}
-    done[Step.PLAN]["plan"] = {**done[Step.PLAN]["plan"], "pairs": artifacts.put(parquet(pairs)), "seed": number}
-    version = {**done[Step.ACCEPT]["version"], "number": number, "tag": f"v-{number:012d}"}
-    done[Step.ACCEPT] = {**done[Step.ACCEPT], "version": version}
-    done[Step.EVALUATE]["report"] = {**done[Step.EVALUATE]["report"], "answers": artifacts.put(b"\n".join(canonical(a) for a in answers))}
-    return CycleView(**{name: getattr(cycle, name) for name in CycleView.__dataclass_fields__} | {"done": done})
+    plan = cycle.result(PlanResult).plan
+    assert plan is not None
+    accepted, evaluated = cycle.result(AcceptResult), cycle.result(EvaluateResult)
+    changes = (
+        (cycle.result(PlanResult), {"plan": plan.model_copy(update={"pairs": artifacts.put(parquet(pairs)), "seed": number})}),
+        (accepted, {"version": accepted.version.model_copy(update={"number": number, "tag": f"v-{number:012d}"})}),
+        (evaluated, {"report": evaluated.report.model_copy(update={"answers": artifacts.put(b"\n".join(map(canonical, answers)))})}),
+    )
+    return replace(cycle, done={**cycle.done, **done(*(result.model_copy(update=fields) for result, fields in changes))})
 
 
 def pair(prompt: str, chosen: str) -> dict[str, Any]:

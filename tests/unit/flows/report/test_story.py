@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.cycle import State
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster, Snapshot
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.evaluation import Looks
 from ratchet.contracts.fakes import MemoryArtifacts
-from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
+from ratchet.contracts.steps import EvaluateResult, State
 from ratchet.flows.core.folds.rollout import fold_rollout
 from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 from ratchet.flows.report.page import render_report
 from ratchet.flows.report.story import _length, _notes, ledger_table, sampling, stopping, tell
-from ratchet.flows.report.timeline import _compared
 from tests.browser import PHONE, content_width
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.gates.reports import report
@@ -42,11 +42,11 @@ def words(sim: SimulatedLine) -> str:
 
 
 def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> None:
-    masked = {"rules": "1-ab", "on": ["email"], "off": ["person"], "found": {"email": 3}}
-    said = _notes({"masked": masked, "largest_cluster": {"prompts": 90, "of": 100, "side": "train"}})
+    masked = MaskedData(rules="1-ab", on=("email",), off=("person",), found={"email": 3})
+    said = _notes(Snapshot.model_construct(masked=masked, largest_cluster=PromptCluster(prompts=90, of=100, side="train")))
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
-    assert _notes({"masked": masked, "largest_cluster": None}) == said[:1]
+    assert _notes(Snapshot.model_construct(masked=masked, largest_cluster=None)) == said[:1]
 
 
 def test_report_of_a_promotion_contains_figures_and_approvers() -> None:
@@ -73,11 +73,11 @@ def test_the_gate_says_where_the_evaluation_stopped() -> None:
         "The evaluation stopped after look 2 of 5 (200 of 500 prompts): the rest would hardly show a gain; 600 requests saved. "
         "The interval over all prompts has the error of this look, 2.5e-02 per side."
     ]
-    content = found.model_dump(mode="json") | {"looks": looks.model_dump(mode="json")}
-    assert _compared(content).endswith(
+    stopped = EvaluateResult(digest=digest("report"), report=report(looks=looks))
+    assert stopped.sentence.endswith(
         "stopped after look 2 of 5 (200 of 500 prompts): the rest would hardly show a gain; 600 requests saved"
     )
-    assert _compared(found.model_dump(mode="json")).startswith("evaluated 200 prompts: mean reward 0.500 → 0.600")
+    assert stopped.sentence.startswith("200 of 200 prompts answered by both, mean reward 0.500 → 0.600")
 
 
 def test_report_of_a_search_has_its_table_and_its_picture() -> None:

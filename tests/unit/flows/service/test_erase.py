@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from ratchet.contracts.cycle import State, Step
 from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import line_stream
+from ratchet.contracts.steps import State, Step
 from ratchet.flows.cli.main import cli
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config import variables

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import State
 from ratchet.contracts.errors import ConfigError, Permanent, Retryable
 from ratchet.contracts.ids import digest, hash_share, line_stream
+from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import LEASE_SECONDS, process_holder
 from ratchet.flows.engine.line import ask_rollback, open_cycle

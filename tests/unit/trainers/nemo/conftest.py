@@ -57,15 +57,21 @@ def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
     """
 
     def make(
-        stub: str = "", seconds: float = 0.0, timeout: float = 3000.0, development: str | None = None, best: int = 1000, **changes: Any
+        stub: str = "",
+        seconds: float = 0.0,
+        timeout: float = 3000.0,
+        development: str | None = None,
+        best: int = 1000,
+        hold: int = 0,
+        **changes: Any,
     ) -> JobSpec:
         small = {"steps": 4, "save_every": 2, "prompts_per_step": 4, "generations": 2, "micro_batch": 4}
         nemo = {"max_prompt": 32, **changes.pop("nemo", {})}
         plan = workshop.plan(Method.GRPO, **{**small, **changes, "nemo": nemo}).model_copy(update={"development": development})
         spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=1))
         paths = os.pathsep.join(filter(None, [str(release_folder), str(ROOT), os.environ.get("PYTHONPATH")]))
-        stubbed = {"STUB": stub, "STUB_SECONDS": str(seconds), "STUB_BEST": str(best), "RAY_USAGE_STATS_ENABLED": "0"}
-        more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, **stubbed}
+        stubbed = {"STUB": stub, "STUB_SECONDS": str(seconds), "STUB_BEST": str(best), "STUB_HOLD": str(hold)}
+        more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", **stubbed}
         return spec.model_copy(update={"environment": spec.environment | more})
 
     return make

@@ -220,9 +220,9 @@ def test_a_run_publishes_its_best_step(workshop: Any, job: Callable[..., JobSpec
 
 
 def test_a_preempted_run_publishes_the_same_step(workshop: Any, job: Callable[..., JobSpec], development: Digest, tiny_model: Path) -> None:
-    spec = job(stub="again", seconds=0.2, steps=12, save_every=2, keep_checkpoints=2, development=development, best=4)
+    spec = job(stub="again", hold=7, steps=12, save_every=2, keep_checkpoints=2, development=development, best=4)
     workshop.executor.submit(spec, 1)
-    workshop.preempt(spec, step=7)
+    workshop.preempt(spec, step=6)
     event = [event for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"][-1]
     workshop.executor.pin(spec, ResumePoint(attempt=1, incarnation=1, step=event.step, **event.data))
     workshop.executor.submit(spec, 2)

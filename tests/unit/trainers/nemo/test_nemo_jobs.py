@@ -63,7 +63,7 @@ def test_a_run_is_observed_saved_and_published(workshop: Any, job: Callable[...,
 
 
 def test_a_preempted_run_saves_at_the_next_step_and_resumes_from_the_pinned_step(workshop: Any, job: Callable[..., JobSpec]) -> None:
-    spec = job(stub="plain", seconds=0.2, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
+    spec = job(stub="plain", seconds=0.2, hold=3, steps=60, save_every=50, keep_checkpoints=2, nemo={"validate_every": 0})
     workshop.executor.submit(spec, 1)
     workshop.preempt(spec, step=2)
     resume = pinned(workshop, spec)

@@ -42,7 +42,7 @@ def test_rows_that_a_failed_step_writes_do_not_end_its_pause_but_a_cancellation_
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("train", "train"), ("train-6f9", "train"), ("approve training-6f9", "approve training"), ("training", None), ("my task", None)],
+    [("train", "train"), ("train-6f9", "train"), ("approve_training-6f9", "approve_training"), ("training", None), ("my task", None)],
 )
 def test_task_run_is_recognised_before_prefect_has_given_it_its_name(name: str, step: str | None) -> None:
     assert cycle_flow._step_of(name) == step

@@ -1,7 +1,8 @@
 """Stand-in for the training loop: real files, real rewards from a real actor, weights that move by a rule instead of learning.
 
 STUB in the environment does without Ray: `plain`; or misbehaves: `raise`, `nan`, `cut` (a last step whose weights are cut
-short), `deaf` (no deadline class to replace). STUB_SECONDS is what a step takes.
+short), `deaf` (no deadline class to replace). STUB_SECONDS is the time of a step. A run that begins before the step in
+STUB_HOLD waits at the end of that step until it is asked to stop.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def grpo_train(config: dict[str, Any], rows: Any, process: Any, tokenizer: Any, 
         if held is not None and grpo["val_period"] and (step % grpo["val_period"] == 0 or step == grpo["max_num_steps"]):
             validate(config, held, log, step, shift)
         stop = deadline.check_save()
+        while step == int(os.environ.get("STUB_HOLD", "0")) and not stop:
+            time.sleep(0.02)
+            stop = deadline.check_save()
         if stop or step % config["checkpointing"]["save_period"] == 0 or step == grpo["max_num_steps"]:
             save(config, folder, step, shift, cut=os.environ.get("STUB") == "cut" and step == grpo["max_num_steps"])
         log.log_metrics({"loss": 0.5, "grad_norm": wrong, "reward": reward, "kl_penalty": 0.01, "note": "text"}, step, prefix="train")
