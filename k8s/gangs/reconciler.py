@@ -86,10 +86,9 @@ class GangReconciler:
             return f"stopped with a checkpoint: the attempt reached its cap, {meter.cost:.2f} of {caps.cap_run:.2f}", Outcome.PERMANENT
         if caps.cap_month is not None and self.submissions.spent(time.time()) >= caps.cap_month:
             return f"stopped with a checkpoint: the line reached its cap of {caps.cap_month:.2f} for this month", Outcome.PERMANENT
-        if waits is not None and time.time() - waits > limit:
-            return f"not whole within {limit:g} s: {why}", Outcome.LOST
-        if observation.broken > limit:
-            return f"not whole again within {limit:g} s: {why}", Outcome.LOST
+        if observation.broken > limit or (waits is not None and time.time() - waits > limit):
+            again = "" if meter.started is None else " again"
+            return f"not whole{again} within {limit:g} s: {why}", Outcome.LOST
         return None
 
     def guard(self) -> list[str]:

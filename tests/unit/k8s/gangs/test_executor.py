@@ -312,3 +312,17 @@ def test_a_successor_is_not_submitted_before_the_result_is_stored(site: Site) ->
         site.executor.submit(site.spec, 2)
     site.ended()
     site.begin(2)
+
+
+@pytest.mark.parametrize("ever_whole", [False, True])
+def test_the_reason_says_whether_the_gang_was_ever_whole(site: Site, ever_whole: bool) -> None:
+    if ever_whole:
+        site.begin()
+        lost = site.cluster.pods(site.gang)[0]["metadata"]
+        site.cluster.delete(POD, lost["name"], lost["namespace"])
+    else:
+        site.executor.submit(site.spec, 1)
+    site.executor.reconciler.settings = site.settings.model_copy(update={"pending": 0.0})
+    site.until(lambda _: site.gang not in site.cluster.names(JOB))
+    site.cluster.end_pods()
+    assert ("not whole again within" in site.ended().reason) is ever_whole
