@@ -13,7 +13,6 @@ from pydantic import ConfigDict, Field, PlainSerializer, SerializerFunctionWrapH
 
 from ratchet.contracts.cycle import ApprovalKind, Entry, Row
 from ratchet.contracts.data.datasets import IngestReport
-from ratchet.contracts.data.quarantine import QuarantineCounts
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import Digest
@@ -203,9 +202,12 @@ class RolledBack(RowContent):
     reason: str
 
 
-class QuarantineAlarm(QuarantineCounts):
-    """The begin or the end of the alarm of the quarantine."""
+class QuarantineAlarm(RowContent):
+    """The begin or the end of the alarm of the quarantine, with the figures of `QuarantineCounts`."""
 
+    read: int
+    quarantined: int
+    reasons: dict[str, int]
     text: str
     """The counts for people."""
 
