@@ -35,11 +35,8 @@ def batches(rows: Sequence[Entry]) -> list[Batch]:
     Raises Permanent if a row has invalid figures.
     """
     results = {row.key: content_of(MirrorEnd, row).mirrored for row in rows if row.kind == "mirrored"}
-    return [
-        Batch(int(row.key), begun.secret, begun.prompts, results.get(row.key))
-        for row in rows
-        if row.kind == "mirror_intended" and (begun := content_of(MirrorBegun, row))
-    ]
+    begun = {row.key: content_of(MirrorBegun, row) for row in rows if row.kind == "mirror_intended"}
+    return [Batch(int(key), one.secret, one.prompts, results.get(key)) for key, one in begun.items()]
 
 
 def mirrored(known: Sequence[Batch]) -> Mirrored:

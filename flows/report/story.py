@@ -328,23 +328,24 @@ def _checks(cycle: CycleView) -> Section | None:
 def _rollout(rollout: RolloutView | None) -> Section | None:
     if rollout is None:
         return None
-    judgements = [(row, content_of(Judged, row)) for row in rollout.judgements]
-    rows = tuple(
-        (
-            f"{row.at:%H:%M:%S}",
-            f"{found.weight:g} %",
-            f"{word.candidate_requests} of {word.requests}",
-            interval(word.quality) if word.quality else "–",
-            interval(word.errors) if word.errors else "–",
-            f"{word.result}: {'; '.join(word.reasons)}",
-        )
-        for row, found in judgements
-        if (word := found.judgement)
-    )
+    rows = tuple(map(_judgement, rollout.judgements))
     steps = ", ".join(f"{step.weight:g} % at {step.since:%H:%M:%S}" for step in rollout.steps)
     ended = f"The rollout ended {rollout.end.replace('_', ' ')}: {rollout.reason}." if rollout.end else "The rollout is running."
     columns = ("time", "weight", "requests", "rating difference", "error difference", "judgement")
     return Section("Rollout", (f"Weights: {steps or 'none yet'}.", ended), Table(columns, rows))
+
+
+def _judgement(row: Entry) -> tuple[str, ...]:
+    found = content_of(Judged, row)
+    word = found.judgement
+    return (
+        f"{row.at:%H:%M:%S}",
+        f"{found.weight:g} %",
+        f"{word.candidate_requests} of {word.requests}",
+        interval(word.quality) if word.quality else "–",
+        interval(word.errors) if word.errors else "–",
+        f"{word.result}: {'; '.join(word.reasons)}",
+    )
 
 
 def _ending(cycle: CycleView, entries: Sequence[Entry], requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section:

@@ -319,15 +319,17 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
                 adjustments[int(entry.key.split("/")[1])] = adjustment
         elif entry.kind == "done":
             done[entry.key] = performed = Done(entry)
-            state = STEPS[performed.step].after
-            if performed.step is Step.TRAIN:
+            step = performed.step
+            state = STEPS[step].after
+            if step is Step.TRAIN:
                 began = performed.of(TrainResult)
                 incarnations[began.attempt, began.incarnation] = Incarnation(began.attempt, began.incarnation, began.job, began=entry.at)
         elif entry.kind == "asked":
             asked[ApprovalKind(entry.key)] = content_of(Asked, entry).expires
         elif entry.kind == "answered":
-            answers[ApprovalKind(entry.key)] = content_of(Answer, entry)
-            state = APPROVALS[ApprovalKind(entry.key)].after if answers[ApprovalKind(entry.key)].approve else state
+            kind = ApprovalKind(entry.key)
+            answers[kind] = given = content_of(Answer, entry)
+            state = APPROVALS[kind].after if given.approve else state
         elif entry.kind == "job_ended":
             end = content_of(JobEnd, entry)
             before = incarnations[end.attempt, end.incarnation]
