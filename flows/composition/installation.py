@@ -15,6 +15,7 @@ from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rol
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Ledger, Progress
 from ratchet.contracts.rows import Adopted, CycleOpened, content_of
+from ratchet.contracts.schema import upgraded
 from ratchet.flows.composition.ports import build_line_context, open_ledger, silent
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
@@ -60,8 +61,8 @@ class Installation:
 
         Raises ConfigError if the ledger names none, or if the file does not exist or defines another line.
         """
-        newest = self.ledger.streams(f"cycle/{line}/")[-1:]
-        known: list[Adopted | CycleOpened] = [fold_cycle(self.ledger.read(stream)).opened for stream in newest]
+        newest = [row for stream in self.ledger.streams(f"cycle/{line}/")[-1:] for row in upgraded(self.ledger.read(stream)[:1])]
+        known: list[CycleOpened | Adopted] = [content_of(CycleOpened, row) for row in newest]
         known += [content_of(Adopted, row) for row in self.line(line).rows if row.kind == "adopted"]
         found = next((Path(one.folder) / one.file for one in known if one.file), None)
         if found is None:
