@@ -1,14 +1,29 @@
-"""Reads the content of ledger rows with their types."""
+"""Contents of the ledger rows: one type per kind of row, and how rows are made from them and read with them.
+
+The results of the steps are in contracts/steps.py. The rows `step_accepted`, `trial_ended`, `chosen` and `answered` have the types
+`ResumePoint`, `TrialEnd`, `Chosen` and `Answer`.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from ratchet.contracts.cycle import Entry
+from ratchet.contracts.cycle import ApprovalKind, Entry, Row
+from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.contracts.jobs.search import Trial
+from ratchet.contracts.jobs.training import Adjustment, Proposal, Usage
+from ratchet.contracts.loop import Loop, RolloutSettings
+from ratchet.contracts.mirror import Mirrored
 from ratchet.contracts.model import Frozen
+from ratchet.contracts.serving import ModelVersion, StepJudgement
+from ratchet.contracts.steps import State
 
 _Content = TypeVar("_Content", bound=Frozen)
 
@@ -24,3 +39,250 @@ def content_of(kind: type[_Content], row: Entry) -> _Content:
             f"row {row.seq} of {row.stream} ({f'{row.kind} {row.key}'.strip()}) is not a valid {kind.__name__}: {field}: {first['msg']}; "
             "`ratchet verify` shows whether the ledger was changed"
         ) from error
+
+
+def row_of(kind: str, content: Frozen, key: str = "") -> Row:
+    """Return a row with this content."""
+    return Row(kind=kind, key=key, data=content.model_dump(mode="json", by_alias=True))
+
+
+class RowContent(Frozen):
+    """Content of a row. A field that has its default is not written."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    @model_serializer(mode="wrap")
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        omitted = {field.alias or name for name, field in type(self).model_fields.items() if getattr(self, name) == field.default}
+        return {name: value for name, value in dump(self).items() if name not in omitted}
+
+
+class Reason(RowContent):
+    """Why something ended or was recalled."""
+
+    reason: str
+
+
+class Request(RowContent):
+    """A request of an operator."""
+
+    actor: str
+    reason: str
+
+
+# Rows of a cycle and of its requests for approval
+
+
+class CycleOpened(RowContent):
+    """The begin of a cycle."""
+
+    line: str
+    number: int
+    """Number of the cycle within its line, starting at 1."""
+    loop: Loop
+    """The content of the loop file, with all defaults."""
+    loop_digest: Digest
+    folder: str
+    """Folder of the loop file."""
+    file: str
+    """Name of the loop file; empty if there is none."""
+    champion: ModelVersion
+    """The line's champion."""
+    start: ModelVersion
+    """The version that training starts from."""
+    reason: str
+    baseline: ModelVersion | None = None
+    """The version that the candidate is compared with, if the champion is recalled."""
+    actor: str = ""
+    """The operator who requested the cycle; empty if it was due."""
+
+
+class EffectIntended(RowContent):
+    """An effect that is about to be performed."""
+
+    adjustment: Adjustment | None = None
+    """What a new training attempt changes in the plan's recipe."""
+
+
+class FailedTry(RowContent):
+    """A failed try of an effect."""
+
+    error: str
+
+
+class JobEnd(RowContent):
+    """The end of one incarnation of the training job."""
+
+    attempt: int
+    incarnation: int
+    outcome: Outcome
+    reason: str
+    successor: int = 0
+    """The incarnation that the executor started by itself as a replacement; 0 if there is none."""
+    usage: Usage | None = None
+    """Resources that the attempt used so far; None without metering."""
+    proposal: Proposal | None = None
+    """The change that the failed job proposes for the next attempt."""
+    events: Digest | None = None
+    """Artifact with the attempt's event log so far; None if it is empty."""
+
+
+class TrialBegun(RowContent):
+    """The begin of a trial of the search."""
+
+    trial: Trial
+    variant: str
+    """Name of its recipe."""
+    plan: Digest
+    """Id of its plan."""
+
+
+class Asked(RowContent):
+    """A request for approval."""
+
+    cycle: str
+    kind: ApprovalKind
+    subject: str
+    """Digest of the approved object: the plan, or the candidate with its evaluation report."""
+    evidence: Digest
+    """Artifact with the evidence, a JSON object that the form shows."""
+    expires: Annotated[datetime, PlainSerializer(datetime.isoformat)]
+
+
+# Rows of a line
+
+
+class Adopted(RowContent):
+    """The first model of a line."""
+
+    version: ModelVersion
+    actor: str
+    folder: str
+    """Folder of the loop file."""
+    file: str
+    """Name of the loop file; empty if there is none."""
+
+
+class CycleNoted(RowContent):
+    """The begin of a cycle, as its line records it."""
+
+    traces: int
+    """Number of traces in the lake."""
+    reason: str
+    actor: str = ""
+    """The operator who requested the cycle; empty if it was due."""
+
+
+class CycleEnd(RowContent):
+    """The end of a cycle, as its line records it."""
+
+    state: State
+    reason: str
+    evaluated: bool
+    """Whether its candidate was evaluated."""
+    plan_again: bool = False
+    """Whether the next cycle is due at once."""
+
+
+class NewChampion(RowContent):
+    """The promotion of a candidate."""
+
+    version: ModelVersion
+    cycle: str
+
+
+class RolledBack(RowContent):
+    """A rollback that was carried out."""
+
+    to: ModelVersion | None
+    """The version that serves again; None if the champion did not change."""
+    gone: ModelVersion | None = Field(default=None, alias="from")
+    """The champion until then; None if only a rollout was rolled back."""
+    actor: str
+    reason: str
+
+
+class QuarantineAlarm(RowContent):
+    """The begin or the end of the alarm of the quarantine, with the figures of `QuarantineCounts`."""
+
+    read: int
+    quarantined: int
+    reasons: dict[str, int]
+    text: str
+    """The counts for people."""
+
+
+class GarbageCollected(RowContent):
+    """What a garbage collection deleted: place -> number of rows and files, and the number of bytes."""
+
+    rows: dict[str, int]
+    files: dict[str, int]
+    bytes: int
+
+
+# Rows of a rollout
+
+
+class RolloutOpened(RowContent):
+    """The begin of a rollout."""
+
+    cycle: str
+    champion: ModelVersion
+    """The line's champion."""
+    candidate: ModelVersion
+    """The version that the rollout introduces."""
+    settings: RolloutSettings
+    metrics: tuple[ExtensionVersion, ...]
+    """Code version of the metrics."""
+    salt: str
+    """The random text by which sessions are assigned."""
+
+
+class WeightSet(RowContent):
+    """A weight that the rollout has set."""
+
+    index: int
+    """Position of the step in `rollout.steps`."""
+    weight: float
+    """Percentage of the sessions."""
+
+
+class Judged(WeightSet):
+    """The judgement of a step's evidence."""
+
+    judgement: StepJudgement
+
+
+class MirrorBegun(RowContent):
+    """A batch of prompts that are about to be asked again."""
+
+    secret: str
+    """Name of the key of the hashes (`ratchet.contracts.mirror.MirrorPrompts`)."""
+    prompts: tuple[tuple[str, str], ...]
+    """(prompt, person), both as hashes."""
+
+
+class MirrorEnd(RowContent):
+    """The result of a batch."""
+
+    mirrored: Mirrored
+
+
+# Rows of an ingested batch
+
+
+class IngestBegun(RowContent):
+    """A batch that is about to be written to the lake."""
+
+    source: str
+    format: str
+    sender: str | None
+    """Label of the sender; None if it is unknown."""
+
+
+class IngestEnd(RowContent):
+    """The ingest of a batch."""
+
+    report: IngestReport
+    dialects: tuple[ExtensionVersion, ...]
+    """Code versions of the installed dialects."""

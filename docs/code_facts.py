@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ratchet.contracts import ids
+from ratchet.contracts import ids, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "router", "k8s", "local", "flows")
@@ -60,29 +60,20 @@ def constants(module: Any) -> dict[str, str]:
 
 
 class Call(NamedTuple):
-    """A place that writes a row: its file, whether the row has data, and the keys of the data if the code lists them."""
+    """A place that writes a row: its file, whether the row has data, and the type of the data if the code names it."""
 
     path: str
     given: bool
-    keys: list[str]
+    content: type[rows.RowContent] | None
 
 
-def literal_keys(value: ast.expr | None, function: ast.FunctionDef) -> list[str]:
-    """Return the constant keys of a dict expression, or of the dict that a name of the function refers to."""
-    if isinstance(value, ast.Dict):
-        return [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
-    if isinstance(value, ast.IfExp):
-        return [f"{key} (optional)" for key in (*literal_keys(value.body, function), *literal_keys(value.orelse, function))]
-    found: list[str] = []
+def named_content(value: ast.expr | None, function: ast.FunctionDef) -> type[rows.RowContent] | None:
+    """Return the type that an expression constructs, or that the value of the name constructs which the function assigned to it."""
     if isinstance(value, ast.Name):
-        assignments = (node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.AnnAssign))
-        for node in assignments:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name) and target.id == value.id and not isinstance(node.value, ast.Name):
-                    found += literal_keys(node.value, function)
-                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and target.value.id == value.id:
-                    found.append(f"{ast.literal_eval(target.slice)} (optional)")
-    return found
+        assignments = (node for node in ast.walk(function) if isinstance(node, ast.Assign))
+        value = next((node.value for node in assignments if ast.unparse(node.targets[0]) == value.id), None)
+    found = getattr(rows, ast.unparse(value.func), None) if isinstance(value, ast.Call) else None
+    return found if isinstance(found, type) else None
 
 
 def ledger_rows() -> dict[str, Call]:
@@ -93,10 +84,10 @@ def ledger_rows() -> dict[str, Call]:
         if module.parts[0] == "contracts":
             continue
         for scope in (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)):
-            for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Row"):
-                given = {keyword.arg: keyword.value for keyword in call.keywords}
-                place = f"{ast.literal_eval(given['kind'])} {path.stem}.{scope.name}"
-                found[place] = Call(module.as_posix(), "data" in given, literal_keys(given.get("data"), scope))
+            for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Row", "row_of")):
+                kind, content, *_ = *call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "kind"), None, None
+                given = content is not None
+                found[f"{ast.literal_eval(kind)} {path.stem}.{scope.name}"] = Call(module.as_posix(), given, named_content(content, scope))
     return found
 
 

@@ -261,9 +261,10 @@ def command_line() -> str:
 # The ledger
 
 
-def keyed(keys: Sequence[str]) -> str:
-    """Return the data keys of a row; the mark of an optional key stays outside the code span."""
-    return ", ".join(code(key.removesuffix(" (optional)")) + " (optional)" * key.endswith(" (optional)") for key in keys)
+def keyed(content: type[BaseModel]) -> str:
+    """Return the data keys of a row with this content. A field with a default is optional."""
+    found = content.model_fields.items()
+    return ", ".join(code(field.alias or name) + " (optional)" * (not field.is_required()) for name, field in found)
 
 
 def fields(kind: type, names: Iterator[tuple[str, str]]) -> str:
@@ -314,7 +315,8 @@ def rows_of(stream: str) -> str:
     rows, calls = [], code_facts.ledger_rows()
     for name, entry in TEXTS["rows"].items():
         if stream in entry["streams"]:
-            data = keyed(calls[name].keys) or entry.get("data", "")
+            content = calls[name].content
+            data = keyed(content) if content else entry.get("data", "")
             rows.append([code(name.split()[0]), entry.get("key", ""), data, entry["meaning"], code(calls[name].path)])
     return table(["kind", "key", "data", "meaning", "written by"], rows)
 

@@ -14,6 +14,8 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Ledger, Progress
+from ratchet.contracts.rows import Adopted, CycleOpened, content_of
+from ratchet.contracts.schema import upgraded
 from ratchet.flows.composition.ports import build_line_context, open_ledger, silent
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
@@ -44,7 +46,7 @@ class Installation:
 
     def cycle_context(self, cycle: CycleView) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened["file"])
+        return self._build(cycle.loop, Path(cycle.opened.folder), cycle.opened.file)
 
     def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
         key = digest([loop.model_dump(mode="json"), str(folder), file])
@@ -59,9 +61,10 @@ class Installation:
 
         Raises ConfigError if the ledger names none, or if the file does not exist or defines another line.
         """
-        rows = [row.data for row in self.line(line).rows if row.kind == "adopted"]
-        rows += [self.ledger.read(stream)[0].data for stream in self.ledger.streams(f"cycle/{line}/")[-1:]]
-        found: Path | None = next((Path(row["folder"]) / row["file"] for row in reversed(rows) if row["file"]), None)
+        newest = [row for stream in self.ledger.streams(f"cycle/{line}/")[-1:] for row in upgraded(self.ledger.read(stream)[:1])]
+        known: list[CycleOpened | Adopted] = [content_of(CycleOpened, row) for row in newest]
+        known += [content_of(Adopted, row) for row in self.line(line).rows if row.kind == "adopted"]
+        found = next((Path(one.folder) / one.file for one in known if one.file), None)
         if found is None:
             raise ConfigError(f"the ledger does not name the loop file of line {line!r}; give the path of the file")
         if not found.exists():

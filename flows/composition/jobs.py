@@ -21,7 +21,7 @@ def job_events(cycle: CycleView, home: Home) -> dict[int, Sequence[JobEvent]]:
     found: dict[int, Sequence[JobEvent]] = dict(read_event_logs(cycle, open_artifacts(home)))
     newest = cycle.incarnations[-1] if cycle.incarnations else None
     if newest is not None and newest.outcome is None:
-        executor = open_executor(cycle.loop, Path(cycle.opened["folder"]), home)
+        executor = open_executor(cycle.loop, Path(cycle.opened.folder), home)
         found[newest.attempt] = executor.events(newest.job)
     return found
 
@@ -32,7 +32,7 @@ def job_output(cycle: CycleView, home: Home, lines: int) -> Iterator[str]:
     if newest is None:
         return
     if cycle.loop.cluster is not None:
-        yield from job_logs(cycle.loop, Path(cycle.opened["folder"]), home, newest.job, lines, follow=False)
+        yield from job_logs(cycle.loop, Path(cycle.opened.folder), home, newest.job, lines, follow=False)
         return
     from ratchet.local.executor import LocalExecutor
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ratchet.contracts.cycle import Entry
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.mirror import MIRROR_PAIRS, MIRROR_PEOPLE, Mirrored
+from ratchet.contracts.rows import MirrorBegun, MirrorEnd, content_of
 from ratchet.contracts.serving import StepJudgement, StepResult
 
 BATCH = 8
@@ -31,14 +32,11 @@ class Batch:
 def batches(rows: Sequence[Entry]) -> list[Batch]:
     """Return the batches of the rows `mirror_intended` and `mirrored` of a rollout, in their order. Only the last one can be incomplete.
 
-    Raises ValueError if a row has invalid figures.
+    Raises Permanent if a row has invalid figures.
     """
-    results = {row.key: Mirrored.model_validate(row.data["mirrored"]) for row in rows if row.kind == "mirrored"}
-    return [
-        Batch(int(row.key), row.data["secret"], tuple((key, person) for key, person in row.data["prompts"]), results.get(row.key))
-        for row in rows
-        if row.kind == "mirror_intended"
-    ]
+    results = {row.key: content_of(MirrorEnd, row).mirrored for row in rows if row.kind == "mirrored"}
+    begun = {row.key: content_of(MirrorBegun, row) for row in rows if row.kind == "mirror_intended"}
+    return [Batch(int(key), one.secret, one.prompts, results.get(key)) for key, one in begun.items()]
 
 
 def mirrored(known: Sequence[Batch]) -> Mirrored:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ratchet.contracts.cycle import Answer, ApprovalKind, Entry
+from ratchet.contracts.rows import Asked, content_of
 from ratchet.contracts.schema import upgraded
 
 
@@ -36,17 +37,17 @@ class ApprovalView:
 def fold_approval(entries: Sequence[Entry]) -> ApprovalView:
     """Fold an approval request's rows into its view. The first row must be `asked`; an `answered` or `expired` row closes the request."""
     entries = upgraded(entries)
-    asked = entries[0].data
+    asked = content_of(Asked, entries[0])
     answered = next((entry for entry in entries if entry.kind == "answered"), None)
     return ApprovalView(
         id=entries[0].stream,
         seq=entries[-1].seq,
-        cycle=asked["cycle"],
-        kind=ApprovalKind(asked["kind"]),
-        subject=asked["subject"],
-        evidence=asked["evidence"],
-        expires=datetime.fromisoformat(asked["expires"]),
-        answer=Answer.model_validate(answered.data) if answered else None,
+        cycle=asked.cycle,
+        kind=asked.kind,
+        subject=asked.subject,
+        evidence=asked.evidence,
+        expires=asked.expires,
+        answer=content_of(Answer, answered) if answered else None,
         answered_at=answered.at if answered else None,
         expired=any(entry.kind == "expired" for entry in entries),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.serving import Backend, Endpoint, Evidence, StepJudgement, StepResult
 from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
 
@@ -65,8 +66,9 @@ def decide_rollout(
 
 def _all_reasons(view: RolloutView, last: StepJudgement) -> str:
     """Summarise the evidence at each weight: the reasons of each step's last judgement."""
-    reasons_by_step = {row.data["index"]: (row.data["weight"], row.data["judgement"]["reasons"]) for row in view.judgements}
-    reasons_by_step[view.steps[-1].index] = (view.steps[-1].weight, list(last.reasons))
+    judged = (content_of(Judged, row) for row in view.judgements)
+    reasons_by_step = {one.index: (one.weight, one.judgement.reasons) for one in judged}
+    reasons_by_step[view.steps[-1].index] = (view.steps[-1].weight, last.reasons)
     return "; ".join(f"at {weight:g} %: {', '.join(reasons)}" for _, (weight, reasons) in sorted(reasons_by_step.items()))
 
 

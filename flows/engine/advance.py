@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
 
 from ratchet.contracts.cycle import Append, ApprovalKind, Lease, Row
 from ratchet.contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable, Unreachable
 from ratchet.contracts.ids import approval_stream, line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobEvent, Proposal, ResumePoint
+from ratchet.contracts.rows import Asked, CycleEnd, EffectIntended, FailedTry, JobEnd, NewChampion, Reason, RolledBack, row_of
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.decide import (
@@ -141,22 +142,21 @@ def record(decision: Decision, cycle: CycleView, context: LineContext, lease: Le
         case Do():
             _do(decision, cycle, context, lease)
         case Ask(kind, expires):
-            _ask(kind, expires.isoformat(), cycle, context, lease)
+            _ask(kind, expires, cycle, context, lease)
         case RecordAnswer(kind, answer):
-            _append(context, lease, cycle, Row(kind="answered", key=kind, data=answer.model_dump(mode="json")))
+            _append(context, lease, cycle, row_of("answered", answer, kind))
         case JobEnded():
             _job_ended(decision, cycle, context, lease)
         case AcceptStep(resume):
-            _append(context, lease, cycle, Row(kind="step_accepted", key=str(resume.step), data=resume.model_dump(mode="json")))
+            _append(context, lease, cycle, row_of("step_accepted", resume, str(resume.step)))
             if context.executor.restarts:
                 context.executor.pin(job_of(context, cycle, resume.attempt), resume)
         case BeginTrial(trial):
-            _append(context, lease, cycle, Row(kind="trial_intended", key=str(trial.number), data=begun(cycle, trial)))
+            _append(context, lease, cycle, row_of("trial_intended", begun(cycle, trial), str(trial.number)))
         case EndTrial(failed):
-            data = trial_end(context, cycle, failed).model_dump(mode="json")
-            _append(context, lease, cycle, Row(kind="trial_ended", key=str(cycle.trials[-1].trial.number), data=data))
+            _append(context, lease, cycle, row_of("trial_ended", trial_end(context, cycle, failed), str(cycle.trials[-1].trial.number)))
         case Choose(chosen):
-            _append(context, lease, cycle, Row(kind="chosen", key=str(chosen.trial), data=chosen.model_dump(mode="json")))
+            _append(context, lease, cycle, row_of("chosen", chosen, str(chosen.trial)))
         case End():
             end(decision, cycle, context, lease)
         case Wait():
@@ -168,22 +168,18 @@ def _job_ended(ended: JobEnded, cycle: CycleView, context: LineContext, lease: L
 
     The event log becomes an artifact, because reports and the registry need it after the run folder is deleted.
     """
-    data: dict[str, Any] = {
-        "attempt": ended.attempt,
-        "incarnation": ended.incarnation,
-        "outcome": ended.outcome,
-        "reason": ended.reason,
-    }
-    if ended.successor:
-        data["successor"] = ended.successor
-    if ended.usage is not None:
-        data["usage"] = ended.usage.model_dump(mode="json")
-    if ended.proposal is not None:
-        data["proposal"] = ended.proposal.model_dump(mode="json")
     events = context.executor.events(cycle.incarnations[-1].job)
-    if events:
-        data["events"] = context.artifacts.put(stamped({"events": [event.model_dump(mode="json") for event in events]}))
-    _append(context, lease, cycle, Row(kind="job_ended", key=f"{ended.attempt}/{ended.incarnation}", data=data))
+    content = JobEnd(
+        attempt=ended.attempt,
+        incarnation=ended.incarnation,
+        outcome=ended.outcome,
+        reason=ended.reason,
+        successor=ended.successor,
+        usage=ended.usage,
+        proposal=ended.proposal,
+        events=context.artifacts.put(stamped({"events": [event.model_dump(mode="json") for event in events]})) if events else None,
+    )
+    _append(context, lease, cycle, row_of("job_ended", content, f"{ended.attempt}/{ended.incarnation}"))
 
 
 def _append(context: LineContext, lease: Lease, cycle: CycleView, *rows: Row) -> None:
@@ -198,8 +194,7 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
     server ends during it: a model that brings its server down must not be tried for ever.
     """
     if effect.key not in cycle.intended:
-        minted = {} if effect.adjustment is None else {"adjustment": effect.adjustment.model_dump(mode="json")}
-        _append(context, lease, cycle, Row(kind="intended", key=effect.key, data=minted))
+        _append(context, lease, cycle, row_of("intended", EffectIntended(adjustment=effect.adjustment), effect.key))
         cycle = context.cycle_view(cycle.id)
     try:
         result = EFFECTS[effect.step](context, cycle, effect.key)
@@ -217,7 +212,7 @@ def _do(effect: Do, cycle: CycleView, context: LineContext, lease: Lease) -> Non
         raise
     except Exception as error:
         return _unforeseen(effect, error, cycle, context, lease)
-    _append(context, lease, cycle, Row(kind="done", key=effect.key, data=result.model_dump(mode="json")))
+    _append(context, lease, cycle, row_of("done", result, effect.key))
     return None
 
 
@@ -256,24 +251,19 @@ def _unreachable(effect: Do, error: Unreachable, cycle: CycleView, context: Line
 
 
 def _tried(effect: Do, message: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
-    _append(context, lease, cycle, Row(kind="tried", key=effect.key, data={"error": message}))
+    _append(context, lease, cycle, row_of("tried", FailedTry(error=message), effect.key))
 
 
 def _brief(text: str) -> str:
     return text if len(text) <= 300 else text[:299] + "…"
 
 
-def _ask(kind: ApprovalKind, expires: str, cycle: CycleView, context: LineContext, lease: Lease) -> None:
+def _ask(kind: ApprovalKind, expires: datetime, cycle: CycleView, context: LineContext, lease: Lease) -> None:
     """Write the approval request and the cycle's row about it in one transaction."""
     evidence = approval_evidence(cycle, kind, context.price)
-    data = {
-        "cycle": cycle.id,
-        "kind": kind,
-        "subject": evidence["subject"],
-        "evidence": context.artifacts.put(stamped(evidence)),
-        "expires": expires,
-    }
-    asked = Row(kind="asked", key=kind, data=data)
+    stored = context.artifacts.put(stamped(evidence))
+    content = Asked(cycle=cycle.id, kind=kind, subject=evidence["subject"], evidence=stored, expires=expires)
+    asked = row_of("asked", content, kind)
     appends = [
         Append(stream=cycle.id, after=cycle.seq, rows=(asked,)),
         Append(stream=approval_stream(cycle.id, kind), after=0, rows=(asked,)),
@@ -288,26 +278,23 @@ def end(decision: End, cycle: CycleView, context: LineContext, lease: Lease) -> 
     decides again.
     """
     line = context.line_view()
-    closed_as = {"state": decision.state, "reason": decision.reason, "evaluated": cycle.has(Step.EVALUATE)}
-    if decision.plan_again:
-        closed_as["plan_again"] = True
-    rows = [Row(kind="cycle_ended", key=cycle.id, data=closed_as)]
+    evaluated = cycle.has(Step.EVALUATE)
+    closed = CycleEnd(state=decision.state, reason=decision.reason, evaluated=evaluated, plan_again=decision.plan_again)
+    rows = [row_of("cycle_ended", closed, cycle.id)]
     if decision.state is State.PROMOTED and cycle.candidate:
-        rows.append(
-            Row(kind="champion", key=cycle.candidate.tag, data={"version": cycle.candidate.model_dump(mode="json"), "cycle": cycle.id})
-        )
+        rows.append(row_of("champion", NewChampion(version=cycle.candidate, cycle=cycle.id), cycle.candidate.tag))
     ends_rollout = decision.state is State.ROLLED_BACK or (decision.state is State.RECALLED and cycle.state is State.ROLLING)
     if ends_rollout and line.rollback_asked:
-        rows.append(Row(kind="rolled_back", data={"to": None, "actor": line.rollback_asked, "reason": decision.reason}))
+        rows.append(row_of("rolled_back", RolledBack(to=None, actor=line.rollback_asked, reason=decision.reason)))
     appends = [
-        Append(stream=cycle.id, after=cycle.seq, rows=(Row(kind="ended", key=decision.state, data={"reason": decision.reason}),)),
+        Append(stream=cycle.id, after=cycle.seq, rows=(row_of("ended", Reason(reason=decision.reason), decision.state),)),
         Append(stream=line_stream(line.line), after=line.seq, rows=tuple(rows)),
     ]
     for kind in cycle.asked:
         view = fold_approval(context.ledger.read(approval_stream(cycle.id, kind)))
         if view.awaiting:
-            closed = Row(kind="expired", data={"reason": f"the cycle ended: {decision.state}"})
-            appends.append(Append(stream=view.id, after=view.seq, rows=(closed,)))
+            expired = row_of("expired", Reason(reason=f"the cycle ended: {decision.state}"))
+            appends.append(Append(stream=view.id, after=view.seq, rows=(expired,)))
     try:
         context.ledger.append(appends, lease, context.clock.now())
     except Conflict:

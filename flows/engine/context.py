@@ -102,10 +102,6 @@ class LineContext:
     file: str = ""
     """Name of the loop file in its folder; empty if it is not known. Ledger rows name it, so that a command can find it by the line."""
 
-    def versions_of(self, kind: str) -> list[dict[str, str]]:
-        """Return the code versions of the extensions of one kind as JSON values, for a ledger row."""
-        return [version.model_dump(mode="json") for version in self.versions.get(kind, ())]
-
     @property
     def line(self) -> str:
         """Name of the model line."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
-from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import Conflict, Permanent
 from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
 from ratchet.contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
 from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, ResumePoint, TrainingPlan
 from ratchet.contracts.ports import Check
+from ratchet.contracts.rows import RolloutOpened, row_of
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Backend, ModelVersion, Route
 from ratchet.contracts.steps import (
@@ -246,17 +247,17 @@ def roll_out(context: LineContext, cycle: CycleView, key: str) -> RollOutResult:
     if not context.router.attribution:
         raise Permanent("the router does not attribute answers to versions; a rollout requires attribution")
     context.server.ensure(candidate)
-    data = {
-        "cycle": cycle.id,
-        "champion": cycle.champion.model_dump(mode="json"),
-        "candidate": candidate.model_dump(mode="json"),
-        "settings": cycle.loop.rollout.model_dump(mode="json"),
-        "metrics": context.versions_of("metrics"),
-        "salt": context.new_salt(),
-    }
+    opened = RolloutOpened(
+        cycle=cycle.id,
+        champion=cycle.champion,
+        candidate=candidate,
+        settings=cycle.loop.rollout,
+        metrics=context.versions.get("metrics", ()),
+        salt=context.new_salt(),
+    )
     stream = rollout_stream(cycle.id)
     try:
-        context.ledger.append([Append(stream=stream, after=0, rows=(Row(kind="opened", data=data),))], None, context.clock.now())
+        context.ledger.append([Append(stream=stream, after=0, rows=(row_of("opened", opened),))], None, context.clock.now())
     except Conflict:
         if not context.ledger.read(stream):
             raise

@@ -19,7 +19,7 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[flo
     `subject` in the result is the digest of the approved object: the plan, or the candidate with its evaluation report. `price` is
     `LineContext.price`.
     """
-    common = {"kind": str(kind), "cycle": cycle.id, "line": cycle.line, "champion": cycle.champion.tag, "opened": cycle.opened["reason"]}
+    common = {"kind": str(kind), "cycle": cycle.id, "line": cycle.line, "champion": cycle.champion.tag, "opened": cycle.opened.reason}
     if kind is ApprovalKind.TRAINING:
         planned, probed = cycle.result(PlanResult), cycle.result(ProbeResult).report
         plan = planned.plan

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ratchet.contracts.cycle import Append, Lease, Row
+from ratchet.contracts.cycle import Append, Lease
 from ratchet.contracts.data.datasets import IngestReport, RawBatch
 from ratchet.contracts.errors import Conflict, RatchetError, Retryable
 from ratchet.contracts.ids import ingest_stream, line_stream
 from ratchet.contracts.ports import TraceSource
+from ratchet.contracts.rows import IngestBegun, IngestEnd, QuarantineAlarm, content_of, row_of
 from ratchet.contracts.schema import upgraded
 from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
 from ratchet.flows.engine.context import LineContext, leased
@@ -46,8 +47,8 @@ def note_alarm(context: LineContext) -> None:
     alarm = is_alarm(counts, settings, line.alarm is not None)
     if not line.rows or alarm == (line.alarm is not None):
         return
-    data = {"read": counts.read, "quarantined": counts.quarantined, "reasons": counts.reasons, "text": alarm_text(counts)}
-    row = Row(kind="quarantine_alarm", data=data) if alarm else Row(kind="quarantine_calm", data=data)
+    content = QuarantineAlarm(read=counts.read, quarantined=counts.quarantined, reasons=counts.reasons, text=alarm_text(counts))
+    row = row_of("quarantine_alarm", content) if alarm else row_of("quarantine_calm", content)
     with contextlib.suppress(Conflict):
         context.ledger.append([Append(stream=line_stream(context.line), after=line.seq, rows=(row,))], None, context.clock.now())
 
@@ -68,12 +69,12 @@ def _ingest(context: LineContext, batch: RawBatch, lease: Lease) -> IngestReport
     rows = context.ledger.read(stream)
     done = next((row for row in rows if row.kind == "done"), None)
     if done is not None:
-        return IngestReport.model_validate(upgraded([done])[0].data["report"]).repeated()
+        return content_of(IngestEnd, upgraded([done])[0]).report.repeated()
     if not rows:
         sender = batch.sender.label if batch.sender else None
-        intended = Row(kind="intended", key="ingest", data={"source": batch.source, "format": batch.format, "sender": sender})
+        intended = row_of("intended", IngestBegun(source=batch.source, format=batch.format, sender=sender), "ingest")
         rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
     report = context.datasets.ingest(batch)
-    row = Row(kind="done", key="ingest", data={"report": report.model_dump(mode="json"), "dialects": context.versions_of("dialect")})
+    row = row_of("done", IngestEnd(report=report, dialects=context.versions.get("dialect", ())), "ingest")
     context.ledger.append([Append(stream=stream, after=rows[-1].seq, rows=(row,))], lease, context.clock.now())
     return report

@@ -13,6 +13,7 @@ from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from ratchet.contracts.model import model_ref, refuse_code
 from ratchet.contracts.ports import Ledger
+from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, Request, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import CycleView
@@ -41,8 +42,7 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
         raise Permanent(
             f"line {line.line!r} has already adopted {line.base.tag}; a line adopts one model only: create a new line for another model"
         )
-    data = {"version": version.model_dump(mode="json"), "actor": actor, "folder": str(context.folder), "file": context.file}
-    row = Row(kind="adopted", key=version.tag, data=data)
+    row = row_of("adopted", Adopted(version=version, actor=actor, folder=str(context.folder), file=context.file), version.tag)
     context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, context.clock.now())
     return version
 
@@ -62,27 +62,23 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
         raise Rejected("frozen", f"line {line.line!r} is {line.frozen}; to open cycles again, run `ratchet unfreeze {line.line}`")
     champion = clean_ancestor(context.ledger, line, line.champion)
     cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces
-    loop = context.loop.model_dump(mode="json")
-    opened = {
-        "line": line.line,
-        "number": line.cycles + 1,
-        "loop": loop,
-        "loop_digest": digest(loop),
-        "folder": str(context.folder),
-        "file": context.file,
-        "champion": line.champion.model_dump(mode="json"),
-        "start": start_of(context, line, champion).model_dump(mode="json"),
-        "reason": reason,
-    }
-    if champion != line.champion:
-        opened["baseline"] = champion.model_dump(mode="json")
-    noted = {"traces": traces, "reason": reason}
-    if actor:
-        opened["actor"] = actor
-        noted["actor"] = actor
+    opened = CycleOpened(
+        line=line.line,
+        number=line.cycles + 1,
+        loop=context.loop,
+        loop_digest=digest(context.loop),
+        folder=str(context.folder),
+        file=context.file,
+        champion=line.champion,
+        start=start_of(context, line, champion),
+        reason=reason,
+        baseline=champion if champion != line.champion else None,
+        actor=actor,
+    )
+    noted = row_of("cycle_opened", CycleNoted(traces=traces, reason=reason, actor=actor), cycle)
     rows = [
-        Append(stream=cycle, after=0, rows=(Row(kind="opened", data=opened),)),
-        Append(stream=line_stream(line.line), after=line.seq, rows=(Row(kind="cycle_opened", key=cycle, data=noted),)),
+        Append(stream=cycle, after=0, rows=(row_of("opened", opened),)),
+        Append(stream=line_stream(line.line), after=line.seq, rows=(noted,)),
     ]
     try:
         context.ledger.append(rows, None, context.clock.now())
@@ -157,7 +153,7 @@ def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) 
     Return a pair: the answer that counts (None if the request expired without one), and whether the given answer was recorded.
     """
     if request.awaiting and now < request.expires:
-        row = Row(kind="answered", key=request.kind, data=given.model_dump(mode="json"))
+        row = row_of("answered", given, request.kind)
         try:
             ledger.append([Append(stream=request.id, after=request.seq, rows=(row,))], None, now)
             return given, True
@@ -177,7 +173,7 @@ def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: dateti
         return
     if line.open_cycle is None and line.previous is None:
         raise Rejected("nothing_to_roll_back", f"line {name!r} serves its adopted model and no rollout is running")
-    row = Row(kind="rollback_asked", data={"actor": actor, "reason": reason})
+    row = row_of("rollback_asked", Request(actor=actor, reason=reason))
     ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
 
 
@@ -187,7 +183,7 @@ def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime
     if line.open_cycle is None:
         raise Rejected("no_open_cycle", f"line {name!r} has no open cycle")
     if line.cancel_asked is None:
-        row = Row(kind="cancel_asked", key=line.open_cycle, data={"actor": actor, "reason": reason})
+        row = row_of("cancel_asked", Request(actor=actor, reason=reason), line.open_cycle)
         ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
 
 
@@ -200,12 +196,12 @@ def freeze(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) ->
 
     Return whether this call froze it. False: it was frozen before, and the first reason stays. Raises Rejected for an unknown line.
     """
-    return _set_frozen(ledger, name, Row(kind="frozen", data={"actor": actor, "reason": reason}), now)
+    return _set_frozen(ledger, name, row_of("frozen", Request(actor=actor, reason=reason)), now)
 
 
 def unfreeze(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> bool:
     """End the freeze of the line. Return whether this call ended it. Raises Rejected for an unknown line."""
-    return _set_frozen(ledger, name, Row(kind="unfrozen", data={"actor": actor, "reason": reason}), now)
+    return _set_frozen(ledger, name, row_of("unfrozen", Request(actor=actor, reason=reason)), now)
 
 
 def _set_frozen(ledger: Ledger, name: str, row: Row, now: datetime) -> bool:

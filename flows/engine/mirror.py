@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ratchet.contracts.cycle import Lease, Row
+from ratchet.contracts.cycle import Lease
 from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.mirror import MirrorAsk, Mirrored, MirrorOutcome, MirrorPrompts
+from ratchet.contracts.rows import MirrorBegun, MirrorEnd, row_of
 from ratchet.contracts.serving import StepJudgement
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.mirror import Batch, batches, is_wanted, left, turns
@@ -43,8 +44,7 @@ def ask_batch(view: RolloutView, settings: RolloutSettings, judgement: StepJudge
         reason = str(error) if isinstance(error, Retryable) else f"they raised {type(error).__name__}"  # a message may quote a user
         context.progress(f"mirrored prompts wait: {reason}", 0, 0)
         return
-    data = {"mirrored": _result(outcomes).model_dump(mode="json")}
-    append_to_rollout(view, context, lease, Row(kind="mirrored", key=str(batch.number), data=data))
+    append_to_rollout(view, context, lease, row_of("mirrored", MirrorEnd(mirrored=_result(outcomes)), str(batch.number)))
 
 
 def _prompts(
@@ -63,8 +63,8 @@ def _prompts(
 
 def _begin(view: RolloutView, number: int, found: MirrorPrompts, context: LineContext, lease: Lease) -> tuple[RolloutView, Batch]:
     prompts = tuple((one.key, one.person) for one in found.prompts)
-    data = {"secret": found.secret, "prompts": [list(one) for one in prompts]}
-    view = append_to_rollout(view, context, lease, Row(kind="mirror_intended", key=str(number), data=data))
+    begun = row_of("mirror_intended", MirrorBegun(secret=found.secret, prompts=prompts), str(number))
+    view = append_to_rollout(view, context, lease, begun)
     return view, Batch(number, found.secret, prompts)
 
 

@@ -9,10 +9,11 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ratchet.contracts.cycle import Append, Lease, Row
+from ratchet.contracts.cycle import Append, Lease
 from ratchet.contracts.errors import Conflict, RatchetError
 from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.ports import Ledger
+from ratchet.contracts.rows import Reason, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import End
@@ -83,9 +84,9 @@ def recall(context: LineContext, lease: Lease, found: Resting) -> None:
     """
     for left in reversed(range(_TRIES)):
         line = context.line_view()
-        rows = [Row(kind="recalled", key=tag, data={"reason": why}) for tag, why in found.versions.items() if tag not in line.recalled]
+        rows = [row_of("recalled", Reason(reason=why), tag) for tag, why in found.versions.items() if tag not in line.recalled]
         if found.cycle is not None and line.open_cycle is not None and line.recall_asked is None:
-            rows.append(Row(kind="recall_asked", key=line.open_cycle, data={"reason": found.cycle}))
+            rows.append(row_of("recall_asked", Reason(reason=found.cycle), line.open_cycle))
         if not rows:
             break
         try:

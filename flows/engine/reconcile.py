@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
-from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.rows import RolledBack, row_of
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import ModelVersion, Route
 from ratchet.contracts.steps import State, Step
@@ -55,13 +55,7 @@ def go_back(context: LineContext) -> list[str]:
         to, actor = line.previous, line.rollback_asked
         if to is not None:
             context.router.set(sole_route(context, to, f"line/{line.line}/back/{line.seq}"))
-        data = {
-            "to": to.model_dump(mode="json") if to else None,
-            "from": line.champion.model_dump(mode="json"),
-            "actor": actor,
-            "reason": f"requested by {actor}",
-        }
-        row = Row(kind="rolled_back", data=data)
+        row = row_of("rolled_back", RolledBack(to=to, gone=line.champion, actor=actor, reason=f"requested by {actor}"))
         context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], lease, context.clock.now())
     return [f"rolled back from {line.champion.tag} to {to.tag}, requested by {actor}"] if to else []
 
@@ -167,7 +161,7 @@ def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollou
 def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
     if rollout is not None and cycle is not None and rollout.end is None and rollout.steps:
         step = rollout.steps[-1]
-        return step_route(rollout, SetWeight(step.index, step.weight), RolloutSettings.model_validate(rollout.opened["settings"]), context)
+        return step_route(rollout, SetWeight(step.index, step.weight), rollout.opened.settings, context)
     if rollout is not None and rollout.end == "promoted":
         return None  # the cycle's promote step sets and records this route
     return sole_route(context, line.champion, line_stream(line.line)) if line.champion else None

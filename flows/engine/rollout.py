@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from ratchet.contracts.cycle import Lease, Row
 from ratchet.contracts.errors import Permanent, RatchetError, Retryable
 from ratchet.contracts.loop import RolloutSettings
+from ratchet.contracts.rows import Judged, Reason, WeightSet, content_of, row_of
 from ratchet.contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.mirror import batches, mirrored
@@ -47,7 +48,7 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
             raise Permanent(f"{rollout_id} is not in the ledger")
         if view.end:
             return Finish(view.end, view.reason)
-        settings = RolloutSettings.model_validate(view.opened["settings"])
+        settings = view.opened.settings
         judgement = _judge(view, settings, context)
         decision = decide_rollout(view, settings, judgement, _stop(view, context), context.clock.now())
         view = _note(view, judgement, decision, context, lease)
@@ -156,12 +157,12 @@ def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutD
     """Record the judgement if it led to a decision, or if the number of requests has grown by a tenth since the last record."""
     if judgement is None or not view.steps:
         return view
-    seen = judgement.requests
-    last = next((row.data for row in reversed(view.judgements) if row.data["index"] == view.steps[-1].index), None)
-    if isinstance(decision, Hold) and last is not None and seen < last["judgement"]["requests"] * 1.1 + 1:
+    step = view.steps[-1]
+    last = next((row for row in reversed(view.judgements) if row.key == str(step.index)), None)
+    if isinstance(decision, Hold) and last is not None and judgement.requests < content_of(Judged, last).judgement.requests * 1.1 + 1:
         return view
-    data = {"index": view.steps[-1].index, "weight": view.steps[-1].weight, "judgement": judgement.model_dump(mode="json")}
-    return append_to_rollout(view, context, lease, Row(kind="judged", key=str(view.steps[-1].index), data=data))
+    judged = row_of("judged", Judged(index=step.index, weight=step.weight, judgement=judgement), str(step.index))
+    return append_to_rollout(view, context, lease, judged)
 
 
 def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, context: LineContext, lease: Lease) -> None:
@@ -169,15 +170,15 @@ def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSetting
     if key not in view.intended:
         view = append_to_rollout(view, context, lease, Row(kind="intended", key=key))
     context.router.set(step_route(view, decision, settings, context))
-    append_to_rollout(view, context, lease, Row(kind="done", key=key, data={"index": decision.index, "weight": decision.weight}))
+    append_to_rollout(view, context, lease, row_of("done", WeightSet(index=decision.index, weight=decision.weight), key))
 
 
 def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, context: LineContext) -> Route:
     """Return the route for one step's weight. The servers of both versions are started if necessary."""
     backends = weights(step.weight, settings, context.server.ensure(view.champion), context.server.ensure(view.candidate))
-    annotation = f"{view.id}/{step.index}"
+    annotation, salt = f"{view.id}/{step.index}", view.opened.salt
     served = context.loop.line.served_model
-    return Route(line=context.line, served_model=served, backends=backends, annotation=annotation, salt=view.salt, unit=settings.unit)
+    return Route(line=context.line, served_model=served, backends=backends, annotation=annotation, salt=salt, unit=settings.unit)
 
 
 def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Lease) -> None:
@@ -187,6 +188,6 @@ def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Le
             view = append_to_rollout(view, context, lease, Row(kind="intended", key="back"))
         context.router.set(sole_route(context, context.line_view().champion or view.champion, f"{view.id}/back"))
         view = append_to_rollout(view, context, lease, Row(kind="done", key="back"))
-    if view.opened["settings"].get("mirror"):
+    if view.opened.settings.mirror:
         context.datasets.forget_mirror()
-    append_to_rollout(view, context, lease, Row(kind="ended", key=decision.end, data={"reason": decision.reason}))
+    append_to_rollout(view, context, lease, row_of("ended", Reason(reason=decision.reason), decision.end))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any
 
 from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.errors import ConfigError, Permanent, RatchetError
@@ -12,6 +11,7 @@ from ratchet.contracts.ids import checkpoint_name, cycle_stream
 from ratchet.contracts.jobs.search import Trial, TrialEnd, trial_plan
 from ratchet.contracts.jobs.training import Attempt, Checkpoint, Method, Search, TrainingPlan, Variant
 from ratchet.contracts.loop import TrainingSettings
+from ratchet.contracts.rows import TrialBegun
 from ratchet.contracts.schema import parse
 from ratchet.flows.core.folds.cycle import CycleView, Incarnation
 from ratchet.flows.core.search import LEAST_PROMPTS, OWN
@@ -90,12 +90,12 @@ def last_winner(context: LineContext, line: str, before: int) -> str | None:
     return None
 
 
-def begun(cycle: CycleView, trial: Trial) -> dict[str, Any]:
-    """Return the data of a `trial_intended` row: the trial, the name of its recipe, and the id of its plan."""
+def begun(cycle: CycleView, trial: Trial) -> TrialBegun:
+    """Return the content of the `trial_intended` row."""
     if cycle.plan is None or cycle.plan.search is None:
         raise Permanent(f"{cycle.id} has no search")
     name = cycle.plan.search.variants[trial.variant].name
-    return {"trial": trial.model_dump(mode="json"), "variant": name, "plan": trial_plan(cycle.plan, trial).id}
+    return TrialBegun(trial=trial, variant=name, plan=trial_plan(cycle.plan, trial).id)
 
 
 def trial_end(context: LineContext, cycle: CycleView, failed: str) -> TrialEnd:

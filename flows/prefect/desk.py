@@ -311,7 +311,7 @@ class Desk:
         if alive is None and not runs and line in self._deployments:
             await client.create_flow_run_from_deployment(
                 self._deployments[line],
-                parameters={"line": line, "when": "now", "reason": str(cycle.opened["reason"])},
+                parameters={"line": line, "when": "now", "reason": cycle.opened.reason},
                 name=run_name(cycle.id),
                 tags=[cycle_tag(cycle.id)],
                 idempotency_key=f"{self._owner}/{cycle.id}/{datetime.now(UTC):%Y%m%dT%H%M}",

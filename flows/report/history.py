@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ratchet.contracts.evaluation import Interval
 from ratchet.contracts.jobs.training import Method
-from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.rows import Adopted, RolledBack, content_of
 from ratchet.contracts.steps import PlanResult
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
@@ -49,8 +49,8 @@ def history(line: LineView, cycles: Sequence[CycleView]) -> list[Chapter]:
 def _standings(line: LineView) -> dict[str, str]:
     found: dict[str, str] = {}
     for row in line.rows:
-        if row.kind == "rolled_back" and row.data.get("to"):
-            found[row.data["from"]["tag"]] = "rolled back"
+        if row.kind == "rolled_back" and (back := content_of(RolledBack, row)).to and back.gone:
+            found[back.gone.tag] = "rolled back"
     for version, standing in ((line.previous, "previous"), (line.champion, "champion")):
         if version is not None:
             found[version.tag] = standing
@@ -63,7 +63,7 @@ def _adoption(line: LineView, standings: dict[str, str]) -> list[Chapter]:
     row = next((row for row in line.rows if row.kind == "adopted"), None)
     if row is None:
         return []
-    tag = ModelVersion.model_validate(row.data["version"]).tag
+    tag = content_of(Adopted, row).version.tag
     standing = standings.get(tag, "")
     return [Chapter(f"{line.line}/0", row.at, "adopted", tag, standing, None, None, None, None, None, None)]
 

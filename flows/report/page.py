@@ -16,9 +16,8 @@ from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.evaluation import Comparison
 from ratchet.contracts.hash_chain import verify_chain
 from ratchet.contracts.ids import line_stream, rollout_stream
-from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.ports import Artifacts, Ledger
-from ratchet.contracts.serving import StepJudgement
+from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -121,16 +120,17 @@ def _evidence(rollout: RolloutView | None) -> Markup:
         return Markup("")
     start = rollout.judgements[0].at
     points = [point for row in rollout.judgements if (point := _point(row, start)) is not None]
-    margin = RolloutSettings.model_validate(rollout.opened["settings"]).margin
+    margin = rollout.opened.settings.margin
     return funnel(points, margin, "difference of mean ratings, candidate minus champion, over time")
 
 
 def _point(row: Entry, start: datetime) -> Point | None:
-    word = StepJudgement.model_validate(row.data["judgement"])
+    found = content_of(Judged, row)
+    word = found.judgement
     if word.quality is None:
         return None
     seconds, q = (row.at - start).total_seconds(), word.quality
-    weight = f"{row.data['weight']:g} %"
+    weight = f"{found.weight:g} %"
     caption = f"{row.at:%H:%M:%S}, {weight}: {interval(q)}, {word.candidate_requests} candidate requests"
     return Point(seconds, q.estimate, q.low, q.high, caption, weight)
 

@@ -11,7 +11,7 @@ from ratchet.contracts.cycle import ApprovalKind, Entry
 from ratchet.contracts.data.datasets import Snapshot
 from ratchet.contracts.evaluation import EvalReport, Interval, Result
 from ratchet.contracts.jobs.training import Usage
-from ratchet.contracts.serving import StepJudgement
+from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
 from ratchet.flows.core.data_notes import crowding, masking_note
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -79,9 +79,9 @@ def _stated(cycle: CycleView, step: Step) -> Section | None:
 
 def _opening(cycle: CycleView) -> Section:
     text = [
-        f"{cycle.id} of line {cycle.line!r} was opened at {cycle.opened_at:%Y-%m-%d %H:%M:%S} UTC ({cycle.opened['reason']}).",
+        f"{cycle.id} of line {cycle.line!r} was opened at {cycle.opened_at:%Y-%m-%d %H:%M:%S} UTC ({cycle.opened.reason}).",
         f"The champion was {cycle.champion.tag}; training starts from {cycle.start.tag}. {_baseline(cycle)}"
-        f"The content of the loop file was frozen (digest {str(cycle.opened['loop_digest'])[:12]}).",
+        f"The content of the loop file was frozen (digest {cycle.opened.loop_digest[:12]}).",
     ]
     return Section("Opened", tuple(text))
 
@@ -328,22 +328,24 @@ def _checks(cycle: CycleView) -> Section | None:
 def _rollout(rollout: RolloutView | None) -> Section | None:
     if rollout is None:
         return None
-    judgements = [(row, StepJudgement.model_validate(row.data["judgement"])) for row in rollout.judgements]
-    rows = tuple(
-        (
-            f"{row.at:%H:%M:%S}",
-            f"{row.data['weight']:g} %",
-            f"{word.candidate_requests} of {word.requests}",
-            interval(word.quality) if word.quality else "–",
-            interval(word.errors) if word.errors else "–",
-            f"{word.result}: {'; '.join(word.reasons)}",
-        )
-        for row, word in judgements
-    )
+    rows = tuple(map(_judgement, rollout.judgements))
     steps = ", ".join(f"{step.weight:g} % at {step.since:%H:%M:%S}" for step in rollout.steps)
     ended = f"The rollout ended {rollout.end.replace('_', ' ')}: {rollout.reason}." if rollout.end else "The rollout is running."
     columns = ("time", "weight", "requests", "rating difference", "error difference", "judgement")
     return Section("Rollout", (f"Weights: {steps or 'none yet'}.", ended), Table(columns, rows))
+
+
+def _judgement(row: Entry) -> tuple[str, ...]:
+    found = content_of(Judged, row)
+    word = found.judgement
+    return (
+        f"{row.at:%H:%M:%S}",
+        f"{found.weight:g} %",
+        f"{word.candidate_requests} of {word.requests}",
+        interval(word.quality) if word.quality else "–",
+        interval(word.errors) if word.errors else "–",
+        f"{word.result}: {'; '.join(word.reasons)}",
+    )
 
 
 def _ending(cycle: CycleView, entries: Sequence[Entry], requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section:

@@ -6,8 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ratchet.contracts.cycle import Entry
+from ratchet.contracts.cycle import Answer, Entry, Identity
+from ratchet.contracts.jobs.search import Chosen, TrialEnd
 from ratchet.contracts.jobs.training import JobEvent
+from ratchet.contracts.rows import (
+    Asked,
+    CycleOpened,
+    FailedTry,
+    JobEnd,
+    Judged,
+    Reason,
+    RolloutOpened,
+    TrialBegun,
+    WeightSet,
+    content_of,
+)
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.steps import STEPS, Step
 from ratchet.flows.core.folds.cycle import Done
@@ -96,8 +109,9 @@ def _row_text(row: Entry) -> str | None:
 
 
 def _opened(row: Entry) -> str:
-    actor = f", requested by {row.data['actor']}" if row.data.get("actor") else ""
-    return f"{row.stream} opened ({row.data['reason']}{actor}); the champion is {row.data['champion']['tag']}"
+    opened = content_of(CycleOpened, row)
+    actor = f", requested by {opened.actor}" if opened.actor else ""
+    return f"{row.stream} opened ({opened.reason}{actor}); the champion is {opened.champion.tag}"
 
 
 def _intended(row: Entry) -> str:
@@ -111,28 +125,49 @@ def _done(row: Entry) -> str:
 
 
 def _trial_ended(row: Entry) -> str:
-    score = row.data["metrics"].get("development_score")
-    shown = f"trained {row.data['step']} steps" + (f", development score {score:.3f}" if score is not None else "")
-    return f"trial {row.key} ended after {row.data['seconds']:.0f} s: " + (shown if row.data["succeeded"] else row.data["reason"])
+    end = content_of(TrialEnd, row)
+    score = end.metrics.get("development_score")
+    shown = f"trained {end.step} steps" + (f", development score {score:.3f}" if score is not None else "")
+    return f"trial {row.key} ended after {end.seconds:.0f} s: " + (shown if end.succeeded else end.reason)
 
 
 def _job_ended(row: Entry) -> str:
-    where = f"attempt {row.data['attempt']}, incarnation {row.data['incarnation']}"
-    return f"the training job ended {row.data['outcome']} ({where})" + (f": {row.data['reason']}" if row.data["reason"] else "")
+    end = content_of(JobEnd, row)
+    where = f"attempt {end.attempt}, incarnation {end.incarnation}"
+    return f"the training job ended {end.outcome} ({where})" + (f": {end.reason}" if end.reason else "")
 
 
 def _answered(row: Entry) -> str:
-    verb, note = "approved" if row.data["approve"] else "rejected", f": {row.data['note']}" if row.data.get("note") else ""
-    return f"{row.data['actor']} {verb} the {row.key} via {row.data['via']}{note}"
+    given = content_of(Answer, row)
+    if row.stream.startswith("cycle/") and given.identity is not Identity.AUTO:
+        return f"continues after the answer to the {row.key}"
+    verb, note = "approved" if given.approve else "rejected", f": {given.note}" if given.note else ""
+    return f"{given.actor} {verb} the {row.key} via {given.via}{note}"
 
 
 def _weight(row: Entry) -> str:
-    return f"the candidate gets {row.data['weight']:g} % of the sessions" if "weight" in row.data else "all traffic is back on the champion"
+    if row.key == "back":
+        return "all traffic is back on the champion"
+    return f"the candidate gets {content_of(WeightSet, row).weight:g} % of the sessions"
 
 
 def _judged(row: Entry) -> str:
-    found = row.data["judgement"]
-    return f"evidence at {row.data['weight']:g} %: {found['result']}: {'; '.join(found['reasons'])}"
+    found = content_of(Judged, row)
+    return f"evidence at {found.weight:g} %: {found.judgement.result}: {'; '.join(found.judgement.reasons)}"
+
+
+def _trial_intended(row: Entry) -> str:
+    begun = content_of(TrialBegun, row)
+    return f"trial {row.key} of the search: {begun.variant} ({begun.trial.reason})"
+
+
+def _chosen(row: Entry) -> str:
+    chosen = content_of(Chosen, row)
+    return f"the search chose trial {row.key} ({chosen.variant}): {chosen.reason}"
+
+
+def _reason(row: Entry) -> str:
+    return content_of(Reason, row).reason
 
 
 def _none(_row: Entry) -> None:
@@ -144,27 +179,27 @@ _CYCLE: dict[str, _Sentence] = {
     "opened": _opened,
     "intended": _intended,
     "done": _done,
-    "tried": lambda row: f"{row.key} failed and is tried again: {row.data['error']}",
+    "tried": lambda row: f"{row.key} failed and is tried again: {content_of(FailedTry, row).error}",
     "step_accepted": lambda row: f"accepted the checkpoint of step {row.key} for resuming",
     "job_ended": _job_ended,
-    "trial_intended": lambda row: f"trial {row.key} of the search: {row.data['variant']} ({row.data['trial']['reason']})",
+    "trial_intended": _trial_intended,
     "trial_ended": _trial_ended,
-    "chosen": lambda row: f"the search chose trial {row.key} ({row.data['variant']}): {row.data['reason']}",
-    "asked": lambda row: f"asked for the approval of the {row.key}, until {row.data['expires'][:16].replace('T', ' ')} UTC",
-    "answered": lambda row: _answered(row) if row.data["identity"] == "auto" else f"continues after the answer to the {row.key}",
-    "ended": lambda row: f"ended {row.key.replace('_', ' ')}: {row.data['reason']}",
+    "chosen": _chosen,
+    "asked": lambda row: f"asked for the approval of the {row.key}, until {content_of(Asked, row).expires:%Y-%m-%d %H:%M} UTC",
+    "answered": _answered,
+    "ended": lambda row: f"ended {row.key.replace('_', ' ')}: {_reason(row)}",
 }
 _APPROVAL: dict[str, _Sentence] = {
     "asked": _none,
     "answered": _answered,
-    "expired": lambda row: f"the request {row.stream.removeprefix('approval/')} was not answered: {row.data['reason']}",
+    "expired": lambda row: f"the request {row.stream.removeprefix('approval/')} was not answered: {_reason(row)}",
 }
 _ROLLOUT: dict[str, _Sentence] = {
-    "opened": lambda row: f"the rollout of {row.data['candidate']['tag']} begins",
+    "opened": lambda row: f"the rollout of {content_of(RolloutOpened, row).candidate.tag} begins",
     "intended": _none,
     "done": _weight,
     "judged": _judged,
     "mirror_intended": _none,
     "mirrored": _none,
-    "ended": lambda row: f"the rollout ended {row.key.replace('_', ' ')}: {row.data['reason']}",
+    "ended": lambda row: f"the rollout ended {row.key.replace('_', ' ')}: {_reason(row)}",
 }

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import Conflict
 from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Ledger
+from ratchet.contracts.rows import GarbageCollected, row_of
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import LineContext, leased
@@ -190,7 +191,7 @@ def _record(context: LineContext, done: Collected) -> None:
         line = fold_line(context.line, context.ledger.read(line_stream(context.line)))
         if not line.rows:
             return
-        row = Row(kind="collected", data={"rows": done.rows, "files": done.files, "bytes": done.bytes})
+        row = row_of("collected", GarbageCollected(rows=done.rows, files=done.files, bytes=done.bytes))
         try:
             context.ledger.append([Append(stream=line_stream(context.line), after=line.seq, rows=(row,))], None, context.clock.now())
         except Conflict:

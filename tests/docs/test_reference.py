@@ -82,7 +82,7 @@ def test_every_ledger_row_is_described() -> None:
 
 
 def test_every_row_names_its_data() -> None:
-    silent = {name for name, call in code_facts.ledger_rows().items() if call.given and not call.keys}
+    silent = {name for name, call in code_facts.ledger_rows().items() if call.given and not call.content}
     assert silent == {name for name, row in reference.TEXTS["rows"].items() if "data" in row}
 
 

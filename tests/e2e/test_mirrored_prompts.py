@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import Append, Row
+from ratchet.contracts.cycle import Append
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.loop import GateSettings, RolloutSettings
 from ratchet.contracts.model import model_ref
+from ratchet.contracts.rows import RolloutOpened, row_of
 from ratchet.contracts.serving import Endpoint, ModelVersion
 from ratchet.flows.core.mirror import batches, mirrored
 from ratchet.flows.core.rollout import Hold, SetWeight
@@ -129,13 +130,8 @@ def test_a_rollout_without_ratings_advances_by_mirrored_prompts(tmp_path: Path, 
         metrics=LakeMetrics(tmp_path / "lake"),
         judge=EvidenceJudge(SETTINGS),
     )
-    data = {
-        "champion": champion.model_dump(mode="json"),
-        "candidate": CANDIDATE.model_dump(mode="json"),
-        "settings": SETTINGS.model_dump(mode="json"),
-        "salt": "salt",
-    }
-    sim.ledger.append([Append(stream=ROLLOUT, after=0, rows=(Row(kind="opened", data=data),))], None, sim.clock.now())
+    opened = RolloutOpened(cycle="cycle/sim/0001", champion=champion, candidate=CANDIDATE, settings=SETTINGS, metrics=(), salt="salt")
+    sim.ledger.append([Append(stream=ROLLOUT, after=0, rows=(row_of("opened", opened),))], None, sim.clock.now())
     assert tick(ROLLOUT, sim.context) == SetWeight(0, 50)
     datasets.ingest(batch(spans(*traffic(tmp_path, (champion.tag, CANDIDATE.tag)))))
     stored, artifacts = datasets.cursor(), dict(sim.world.artifacts.content)

@@ -175,7 +175,7 @@ def test_the_rollout_used_the_server_the_router_and_the_metrics(played: Played) 
     assert [weight for weight, _ in groupby(weights)] == [50, 90, 100], "the last step keeps a holdback of ten percent"
     assert played.context.router.read("support").backends[0].tag == candidate.tag  # type: ignore[union-attr]
     assert candidate.tag in {endpoint.tag for endpoint in played.context.server.running()}
-    assert [(one["name"], one["distribution"]) for one in played.rollout.opened["metrics"]] == [("access-log", "example-plugin")]
+    assert [(one.name, one.distribution) for one in played.rollout.opened.metrics] == [("access-log", "example-plugin")]
     assert all(row.data["judgement"]["requests"] > 0 for row in played.rollout.judgements[-1:])
 
 

@@ -30,8 +30,8 @@ def check(sim: SimulatedLine) -> None:
     check_upgrade(sim)
     split = {route.salt for route in sim.router.history if len(route.backends) > 1}
     rollout = sim.context.rollout_view(rollout_stream(view.id))
-    assert split <= {rollout.salt if rollout else None}, "a session may change its version if the salt changes"
-    assert rollout is None or rollout.salt.startswith("salt ")
+    assert split <= {rollout.opened.salt if rollout else None}, "a session may change its version if the salt changes"
+    assert rollout is None or rollout.opened.salt.startswith("salt ")
     if view.state is State.PROMOTED:
         assert line.champion.tag in (view.candidate.tag, line.base.tag)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ratchet.contracts.cycle import Answer, ApprovalKind, Entry, Identity
 from ratchet.contracts.errors import Permanent
@@ -15,7 +15,7 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from ratchet.contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
 from ratchet.contracts.loop import Loop
-from ratchet.contracts.rows import content_of
+from ratchet.contracts.rows import Asked, CycleOpened, EffectIntended, FailedTry, JobEnd, Reason, TrialBegun, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import (
@@ -100,8 +100,8 @@ class CycleView:
     id: str
     seq: int
     state: State
-    opened: dict[str, Any]
-    opened_at: datetime
+    first: Entry
+    """The row that opened it. Its content is parsed when it is first read."""
     intended: frozenset[str]
     done: Mapping[str, Done]
     """Maps the effect key to the row with the effect's result."""
@@ -154,32 +154,42 @@ class CycleView:
     @property
     def line(self) -> str:
         """Name of the cycle's model line."""
-        return str(self.opened["line"])
+        return self.id.split("/")[1]
 
     @property
     def number(self) -> int:
         """Number of the cycle within its line, starting at 1."""
-        return int(self.opened["number"])
+        return int(self.id.split("/")[2])
+
+    @property
+    def opened_at(self) -> datetime:
+        """When the cycle was opened."""
+        return self.first.at
 
     @cached_property
+    def opened(self) -> CycleOpened:
+        """What the cycle was opened with. Raises Permanent if its first row does not fit the type."""
+        return content_of(CycleOpened, self.first)
+
+    @property
     def loop(self) -> Loop:
         """The content of the loop file when the cycle was opened."""
-        return Loop.model_validate(self.opened["loop"])
+        return self.opened.loop
 
-    @cached_property
+    @property
     def champion(self) -> ModelVersion:
         """The line's champion when the cycle was opened."""
-        return ModelVersion.model_validate(self.opened["champion"])
+        return self.opened.champion
 
-    @cached_property
+    @property
     def baseline(self) -> ModelVersion:
         """The version that the candidate is compared with: the champion, or its newest ancestor that is not recalled."""
-        return ModelVersion.model_validate(self.opened.get("baseline") or self.opened["champion"])
+        return self.opened.baseline or self.opened.champion
 
-    @cached_property
+    @property
     def start(self) -> ModelVersion:
         """The version that training starts from."""
-        return ModelVersion.model_validate(self.opened["start"])
+        return self.opened.start
 
     def has(self, step: Step) -> bool:
         """Return whether the ledger has a result of the step, or an answer to its request. A training has one as soon as it has begun."""
@@ -305,53 +315,54 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
     for entry in entries[1:]:
         if entry.kind == "intended":
             intended.add(entry.key)
-            if "adjustment" in entry.data:
-                adjustments[int(entry.key.split("/")[1])] = Adjustment.model_validate(entry.data["adjustment"])
+            if entry.data and (adjustment := content_of(EffectIntended, entry).adjustment):
+                adjustments[int(entry.key.split("/")[1])] = adjustment
         elif entry.kind == "done":
             done[entry.key] = performed = Done(entry)
-            state = STEPS[performed.step].after
-            if performed.step is Step.TRAIN:
+            step = performed.step
+            state = STEPS[step].after
+            if step is Step.TRAIN:
                 began = performed.of(TrainResult)
                 incarnations[began.attempt, began.incarnation] = Incarnation(began.attempt, began.incarnation, began.job, began=entry.at)
         elif entry.kind == "asked":
-            asked[ApprovalKind(entry.key)] = datetime.fromisoformat(entry.data["expires"])
+            asked[ApprovalKind(entry.key)] = content_of(Asked, entry).expires
         elif entry.kind == "answered":
-            answers[ApprovalKind(entry.key)] = Answer.model_validate(entry.data)
-            state = APPROVALS[ApprovalKind(entry.key)].after if answers[ApprovalKind(entry.key)].approve else state
+            kind = ApprovalKind(entry.key)
+            answers[kind] = given = content_of(Answer, entry)
+            state = APPROVALS[kind].after if given.approve else state
         elif entry.kind == "job_ended":
-            key = (entry.data["attempt"], entry.data["incarnation"])
-            before = incarnations[key]
-            asks = entry.data.get("proposal")
-            incarnations[key] = Incarnation(
-                *key,
+            end = content_of(JobEnd, entry)
+            before = incarnations[end.attempt, end.incarnation]
+            incarnations[end.attempt, end.incarnation] = Incarnation(
+                end.attempt,
+                end.incarnation,
                 before.job,
-                Outcome(entry.data["outcome"]),
-                entry.data["reason"],
-                Proposal.model_validate(asks) if asks else None,
-                entry.data.get("events"),
-                entry.data.get("successor", 0),
-                Usage.model_validate(entry.data["usage"]) if "usage" in entry.data else None,
+                end.outcome,
+                end.reason,
+                end.proposal,
+                end.events,
+                end.successor,
+                end.usage,
                 before.began,
                 entry.at,
             )
         elif entry.kind == "trial_intended":
-            trials.append(Tried(Trial.model_validate(entry.data["trial"])))
+            trials.append(Tried(content_of(TrialBegun, entry).trial))
         elif entry.kind == "trial_ended":
-            trials[-1] = Tried(trials[-1].trial, TrialEnd.model_validate(entry.data))
+            trials[-1] = Tried(trials[-1].trial, content_of(TrialEnd, entry))
         elif entry.kind == "chosen":
-            chosen = Chosen.model_validate(entry.data)
+            chosen = content_of(Chosen, entry)
         elif entry.kind == "tried":
-            tries[entry.key] = (*tries.get(entry.key, ()), str(entry.data["error"]))
+            tries[entry.key] = (*tries.get(entry.key, ()), content_of(FailedTry, entry).error)
         elif entry.kind == "step_accepted":
-            accepted.append(ResumePoint.model_validate(entry.data))
+            accepted.append(content_of(ResumePoint, entry))
         elif entry.kind == "ended":
-            state, reason, ended_at = State(entry.key), entry.data["reason"], entry.at
+            state, reason, ended_at = State(entry.key), content_of(Reason, entry).reason, entry.at
     return CycleView(
         id=first.stream,
         seq=entries[-1].seq,
         state=state,
-        opened=first.data,
-        opened_at=first.at,
+        first=first,
         intended=frozenset(intended),
         done=done,
         asked=asked,

@@ -8,6 +8,17 @@ from datetime import datetime
 from typing import Any
 
 from ratchet.contracts.cycle import Entry
+from ratchet.contracts.rows import (
+    Adopted,
+    CycleEnd,
+    CycleNoted,
+    NewChampion,
+    QuarantineAlarm,
+    Reason,
+    Request,
+    RolledBack,
+    content_of,
+)
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
@@ -84,44 +95,44 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
     recalled: dict[str, str] = {}
     evaluated: list[str | None] = []  # tag of the version that was promoted, or None
     for entry in entries:
-        data = entry.data
         match entry.kind:
             case "recalled":
-                recalled.setdefault(entry.key, data["reason"])
+                recalled.setdefault(entry.key, content_of(Reason, entry).reason)
             case "recall_asked":
-                view["recall_asked"] = data["reason"]
+                view["recall_asked"] = content_of(Reason, entry).reason
             case "adopted":
-                served = [ModelVersion.model_validate(data["version"])]
+                served = [content_of(Adopted, entry).version]
                 view["base"] = served[0]
             case "champion":
-                served.append(ModelVersion.model_validate(data["version"]))
+                served.append(content_of(NewChampion, entry).version)
                 evaluated = [served[-1].tag if tag == "" else tag for tag in evaluated]
                 view["promotions"] = view.get("promotions", 0) + 1
             case "rollback_asked":
-                view["rollback_asked"] = data["actor"]
+                view["rollback_asked"] = content_of(Request, entry).actor
             case "rolled_back":
                 view["rollback_asked"] = None
-                if data.get("to"):
+                if content_of(RolledBack, entry).to is not None:
                     gone = served.pop()  # a second rollback must not return to this version, but to an earlier one
                     evaluated = [None if tag == gone.tag else tag for tag in evaluated]
             case "cancel_asked":
-                view["cancel_asked"] = data["actor"]
+                view["cancel_asked"] = content_of(Request, entry).actor
             case "frozen":
-                view["frozen"] = Freeze(data["actor"], data["reason"], entry.at)
+                asked = content_of(Request, entry)
+                view["frozen"] = Freeze(asked.actor, asked.reason, entry.at)
             case "unfrozen":
                 view["frozen"] = None
             case "quarantine_alarm":
-                view["alarm"] = Alarm(data["text"], entry.at)
+                view["alarm"] = Alarm(content_of(QuarantineAlarm, entry).text, entry.at)
             case "quarantine_calm":
                 view["alarm"] = None
             case "cycle_opened":
-                view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, last_traces=data["traces"])
-                view["plan_again"] = False
+                view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, plan_again=False)
+                view["last_traces"] = content_of(CycleNoted, entry).traces
             case "cycle_ended":
-                view.update(open_cycle=None, cancel_asked=None, recall_asked=None)
-                if data["evaluated"]:
-                    evaluated.append("" if data["state"] == State.PROMOTED else None)  # the row of the champion follows
-                view["plan_again"] = data.get("plan_again", False)
+                end = content_of(CycleEnd, entry)
+                view.update(open_cycle=None, cancel_asked=None, recall_asked=None, plan_again=end.plan_again)
+                if end.evaluated:
+                    evaluated.append("" if end.state is State.PROMOTED else None)  # the row of the champion follows
     view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
     passed = tuple(tag is not None and tag not in recalled for tag in evaluated)
     return LineView(**view, recalled=recalled, evaluated=passed)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
 
 from ratchet.contracts.cycle import Entry
+from ratchet.contracts.rows import Reason, RolloutOpened, WeightSet, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
 
@@ -31,7 +31,8 @@ class RolloutView:
 
     id: str
     seq: int
-    opened: dict[str, Any]
+    first: Entry
+    """The row that opened it. Its content is parsed when it is first read."""
     intended: frozenset[str] = frozenset()
     done: frozenset[str] = frozenset()
     steps: tuple[RolloutStep, ...] = ()
@@ -43,42 +44,40 @@ class RolloutView:
     reason: str = ""
 
     @cached_property
-    def champion(self) -> ModelVersion:
-        """The champion when the rollout was opened."""
-        return ModelVersion.model_validate(self.opened["champion"])
-
-    @cached_property
-    def candidate(self) -> ModelVersion:
-        """The version that the rollout introduces."""
-        return ModelVersion.model_validate(self.opened["candidate"])
+    def opened(self) -> RolloutOpened:
+        """What the rollout was opened with. Raises Permanent if its first row does not fit the type."""
+        return content_of(RolloutOpened, self.first)
 
     @property
-    def salt(self) -> str:
-        """The random text by which sessions are assigned."""
-        return str(self.opened["salt"])
+    def champion(self) -> ModelVersion:
+        """The champion when the rollout was opened."""
+        return self.opened.champion
+
+    @property
+    def candidate(self) -> ModelVersion:
+        """The version that the rollout introduces."""
+        return self.opened.candidate
 
 
 def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
     """Fold a rollout's rows into its view. The first row must be `opened`."""
     entries = upgraded(entries)
-    done = [entry for entry in entries if entry.kind == "done" and "index" in entry.data]
+    done = [(entry, content_of(WeightSet, entry)) for entry in entries if entry.kind == "done" and entry.key != "back"]
     decided = {entry.key: entry.at for entry in reversed(entries) if entry.kind == "intended"}
     steps = tuple(
-        RolloutStep(
-            row.data["index"], row.data["weight"], row.at, decided.get(f"weight/{later.data['index']}", later.at) if later else None
-        )
-        for row, later in zip_longest(done, done[1:])
+        RolloutStep(found.index, found.weight, row.at, decided.get(later[0].key, later[0].at) if later else None)
+        for (row, found), later in zip_longest(done, done[1:])
     )
     ended = next((entry for entry in entries if entry.kind == "ended"), None)
     return RolloutView(
         id=entries[0].stream,
         seq=entries[-1].seq,
-        opened=entries[0].data,
+        first=entries[0],
         intended=frozenset(entry.key for entry in entries if entry.kind == "intended"),
         done=frozenset(entry.key for entry in entries if entry.kind == "done"),
         steps=steps,
         judgements=tuple(entry for entry in entries if entry.kind == "judged"),
         mirrored=tuple(entry for entry in entries if entry.kind in ("mirror_intended", "mirrored")),
         end=ended.key if ended else None,
-        reason=ended.data["reason"] if ended else "",
+        reason=content_of(Reason, ended).reason if ended else "",
     )

@@ -6,12 +6,16 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from ratchet.contracts.cycle import ApprovalKind, Entry
+from ratchet.contracts.cycle import ApprovalKind, Entry, Row
 from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.evaluation import CheckResult, Result, verdict_of
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.hash_chain import GENESIS, seal_row
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Choice, Method, TrainingPlan
+from ratchet.contracts.rows import CycleOpened, row_of
+from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import ENDS, STEPS, JudgeResult, PlanResult, State, Step, StepResult, step_of_result
 from ratchet.flows.core.folds.cycle import AUTO, CycleView, Done, Incarnation
 from tests.simulation.simulated_line import FACTS, loop_for
@@ -19,12 +23,14 @@ from tests.simulation.simulated_line import FACTS, loop_for
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
+def entry(row: Row, seq: int = 1, stream: str = "cycle/sim/0001") -> Entry:
+    """Return a row as the ledger returns it."""
+    return seal_row(stream, seq, row, NOON, 1, GENESIS)
+
+
 def done_row(key: str, data: dict[str, Any]) -> Done:
     """Return the `done` row of an effect with this content."""
-    zero = "0" * 64
-    return Done(
-        Entry(stream="cycle/sim/0001", seq=2, kind="done", key=key, data=data, at=NOON, epoch=1, schema_version=1, previous=zero, hash=zero)
-    )
+    return Done(entry(Row(kind="done", key=key, data=data), 2))
 
 
 def done(*results: StepResult) -> dict[str, Done]:
@@ -61,17 +67,20 @@ def _steps_until(state: State) -> list[Step]:
 
 def cycle(state: State, people: str = "yes", **fields: Any) -> CycleView:
     """Return the first cycle of the simulated line in a state, with `fields` of its view. The rows of its steps are empty unless given."""
-    opened = {"line": "sim", "number": 1, "loop": loop_for(people).model_dump(mode="json")}
+    version = ModelVersion(line="sim", number=0, tag="v0", model=fake_model("base"), cycle=None)
+    loop = fields.pop("loop", None) or loop_for(people)
+    values: dict[str, Any] = {"line": "sim", "number": 1, "loop": loop, "loop_digest": digest(loop), "folder": "", "file": "", "reason": ""}
+    opened = row_of("opened", CycleOpened(**values, champion=version, start=version))
     steps = _steps_until(state)
     rows = {str(step): done_row(str(step), {}) for step in steps if STEPS[step].result is not None and step is not Step.TRAIN}
     known = {key: row for key, row in done(plan_result(), judge_result(Result.PASS)).items() if key in rows}
-    values: dict[str, Any] = {
+    values = {
         "intended": frozenset(),
         "answers": {kind: AUTO for kind in ApprovalKind if any(STEPS[step].approval is kind for step in steps)},
         "incarnations": (run(1, 1, Outcome.DONE),) if Step.ACCEPT in steps else (),
     }
     values |= {**fields, "done": {**rows, **known, **fields.get("done", {})}}
-    return CycleView(id="cycle/sim/0001", seq=1, state=state, opened=opened, opened_at=NOON, **values)
+    return CycleView(id="cycle/sim/0001", seq=1, state=state, first=entry(opened), **values)
 
 
 def training(*incarnations: Incarnation, **fields: Any) -> CycleView:

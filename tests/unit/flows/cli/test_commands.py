@@ -14,11 +14,12 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from ratchet.contracts.cycle import Answer, Append, Identity, Row
+from ratchet.contracts.cycle import Answer, Append, Identity
 from ratchet.contracts.data.datasets import PromptCluster
 from ratchet.contracts.errors import ConfigError, RatchetError, Rejected
 from ratchet.contracts.ids import line_stream
-from ratchet.contracts.steps import FreezeResult
+from ratchet.contracts.rows import CycleEnd, Reason, row_of
+from ratchet.contracts.steps import FreezeResult, State
 from ratchet.flows.cli.main import ALIASES, COMMANDS, HINTS, cli, main
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.requests import fold_approval
@@ -323,10 +324,10 @@ def test_freeze_and_unfreeze_are_recorded_once_and_shown(line: Home) -> None:
 
 def end_cycle(ledger: SqlLedger) -> None:
     """End the line's first cycle, as the service does."""
-    ended = {"state": "cancelled", "reason": "a test", "evaluated": False}
+    noted = CycleEnd(state=State.CANCELLED, reason="a test", evaluated=False)
     rows = [
-        Append(stream="cycle/sim/0001", after=1, rows=(Row(kind="ended", key="cancelled", data=ended),)),
-        Append(stream="line/sim", after=2, rows=(Row(kind="cycle_ended", key="cycle/sim/0001", data=ended),)),
+        Append(stream="cycle/sim/0001", after=1, rows=(row_of("ended", Reason(reason="a test"), "cancelled"),)),
+        Append(stream="line/sim", after=2, rows=(row_of("cycle_ended", noted, "cycle/sim/0001"),)),
     ]
     ledger.append(rows, None, datetime.now(UTC))
 

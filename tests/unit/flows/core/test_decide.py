@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.cycle import Answer, ApprovalKind, Identity
+from ratchet.contracts.cycle import Answer, ApprovalKind, Identity, Row
 from ratchet.contracts.data.datasets import Cursor
 from ratchet.contracts.evaluation import Result
 from ratchet.contracts.fakes import MemoryLedger, fake_model
@@ -25,7 +25,7 @@ from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
 from ratchet.flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from ratchet.flows.core.triggers import cycle_is_due, edition_number
 from tests.simulation.simulated_line import loop_for
-from tests.unit.flows.cycles import NOON, cycle, done, judge_result, plan_result, run, training
+from tests.unit.flows.cycles import NOON, cycle, done, entry, judge_result, plan_result, run, training
 
 LATER = NOON + timedelta(hours=1)
 
@@ -184,9 +184,9 @@ def test_attempts_and_restarts_have_budgets(incarnations: tuple[Incarnation, ...
 
 
 def test_jobs_begin_in_their_window_only() -> None:
-    view = with_plan(State.TRAINING_APPROVED)
-    loop = view.loop.model_dump(mode="json")
-    view = replace(view, opened={**view.opened, "loop": {**loop, "training": {**loop["training"], "window": "22:00-06:00"}}})
+    loop = loop_for("auto")
+    training = loop.training.model_copy(update={"window": "22:00-06:00"})
+    view = with_plan(State.TRAINING_APPROVED, loop=loop.model_copy(update={"training": training}))
     for hour, expected in ((21, Wait), (22, Do), (5, Do), (6, Wait)):
         assert isinstance(decide(view, Observation(), NOON.replace(hour=hour, minute=0)), expected)
     waiting = decide(view, Observation(), NOON)
@@ -223,14 +223,14 @@ def test_failure_with_a_proposal_starts_an_adjusted_attempt() -> None:
 
 
 def test_each_rule_adjusts_a_plan_once_and_adjustments_accumulate() -> None:
-    roomy = {"opened": {"line": "sim", "number": 1, "loop": loop_for("yes", attempts=4).model_dump(mode="json")}}
+    roomy = loop_for("yes", attempts=4)
     ran = {2: Adjustment(kl=2.0, rules=("kl",), reason="KL too large")}
-    again = replace(training(failed(1), failed(2), adjustments=ran), **roomy)
+    again = training(failed(1), failed(2), adjustments=ran, loop=roomy)
     decision = decide(again, Observation(), NOON)
     assert isinstance(decision, End)
     assert "again after an adjustment for kl" in decision.reason
     slower = Proposal(rule="not_finite", adjustment=Adjustment(learning_rate=0.5), good=9)
-    other = replace(training(failed(1), failed(2, slower), adjustments=ran), **roomy)
+    other = training(failed(1), failed(2, slower), adjustments=ran, loop=roomy)
     expected = Adjustment(kl=2.0, learning_rate=0.5, rules=("kl", "not_finite"), reason="KL too large")
     assert decide(other, Observation(), NOON) == Do(Step.TRAIN, train_key(3, 1), expected)
     assert isinstance(decide(training(failed(1), failed(2, slower), adjustments=ran), Observation(), NOON), End), (
@@ -360,7 +360,8 @@ SETTINGS = RolloutSettings(steps=(5, 25, 100), max_seconds=100, holdback=10)
 
 
 def rollout(*steps: float) -> RolloutView:
-    return RolloutView(id="rollout/sim/0001", seq=1, opened={}, steps=tuple(RolloutStep(i, weight, NOON) for i, weight in enumerate(steps)))
+    found = tuple(RolloutStep(i, weight, NOON) for i, weight in enumerate(steps))
+    return RolloutView(id="rollout/sim/0001", seq=1, first=entry(Row(kind="opened")), steps=found)
 
 
 def judged(result: StepResult) -> StepJudgement:
@@ -397,7 +398,7 @@ def test_weights_add_up_to_100_and_respect_the_holdback(weight: float, candidate
 
 
 def test_first_of_two_answers_is_kept() -> None:
-    from ratchet.contracts.cycle import Append, Row
+    from ratchet.contracts.cycle import Append
     from ratchet.flows.engine.line import answer as give
     from ratchet.flows.engine.line import approvals
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.cycle import Entry
+from ratchet.contracts.errors import Permanent
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.schema import SCHEMA_VERSION
 from ratchet.contracts.serving import SequentialTest, StepJudgement, StepResult
@@ -61,7 +62,7 @@ def test_without_rows_there_is_no_evidence() -> None:
 @pytest.mark.parametrize("pairs", [[["p", 1.5]], [["p", float("nan")]], [["p", 0.5], ["p", 0.5]]])
 def test_rows_with_invalid_figures_are_refused(pairs: list[list[Any]]) -> None:
     bad = row("mirrored", "1", {"mirrored": {"asked": 1, "failed": 0, "unscored": 0, "pairs": pairs}})
-    with pytest.raises(ValueError, match=r"validation error|are not"):
+    with pytest.raises(Permanent, match="is not a valid MirrorEnd: mirrored"):
         batches([begun(1, ("a", "p")), bad])
 
 

@@ -113,7 +113,7 @@ def test_retry_opens_a_cycle_without_new_traces_and_names_actor_and_cycle() -> N
     assert not open_if_due(sim.context, scheduled=True)[0]
     second = retry_cycle(replace(sim.context, file="sim.toml"), 1, "hana")
     opened = sim.context.cycle_view(second).opened
-    assert (second, opened["reason"], opened["actor"], opened["file"]) == ("cycle/sim/0002", "retry of 1", "hana", "sim.toml")
+    assert (second, opened.reason, opened.actor, opened.file) == ("cycle/sim/0002", "retry of 1", "hana", "sim.toml")
     assert fold_line("sim", sim.ledger.read(LINE)).rows[-1].data["actor"] == "hana"
     with pytest.raises(Rejected, match="no cycle 7"):
         retry_cycle(sim.context, 7, "hana")

@@ -17,7 +17,7 @@ from ratchet.flows.core.folds.cycle import Incarnation
 from ratchet.flows.core.search import Tried, spent
 from ratchet.flows.engine.line import ask_cancel
 from ratchet.flows.engine.search import _seconds, trial_end
-from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.simulation.simulated_line import Scenario, SimulatedLine, loop_for
 from tests.unit.flows.cycles import NOON, training
 
 DONE, PREEMPTED, FAILED = Outcome.DONE, Outcome.PREEMPTED, Outcome.FAILED
@@ -140,7 +140,6 @@ def test_job_time_is_that_of_all_incarnations_metered_where_machines_are(runs: l
 
 
 def test_job_time_of_a_gang_is_its_machine_time_by_node() -> None:
-    cycle = training(run := ran(1, 1, DONE, 0, 100, 320.0))
-    loop = cycle.loop.model_dump(mode="json")
-    loop["training"]["nodes"] = 4
-    assert _seconds(replace(cycle, opened={**cycle.opened, "loop": loop}), [run]) == [80.0]
+    loop = loop_for("yes")
+    loop = loop.model_copy(update={"training": loop.training.model_copy(update={"nodes": 4})})
+    assert _seconds(training(run := ran(1, 1, DONE, 0, 100, 320.0), loop=loop), [run]) == [80.0]
