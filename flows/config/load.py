@@ -22,7 +22,7 @@ def load_loop(path: Path) -> Loop:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no loop file {path}; create one with `ratchet init {path}`") from None
+        raise ConfigError(f"there is no loop file {path}; give the path of a loop file (*.toml)") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; pass a loop file (*.toml)") from None
     except UnicodeDecodeError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ratchet.contracts.errors import Retryable
-from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.lines import named_line, named_loop
+from ratchet.flows.cli.names import line_argument
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -21,37 +22,36 @@ _reason = click.option("--reason", default="", help="Reason, recorded in the led
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @actor_option
 @_reason
 @click.option("--no-wait", is_flag=True, help="Only record the request. A running service carries it out within seconds.")
 @json_option
-def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> None:
-    """Roll back the line of LOOP to the previous version.
+def rollback(line: str, by: str, reason: str, no_wait: bool, as_json: bool) -> None:
+    """Roll back LINE to the previous version.
 
-    LOOP is the path of a loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous version replaces
-    the champion. An open cycle ends.
+    LINE is the name of a line or the path of its loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous
+    version replaces the champion. An open cycle ends.
     """
-    with watched(as_json, f"rolling back the line of {loop} …") as progress:
-        from ratchet.flows.config.load import load_loop
+    with watched(as_json, f"rolling back {line} …") as progress:
         from ratchet.flows.engine.line import ask_rollback
         from ratchet.flows.engine.reconcile import reconcile
         from ratchet.flows.engine.work import turn
 
         installation = open_installation(progress)
-        name = load_loop(loop).line.name
+        name = named_line(installation, line, as_json)
         ask_rollback(installation.ledger, name, by, reason, datetime.now(UTC))
         repairs: list[str] = []
         if not no_wait:
-            context = installation.context(loop)
+            context = installation.context(named_loop(installation, line, quiet=True))
             repairs = reconcile(context)
             repairs += _end_open_cycle(installation, context, turn)
     view = installation.line(name)
     if as_json:
         champion = view.champion.tag if view.champion else None
         print_json({"line": name, "completed": not view.rollback_asked, "champion": champion, "mended": repairs})
-    for line in () if as_json else repairs:
-        say(line)
+    for text in () if as_json else repairs:
+        say(text)
     if no_wait:
         say(f"rollback of line {name} requested")
         return
@@ -62,25 +62,24 @@ def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> 
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @actor_option
 @_reason
 @json_option
-def cancel(loop: Path, by: str, reason: str, as_json: bool) -> None:
-    """Cancel the open cycle of the line of LOOP; the champion keeps serving.
+def cancel(line: str, by: str, reason: str, as_json: bool) -> None:
+    """Cancel the open cycle of LINE; the champion keeps serving.
 
-    LOOP is the path of a loop file.
+    LINE is the name of a line or the path of its loop file.
     """
-    with watched(as_json, f"cancelling the open cycle of {loop} …") as progress:
-        from ratchet.flows.config.load import load_loop
+    with watched(as_json, f"cancelling the open cycle of {line} …") as progress:
         from ratchet.flows.engine.line import ask_cancel
         from ratchet.flows.engine.work import turn
 
         installation = open_installation(progress)
-        name = load_loop(loop).line.name
+        name = named_line(installation, line, as_json)
         cancelled = installation.line(name).open_cycle
         ask_cancel(installation.ledger, name, by, reason, datetime.now(UTC))
-        notes = _end_open_cycle(installation, installation.context(loop), turn)
+        notes = _end_open_cycle(installation, installation.context(named_loop(installation, line, quiet=True)), turn)
     opened = installation.line(name).open_cycle
     if as_json:
         print_json({"line": name, "cycle": cancelled, "ended": opened is None, "notes": notes})
