@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from ratchet.contracts.cycle import Entry
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.model import Frozen
+from ratchet.contracts.wording import first_problem
 
 _Content = TypeVar("_Content", bound=Frozen)
 
@@ -18,9 +19,7 @@ def content_of(kind: type[_Content], row: Entry) -> _Content:
     try:
         return kind.model_validate(row.data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "the row"
         raise Permanent(
-            f"row {row.seq} of {row.stream} ({f'{row.kind} {row.key}'.strip()}) is not a valid {kind.__name__}: {field}: {first['msg']}; "
+            f"row {row.seq} of {row.stream} ({f'{row.kind} {row.key}'.strip()}) is not a valid {kind.__name__}: {first_problem(error)}; "
             "`ratchet verify` shows whether the ledger was changed"
         ) from error

@@ -43,9 +43,11 @@ def open_extensions(loop: Loop, folder: Path, home: Home, artifacts: Artifacts, 
     line, serving = loop.line.name, loop.serving
     dialects = {name: load(ExtensionKind.DIALECT, name) for name in offers(ExtensionKind.DIALECT)}
     checks = _checks(gate)
-    server = load(ExtensionKind.SERVER, serving.kind)
-    metrics = load(ExtensionKind.METRICS, loop.rollout.metrics)
-    trainers = {method: load(ExtensionKind.TRAINER, loop.training.trainer(method)) for method in loop.training.methods}
+    server = load(ExtensionKind.SERVER, serving.kind, "serving.kind")
+    metrics = load(ExtensionKind.METRICS, loop.rollout.metrics, "rollout.metrics")
+    trainers = {
+        method: load(ExtensionKind.TRAINER, loop.training.trainer(method), f"training.{method}_on") for method in loop.training.methods
+    }
     return LineExtensions(
         sources=tuple(open_source(source, folder, home, line) for source in loop.sources),
         dialects={name: _named(dialect, {}, "dialect") for name, dialect in dialects.items()},
@@ -70,13 +72,18 @@ def open_source(settings: SourceSettings, folder: Path, home: Home, line: str) -
     """
     state = home.spool(line) if settings.kind == "receiver" else home.source(line, settings.name)
     where = f"sources.{settings.name}.options"
-    source: TraceSource = load(ExtensionKind.SOURCE, settings.kind).create(settings, folder, state, options=settings.options, where=where)
+    source: TraceSource = load(ExtensionKind.SOURCE, settings.kind, f"sources.{settings.name}.kind").create(
+        settings, folder, state, options=settings.options, where=where
+    )
     return source
 
 
 def open_trainers(loop: Loop) -> dict[str, Trainer]:
     """Open the trainers of the loop file's methods. Raises ConfigError if one is not installed or trains another method."""
-    return {method: _trainer(load(ExtensionKind.TRAINER, loop.training.trainer(method)), method) for method in loop.training.methods}
+    return {
+        method: _trainer(load(ExtensionKind.TRAINER, loop.training.trainer(method), f"training.{method}_on"), method)
+        for method in loop.training.methods
+    }
 
 
 def _trainer(extension: Extension, method: str) -> Trainer:
@@ -106,7 +113,7 @@ def _router(loop: Loop, home: Home) -> Router:
     line, serving = loop.line.name, loop.serving
     places = home.serving(line), home.receiver(line), open_credentials(home, line).ensure_router()
     assumed = loop.governance.consent == "assumed"
-    extension = load(ExtensionKind.ROUTER, serving.router)
+    extension = load(ExtensionKind.ROUTER, serving.router, "serving.router")
     router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")
     if isinstance(router, LocalRouter):
         router.join(home.router_process, line)

@@ -21,7 +21,7 @@ class Home:
     @classmethod
     def from_environment(cls) -> Home:
         """Return the home folder named by RATCHET_HOME, by default ./.ratchet."""
-        return cls(Path(os.environ.get(variables.HOME, ".ratchet")).absolute())
+        return cls(Path(os.environ.get(variables.HOME) or ".ratchet").absolute())
 
     @property
     def ledger_file(self) -> Path:

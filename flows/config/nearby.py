@@ -29,7 +29,7 @@ class Installed:
 def home_text(home: Home) -> str:
     """Return the home folder and where it comes from: RATCHET_HOME, or the default."""
     given = os.environ.get(variables.HOME)
-    if given is None:
+    if not given:
         return f"{home.root} ({variables.HOME} is not set, so it is .ratchet in the current folder)"
     return f"{home.root} ({variables.HOME} is set to {given!r})"
 

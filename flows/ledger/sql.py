@@ -19,10 +19,11 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
-from ratchet.contracts.errors import Conflict, Fenced, Permanent, Retryable
+from ratchet.contracts.errors import ConfigError, Conflict, Fenced, Permanent, Retryable, Unwritable
 from ratchet.contracts.hash_chain import GENESIS, seal_row
 from ratchet.contracts.ids import Digest, canonical
 from ratchet.contracts.schema import check_version
+from ratchet.runtime.file_errors import unwritable
 
 _meta = sa.MetaData()
 _rows = sa.Table(
@@ -53,6 +54,9 @@ _LENGTHS = (  # built once, because the service asks it twice a second
     .where(_rows.c.stream.in_(sa.bindparam("streams", expanding=True)))
     .group_by(_rows.c.stream)
 )
+_UNWRITABLE = ("attempt to write a readonly database", "unable to open database file")
+"""Texts of SQLite that last until an operator changes permissions or places."""
+_WRITABLE = "make the file and its folder writable for this user, or set RATCHET_HOME to a writable folder"
 _READS = "ratchet_reads"
 """Execution option of connections that only read."""
 
@@ -204,7 +208,9 @@ class SqlLedger:
         except IntegrityError as error:
             raise Conflict(f"another process wrote the same row of the ledger first ({_where(self.url)}); read it again") from error
         except DBAPIError as error:
-            raise Retryable(f"the ledger at {_where(self.url)} is not available: {str(error.orig).splitlines()[0]}") from error
+            if (told := str(error.orig).splitlines()[0]) in _UNWRITABLE:
+                raise Unwritable(f"cannot write the ledger at {_where(self.url)}: {told}; {_WRITABLE}") from error
+            raise Retryable(f"the ledger at {_where(self.url)} is not available: {told}") from error
 
 
 def _where(url: str) -> str:
@@ -215,19 +221,21 @@ def _engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:
-        raise Permanent("the ledger's URL is not a SQLAlchemy URL; use sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME") from error
+        raise ConfigError(
+            "RATCHET_LEDGER_URL is not a SQLAlchemy URL; use sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME"
+        ) from error
     if parsed.get_backend_name() != "sqlite":
         try:
             return sa.create_engine(parsed, pool_pre_ping=True)
         except (ImportError, sa.exc.NoSuchModuleError) as error:
-            raise Permanent(f"no driver for {_where(url)} is installed: {error}; for Postgres, install ratchet[postgres]") from error
+            raise ConfigError(
+                f"RATCHET_LEDGER_URL: no driver for {_where(url)} is installed: {error}; for Postgres, install ratchet[postgres]"
+            ) from error
     if parsed.database:
         try:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Retryable(
-                f"cannot create the ledger's folder {Path(parsed.database).parent}: {error.strerror}; set RATCHET_HOME"
-            ) from error
+            raise unwritable(f"create the ledger's folder {Path(parsed.database).parent}", error) from error
     engine = sa.create_engine(parsed, connect_args={"timeout": 30})
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _begin)
