@@ -9,18 +9,24 @@ import threading
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
-from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Ledger, Progress
-from ratchet.flows.composition.ports import build_line_context, open_ledger, silent
 from ratchet.flows.config.home import Home
-from ratchet.flows.config.load import load_loop
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
-from ratchet.flows.engine.context import LineContext
+from ratchet.flows.ledger.opening import open_ledger_at
+
+if TYPE_CHECKING:  # imported late: a command that only reads the ledger needs none of it
+    from ratchet.contracts.loop import Loop
+    from ratchet.flows.engine.context import LineContext
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Ignore a progress report. This is the default progress callback."""
 
 
 class Installation:
@@ -35,10 +41,12 @@ class Installation:
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of the installation, opened at first use."""
-        return open_ledger(self.home)
+        return open_ledger_at(self.home.ledger_url)
 
     def context(self, path: Path) -> LineContext:
         """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
+        from ratchet.flows.config.load import load_loop
+
         path = path.absolute()
         return self._build(load_loop(path), path.parent, path.name)
 
@@ -47,6 +55,8 @@ class Installation:
         return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened["file"])
 
     def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
+        from ratchet.flows.composition.ports import build_line_context
+
         key = digest([loop.model_dump(mode="json"), str(folder), file])
         with self._lock:
             if key not in self._contexts:
@@ -59,6 +69,8 @@ class Installation:
 
         Raises ConfigError if the ledger names none, or if the file does not exist or defines another line.
         """
+        from ratchet.flows.config.load import load_loop
+
         rows = [row.data for row in self.line(line).rows if row.kind == "adopted"]
         rows += [self.ledger.read(stream)[0].data for stream in self.ledger.streams(f"cycle/{line}/")[-1:]]
         found: Path | None = next((Path(row["folder"]) / row["file"] for row in reversed(rows) if row["file"]), None)

@@ -14,7 +14,7 @@ from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extension
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.triggers import evaluation_level
 from ratchet.flows.engine.context import LineContext, process_holder
-from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.flows.ledger.opening import open_ledger_at
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 
@@ -36,13 +36,9 @@ class SystemClock:
         time.sleep(seconds)
 
 
-def silent(_what: str, _done: int, _total: int) -> None:
-    """Ignore a progress report. This is the default progress callback."""
-
-
 def open_ledger(home: Home) -> Ledger:
     """Open the installation's ledger. A new database is created at first use."""
-    return SqlLedger(home.ledger_url)
+    return open_ledger_at(home.ledger_url)
 
 
 def open_artifacts(home: Home) -> Artifacts:
@@ -50,7 +46,7 @@ def open_artifacts(home: Home) -> Artifacts:
     return FolderArtifacts(home.artifacts)
 
 
-def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress = silent, ledger: Ledger | None = None) -> LineContext:
+def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress, ledger: Ledger | None = None) -> LineContext:
     """Build the line context: all ports of one line, as selected by its loop file. Starts no process.
 
     `folder` is the folder of the loop file. `ledger` is the ledger of the installation, if the caller has opened it already. Raises

@@ -15,7 +15,6 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.wording import MISSING_KEY, UNKNOWN_KEY, Problem, problems
 from ratchet.flows.config.values import wrong_booleans, wrong_trigger
-from ratchet.trainers.recipes.completion import KINDS, complete
 
 
 def load_loop(path: Path) -> Loop:
@@ -58,6 +57,8 @@ def _wrong_receivers(loop: Loop) -> Iterator[str]:
 
 def _wrong_recipes(loop: Loop) -> Iterator[str]:
     """Check all recipes of built-in trainers, including those of methods that are not allowed now, so that errors do not surface later."""
+    from ratchet.trainers.recipes.completion import KINDS, complete
+
     for method, kind in KINDS.items():
         if not loop.training.built_in(method):
             continue

@@ -6,7 +6,6 @@ so that a writer that lost its lease cannot write. On SQLite, BEGIN IMMEDIATE gi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,10 +18,11 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
-from ratchet.contracts.errors import ConfigError, Conflict, Fenced, Permanent, Retryable, Unwritable
+from ratchet.contracts.errors import ConfigError, Conflict, Fenced, Retryable, Unwritable
 from ratchet.contracts.hash_chain import GENESIS, seal_row
-from ratchet.contracts.ids import Digest, canonical
+from ratchet.contracts.ids import Digest
 from ratchet.contracts.schema import check_version
+from ratchet.flows.ledger.stored_rows import WRITABLE, entry_of, values_of
 from ratchet.runtime.file_errors import unwritable
 
 _meta = sa.MetaData()
@@ -56,7 +56,6 @@ _LENGTHS = (  # built once, because the service asks it twice a second
 )
 _UNWRITABLE = ("attempt to write a readonly database", "unable to open database file")
 """Texts of SQLite that last until an operator changes permissions or places."""
-_WRITABLE = "make the file and its folder writable for this user, or set RATCHET_HOME to a writable folder"
 _READS = "ratchet_reads"
 """Execution option of connections that only read."""
 
@@ -88,7 +87,7 @@ class SqlLedger:
         """
         query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
         with self._errors(), self._reader.connect() as connection:
-            return [_entry(row) for row in connection.execute(query).mappings()]
+            return [entry_of(dict(row)) for row in connection.execute(query).mappings()]
 
     def streams(self, prefix: str) -> list[str]:
         """Return the names of the streams that begin with `prefix`, sorted."""
@@ -134,7 +133,7 @@ class SqlLedger:
             seq += 1
             entry = seal_row(append.stream, seq, row, at, epoch, previous)
             previous = entry.hash
-            connection.execute(sa.insert(_rows).values(_values(entry)))
+            connection.execute(sa.insert(_rows).values(values_of(entry)))
             entries.append(entry)
         return entries
 
@@ -209,7 +208,7 @@ class SqlLedger:
             raise Conflict(f"another process wrote the same row of the ledger first ({_where(self.url)}); read it again") from error
         except DBAPIError as error:
             if (told := str(error.orig).splitlines()[0]) in _UNWRITABLE:
-                raise Unwritable(f"cannot write the ledger at {_where(self.url)}: {told}; {_WRITABLE}") from error
+                raise Unwritable(f"cannot write the ledger at {_where(self.url)}: {told}; {WRITABLE}") from error
             raise Retryable(f"the ledger at {_where(self.url)} is not available: {told}") from error
 
 
@@ -254,15 +253,3 @@ def _on_connect(connection: Any, _record: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
-
-
-def _values(entry: Entry) -> dict[str, Any]:
-    return {**entry.model_dump(exclude={"data", "at"}), "data": canonical(entry.data).decode(), "at": entry.at.isoformat()}
-
-
-def _entry(row: Any) -> Entry:
-    check_version(row["schema_version"], f"row {row['seq']} of {row['stream']}")
-    try:
-        return Entry(**{**row, "data": json.loads(row["data"]), "at": datetime.fromisoformat(row["at"])})
-    except ValueError as error:
-        raise Permanent(f"the ledger was changed: row {row['seq']} of {row['stream']} cannot be read; restore a backup") from error

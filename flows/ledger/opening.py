@@ -1,0 +1,21 @@
+"""Opens a ledger by its URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ratchet.contracts.ports import Ledger
+from ratchet.flows.ledger.sqlite import SqliteLedger
+
+
+def open_ledger_at(url: str) -> Ledger:
+    """Open the ledger at `url`, `sqlite:///PATH` or the SQLAlchemy URL of another database. A new database is created at first use.
+
+    Raises ConfigError for an invalid URL or a missing driver, and Retryable if the database cannot be reached.
+    """
+    file = url.removeprefix("sqlite:///")
+    if file not in ("", url) and "?" not in file:
+        return SqliteLedger(Path(file))
+    from ratchet.flows.ledger.sql import SqlLedger  # SQLAlchemy takes longer to import than a command to run
+
+    return SqlLedger(url)
