@@ -43,24 +43,27 @@ class Installation:
         """The ledger of the installation, opened at first use."""
         return open_ledger_at(self.home.ledger_url)
 
-    def context(self, path: Path) -> LineContext:
-        """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
+    def context(self, path: Path, late: bool = False) -> LineContext:
+        """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid.
+
+        With `late`, a port is built when it is first used: for a command that uses few of them.
+        """
         from ratchet.flows.config.load import load_loop
 
         path = path.absolute()
-        return self._build(load_loop(path), path.parent, path.name)
+        return self._build(load_loop(path), path.parent, path.name, late)
 
-    def cycle_context(self, cycle: CycleView) -> LineContext:
-        """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened["file"])
+    def cycle_context(self, cycle: CycleView, late: bool = False) -> LineContext:
+        """Return the line context of a cycle, with the loop content stored when the cycle was opened. `late` is as for `context`."""
+        return self._build(cycle.loop, Path(cycle.opened["folder"]), cycle.opened["file"], late)
 
-    def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
+    def _build(self, loop: Loop, folder: Path, file: str, late: bool) -> LineContext:
         from ratchet.flows.composition.ports import build_line_context
 
-        key = digest([loop.model_dump(mode="json"), str(folder), file])
+        key = digest([loop.model_dump(mode="json"), str(folder), file, late])
         with self._lock:
             if key not in self._contexts:
-                built = build_line_context(loop, folder, self.home, self.progress, self.ledger)
+                built = build_line_context(loop, folder, self.home, self.progress, self.ledger, late)
                 self._contexts[key] = replace(built, file=file)
             return self._contexts[key]
 

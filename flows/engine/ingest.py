@@ -22,17 +22,19 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
     The records of a batch that the ledger knows count as duplicates, and the batch is not read again.
     Raises Retryable if another process still ingests for this line after `wait` seconds, or if a source fails.
     """
-    total = IngestReport()
+    total, found = IngestReport(), False
     with leased(context, "an ingest", f"ingest/{context.line}", wait) as lease:
         for source in context.sources if sources is None else sources:
             with _retried(source):
                 batches = list(source.batches())
+            found = found or bool(batches)
             for number, batch in enumerate(batches, 1):
                 total += _ingest(context, batch, lease)
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
-    note_alarm(context)
+    if found or context.line_view().alarm is not None:  # an alarm begins with an ingest, and may end without one
+        note_alarm(context)
     return total
 
 

@@ -35,7 +35,7 @@ def trigger(line: str, why: str, by: str, as_json: bool) -> None:
         from ratchet.flows.engine.line import open_cycle
 
         installation = open_installation(progress)
-        context = installation.context(named_loop(installation, line, as_json))
+        context = installation.context(named_loop(installation, line, as_json), late=True)
         opened = open_cycle(context, f"triggered by {by}" + (f": {why}" if why else ""), by)
     _opened(opened, f"triggered by {by}", as_json)
 
@@ -57,7 +57,7 @@ def retry(cycle: str, loop: Path | None, by: str, as_json: bool) -> None:
 
         installation = open_installation(progress)
         ended = named_cycle(installation, cycle, as_json)
-        context = installation.context(loop or installation.loop_file(ended.line))
+        context = installation.context(loop or installation.loop_file(ended.line), late=True)
         if context.line != ended.line:
             raise ConfigError(f"{loop} defines line {context.line!r}, but {ended.id} is a cycle of line {ended.line!r}")
         opened = retry_cycle(context, ended.number, by)
