@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
-from ratchet.contracts.ports import Ledger, Progress
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
@@ -22,6 +21,7 @@ from ratchet.flows.ledger.opening import open_ledger_at
 
 if TYPE_CHECKING:  # imported late: a command that only reads the ledger needs none of it
     from ratchet.contracts.loop import Loop
+    from ratchet.contracts.ports import Ledger, Progress
     from ratchet.flows.engine.context import LineContext
 
 

@@ -16,8 +16,10 @@ from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
 from ratchet.flows.engine.context import LineContext, leased
 
 
-def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:
+def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0, note_always: bool = True) -> IngestReport:
     """Ingest all batches that the sources hold now; by default, all sources of the line. Return the summed report.
+
+    Without `note_always`, an ingest that finds no batch leaves a new alarm of the quarantine to the next one, and does not open the lake.
 
     The records of a batch that the ledger knows count as duplicates, and the batch is not read again.
     Raises Retryable if another process still ingests for this line after `wait` seconds, or if a source fails.
@@ -33,7 +35,7 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
-    if found or context.line_view().alarm is not None:  # an alarm begins with an ingest, and may end without one
+    if note_always or found or context.line_view().alarm is not None:
         note_alarm(context)
     return total
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from ratchet.contracts.model import model_ref, refuse_code
-from ratchet.contracts.ports import Ledger
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import CycleView
@@ -20,7 +20,9 @@ from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.core.triggers import cycle_is_due
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.engine.recall import clean_ancestor
+
+if TYPE_CHECKING:
+    from ratchet.contracts.ports import Ledger
 
 
 def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
@@ -53,6 +55,8 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
     `actor` is the operator who requested the cycle, if there is one. Raises Rejected if no model is adopted, if the line is frozen, if a
     cycle is open, or if another process changes the line at the same time.
     """
+    from ratchet.flows.engine.recall import clean_ancestor
+
     line = context.line_view()
     if line.champion is None or line.base is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")

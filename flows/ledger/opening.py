@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ratchet.contracts.ports import Ledger
 from ratchet.flows.ledger.sqlite import SqliteLedger
+
+if TYPE_CHECKING:
+    from ratchet.contracts.ports import Ledger
 
 
 def open_ledger_at(url: str) -> Ledger:

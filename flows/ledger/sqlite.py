@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -180,13 +180,13 @@ class SqliteLedger:
         except sqlite3.Error as error:
             raise self._translated(error) from error
         connection.row_factory = sqlite3.Row
-        with closing(connection.execute("PRAGMA synchronous=FULL")):  # a commit survives a power loss
-            return connection
+        return connection
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection in a transaction that locks the file at once, so that it never has to upgrade its lock."""
         with self._connection() as connection:
+            connection.execute("PRAGMA synchronous=FULL")  # a commit survives a power loss
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.execute("COMMIT")

@@ -41,7 +41,7 @@ def ingest(line: str, source: Path | None, kind: str | None, as_json: bool) -> N
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json), late=True)
-        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
+        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS, note_always=False)
     if as_json:
         print_json(ingest_json(report))
         return
