@@ -170,19 +170,20 @@ def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) 
     return request.answer, False
 
 
-def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:
+def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> LineView:
     """Request a rollback of the line to its previous champion, or of its running rollout. The service carries it out within seconds.
 
-    A second request has no effect while the first one is open.
+    Return the view of the line from which the rollback starts. A second request has no effect while the first one is open.
     Raises Rejected if the line has neither an open cycle nor a previous champion.
     """
     line = fold_line(name, ledger.read(line_stream(name)))
     if line.rollback_asked:
-        return
+        return line
     if line.open_cycle is None and line.previous is None:
         raise Rejected("nothing_to_roll_back", f"line {name!r} serves its adopted model and no rollout is running")
     row = Row(kind="rollback_asked", data={"actor": actor, "reason": reason})
     ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+    return line
 
 
 def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:

@@ -26,16 +26,19 @@ def status(line: str | None, as_json: bool) -> None:
     """Show all lines with their champions, recent cycles and pending approvals.
 
     With LINE, the name of a line or the path of its loop file, only this line is shown. Also shows which process works on a line now,
-    whether the line is frozen, and which versions are recalled. Fails if there is no installation, or if it has no line.
+    whether the line is frozen, and which versions are recalled. Fails if there is no installation, or if it has no line while another
+    installation near the current folder has one.
     """
     installation = open_installation()
     names = [named_line(installation, line, as_json)] if line else known_lines(installation)
     if not names:
-        raise unknown_line(installation.home, names, None)
+        _no_line(installation)
     now = datetime.now(UTC)
     lines = [_line_json(installation, installation.line(name), now) for name in names]
     if as_json:
         print_json(lines)
+        return
+    if not lines:
         return
     rows = [[one["line"], one["champion"], one["previous"] or "–", one["open"] or "–", one["waits"] or "–"] for one in lines]
     table("Lines", ["line", "champion", "previous", "open cycle", "state"], rows)
@@ -54,6 +57,16 @@ def status(line: str | None, as_json: bool) -> None:
         if one["cycles"]:
             done = [[c["cycle"], c["opened"], c["state"], c["candidate"] or "–", c["reason"]] for c in one["cycles"]]
             table(f"Cycles of {one['line']}", ["cycle", "opened (UTC)", "state", "candidate", "reason"], done)
+
+
+def _no_line(installation: Installation) -> None:
+    """Say that the installation has no line yet. Raises ConfigError if it looks like the wrong one, because another one is near."""
+    from ratchet.flows.config.nearby import remedy_text
+
+    problem = unknown_line(installation.home, [], None)
+    if remedy_text(installation.home):
+        raise problem
+    say(str(problem))
 
 
 def _line_json(installation: Installation, view: LineView, now: datetime) -> dict[str, Any]:

@@ -204,9 +204,19 @@ def test_an_installation_without_a_line_says_how_a_line_begins(tmp_path: Path, m
     monkeypatch.chdir(alone(tmp_path))
     monkeypatch.delenv("RATCHET_HOME", raising=False)
     SqlLedger(Home.from_environment().ledger_url)
-    said = refused("status")
-    assert "there is no line in " in said
-    assert said.endswith("`ratchet adopt LOOP.toml MODEL_FOLDER` creates a line")
+    result = run("status")
+    assert result.stdout == ""
+    assert "there is no line in " in result.stderr
+    assert result.stderr.endswith("`ratchet adopt LOOP.toml MODEL_FOLDER` creates a line\n")
+    assert json.loads(run("status", "--json").stdout) == []
+
+
+def test_an_installation_without_a_line_beside_one_with_lines_is_the_wrong_one(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shop.parent / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    SqlLedger(Home.from_environment().ledger_url)
+    assert f"set RATCHET_HOME={shop}/.ratchet" in refused("status")
 
 
 def test_the_first_command_of_a_new_user_may_suggest_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
