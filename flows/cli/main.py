@@ -165,6 +165,7 @@ def main(args: list[str] | None = None) -> Any:
     """Run the command line. A RatchetError is printed as one message without a traceback, and determines the exit code."""
     os.umask(0o077)  # output files contain users' conversations
     disable_telemetry(os.environ)  # before a command imports a library that would send statistics
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # the search for plugins reads the metadata of every installed package
     try:
         return cli.main(args=args, prog_name="ratchet", standalone_mode=True)
     except RatchetError as error:
