@@ -5,6 +5,7 @@ RatchetError
 │   ├── Conflict   another writer was first: read again, then decide again
 │   ├── Leased     another process works on the same object: try again when it has finished
 │   ├── Unreachable a model server refuses connections: start it again, then repeat the work that needs it
+│   ├── Unwritable a file cannot be written until an operator changes permissions or places
 │   └── Fenced     the caller's lease is older than the ledger's: stop writing immediately
 ├── Permanent      the same call can never succeed: an operator must act, or a new spec is needed
 │   ├── ConfigError  a loop file or the environment is wrong
@@ -34,6 +35,13 @@ class Leased(Retryable):
 
 class Unreachable(Retryable):
     """A model server refuses connections, so what was asked of it says nothing about the model."""
+
+
+class Unwritable(Retryable):
+    """A file or folder cannot be read or written: its permissions, a read-only file system, or a file where a folder must be.
+
+    The service tries again, because an operator may mend it while the service runs. A command ends with an error.
+    """
 
 
 class Fenced(Retryable):

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 from math import prod
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import VERSION, BaseModel, ConfigDict, Field
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import Digest, digest, digest_file
 from ratchet.contracts.safetensors import read_header
 
+_LATE = tuple(int(part) for part in re.findall(r"\d+", VERSION)[:3]) >= (2, 14, 3)
+"""Whether pydantic can build a class at its first use while several threads use it. Older releases then fail now and then."""
+
 
 class Frozen(BaseModel):
-    """Base class of all control types: immutable, and unknown fields are errors."""
+    """Base class of all control types: immutable, and unknown fields are errors.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    A class is built at its first use, because a command uses few of them and all of them take longer to build than it runs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=_LATE)
 
 
 Count = Annotated[int, Field(ge=0)]

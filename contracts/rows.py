@@ -24,6 +24,7 @@ from ratchet.contracts.mirror import Mirrored
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.serving import ModelVersion, StepJudgement
 from ratchet.contracts.steps import State
+from ratchet.contracts.wording import first_problem
 
 _Content = TypeVar("_Content", bound=Frozen)
 
@@ -33,10 +34,8 @@ def content_of(kind: type[_Content], row: Entry) -> _Content:
     try:
         return kind.model_validate(row.data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "the row"
         raise Permanent(
-            f"row {row.seq} of {row.stream} ({f'{row.kind} {row.key}'.strip()}) is not a valid {kind.__name__}: {field}: {first['msg']}; "
+            f"row {row.seq} of {row.stream} ({f'{row.kind} {row.key}'.strip()}) is not a valid {kind.__name__}: {first_problem(error)}; "
             "`ratchet verify` shows whether the ledger was changed"
         ) from error
 

@@ -31,11 +31,11 @@ from ratchet.contracts import cycle, loop, ports, schema, steps  # noqa: E402
 from ratchet.contracts.jobs import exit_codes  # noqa: E402
 from ratchet.contracts.jobs.training import JobEvent  # noqa: E402
 from ratchet.contracts.loop import Loop, TrainingSettings  # noqa: E402
+from ratchet.contracts.wording import FORMS  # noqa: E402
 from ratchet.flows.cli.main import cli  # noqa: E402
 from ratchet.flows.cli.main import exit_code as command_exit_code  # noqa: E402
 from ratchet.flows.config import variables  # noqa: E402
 from ratchet.flows.config.home import Home  # noqa: E402
-from ratchet.flows.config.values import FORMS  # noqa: E402
 from ratchet.materializer.receive import receiver  # noqa: E402
 from ratchet.runtime.jobs import job_protocol  # noqa: E402
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402

@@ -23,8 +23,10 @@ from pydantic import BaseModel, ValidationError
 
 from ratchet.contracts.errors import ConfigError, Permanent, Retryable
 from ratchet.contracts.ids import canonical
+from ratchet.contracts.wording import first_problem
 from ratchet.local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.file_errors import unwritable
 from ratchet.runtime.jobs.run_folder import last_words
 from ratchet.runtime.json_files import read_json
 from ratchet.runtime.serving.announcement import READY, SERVICE, STARTED
@@ -166,7 +168,7 @@ class ManagedProcess:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield
         except OSError as error:
-            raise Retryable(f"cannot run {self._name()} in {self.folder}: {error.strerror}; free space or fix permissions") from error
+            raise unwritable(f"run {self._name()} in {self.folder}", error) from error
 
 
 class _KilledError(Exception):
@@ -208,5 +210,4 @@ def _wait(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Pr
 
 def invalid_options(where: str, options: type[BaseModel], error: ValidationError) -> ConfigError:
     """Return the error for options of a server or router that are invalid. `where` is their key in the loop file."""
-    problem = error.errors()[0]
-    return ConfigError(f"{where}.{'.'.join(map(str, problem['loc']))}: {problem['msg']}; known options: {', '.join(options.model_fields)}")
+    return ConfigError(f"{where}.{first_problem(error, quote=True)}; known options: {', '.join(options.model_fields)}")

@@ -45,6 +45,7 @@ from ratchet.materializer.labels.scores import attach, label, prompts_of, refere
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
+from ratchet.materializer.lake.size import lake_cursor
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.privacy.masking import Masker
@@ -162,11 +163,7 @@ class LakeDatasets:
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
-        traces, newest = self.lake.size("traces")
-        feedback, newest_feedback = self.lake.size("feedback")
-        times = [time for time in (newest, newest_feedback) if time is not None]
-        statements, _ = self.lake.size("consent")
-        return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None), consent=statements)
+        return lake_cursor(self.lake.root)
 
     def edition(self, number: int) -> HoldoutEdition:
         """Freeze holdout edition `number` at the first call, from the content of the lake at that time.

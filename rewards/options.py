@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.model import Frozen
+from ratchet.contracts.wording import problems
 from ratchet.runtime.extensions import nearest
 
 Options = TypeVar("Options", bound=Frozen)
@@ -28,10 +29,7 @@ def check_options(scorer: str, kind: type[Options], given: Mapping[str, Any]) ->
     try:
         return kind(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        about = f"option {where!r}: " if where else ""
-        shown = first["type"] not in ("missing", "value_error") and "://" not in str(first["input"])  # a URL may contain a password
-        got = f", got {first['input']!r}" if shown else ""
-        problem = "it is required" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"reward {scorer!r}, {about}{problem}{got}; correct the loop file") from error
+        first = problems(error)[0]
+        about = f"option {first.key!r}: " if first.key else ""
+        told = first.said(quote=first.kind not in ("missing", "value_error"))
+        raise ConfigError(f"reward {scorer!r}, {about}{told}; correct the loop file") from error

@@ -22,6 +22,7 @@ from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import Digest, canonical, digest, digest_file
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped, unstamped
+from ratchet.runtime.file_errors import unwritable
 from ratchet.runtime.jobs.job_files import open_job_file, regular_files
 
 
@@ -45,7 +46,7 @@ def write_atomic(path: Path, data: bytes) -> None:
             raise
         sync(path.parent)
     except OSError as error:
-        raise Retryable(f"cannot write {path}: {error.strerror}; free space or fix permissions, then try again") from error
+        raise unwritable(f"write {path}", error) from error
 
 
 def copy_atomic(source: Path, target: Path, expected: Digest) -> None:
@@ -183,7 +184,7 @@ class FolderArtifacts:
         except FileNotFoundError as error:
             raise Permanent(f"cannot store {error.filename}: it does not exist") from error
         except OSError as error:
-            raise Retryable(f"cannot store {path}: {error.strerror}; free space or fix permissions, then try again") from error
+            raise unwritable(f"store {path}", error) from error
         return key
 
     def take(self, source: BinaryIO, size: int, key: Digest) -> bool:
@@ -206,7 +207,7 @@ class FolderArtifacts:
             part.replace(path)
             sync(path.parent)
         except OSError as error:
-            raise Retryable(f"cannot store {path}: {error.strerror}; free space or fix permissions, then try again") from error
+            raise unwritable(f"store {path}", error) from error
         finally:
             part.unlink(missing_ok=True)
         return True
@@ -288,7 +289,7 @@ class FolderArtifacts:
         try:
             copy_atomic(source, into, key)
         except OSError as error:
-            raise Retryable(f"cannot write {into}: {error.strerror}; free space, then try again") from error
+            raise unwritable(f"write {into}", error) from error
 
     def bind(self, name: str, digest: Digest) -> Digest:
         """Bind a name once and return the digest that it is bound to; the first binding wins.
@@ -303,7 +304,7 @@ class FolderArtifacts:
         except FileExistsError:
             pass
         except OSError as error:
-            raise Retryable(f"cannot bind {name!r} in {self.root}: {error.strerror}; try again") from error
+            raise unwritable(f"bind {name!r} in {self.root}", error) from error
         finally:
             part.unlink(missing_ok=True)
         sync(path.parent)

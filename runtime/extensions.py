@@ -26,6 +26,7 @@ import ratchet
 from ratchet.contracts.errors import ConfigError, RatchetError
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import Digest, digest, digest_file
+from ratchet.contracts.wording import first_problem
 
 _PRODUCT = Path(ratchet.__file__).resolve().parent
 
@@ -108,15 +109,17 @@ def offers(kind: ExtensionKind) -> dict[str, list[EntryPoint]]:
     return found
 
 
-def load(kind: ExtensionKind, name: str) -> Extension:
-    """Import the extension of a kind by its entry point name.
+def load(kind: ExtensionKind, name: str, where: str = "") -> Extension:
+    """Import the extension of a kind by its entry point name. `where` is the key of the loop file that names it, if one does.
 
     Raises `ConfigError` if no installed distribution provides the name, if several do, or if the import fails.
     """
     found = offers(kind)
     if name not in found:
         installed = ", ".join(found) or "none; reinstall ratchet"
-        raise ConfigError(f"no {kind} {name!r} is installed{nearest(name, list(found))}; installed: {installed}")
+        at = f"{where}: " if where else ""
+        own = f"; to write your own, see docs/extending/{kind}.md"
+        raise ConfigError(f"{at}no {kind} {name!r} is installed{nearest(name, list(found))}; installed: {installed}{own}")
     if len(found[name]) > 1:
         several = ", ".join(f"{provider(entry)[0]} ({entry.value})" for entry in found[name])
         raise ConfigError(f"{kind} {name!r} is provided more than once: {several}; uninstall all but one")
@@ -183,7 +186,7 @@ def _checked(parameter: Parameter | None, value: Any, label: str) -> Any:
     try:
         return TypeAdapter(parameter.annotation).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{label} rejects {value!r}: {error.errors()[0]['msg']}; correct the loop file") from error
+        raise ConfigError(f"{label} rejects {value!r}: {first_problem(error)}; correct the loop file") from error
     except PydanticUserError:
         return value
 

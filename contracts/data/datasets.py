@@ -120,8 +120,8 @@ class TraceCounts(Counts):
 class IngestReport(Frozen):
     """Record counts of one or several ingested batches."""
 
-    traces: TraceCounts = TraceCounts()
-    feedback: FeedbackCounts = FeedbackCounts()
+    traces: TraceCounts = Field(default_factory=TraceCounts)
+    feedback: FeedbackCounts = Field(default_factory=FeedbackCounts)
     """Ratings, corrections, references, and records that only state consent."""
     consent_changed: int = 0
     """Number of records that stated a new consent or refusal for a user, a session or a known trace, or that brought the content of a trace

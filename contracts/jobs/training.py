@@ -168,7 +168,7 @@ class Attempt(Frozen):
     """Number of nodes, which run together as a gang."""
     gpus: int = 0
     """Number of GPUs per node. 0: train on the CPU."""
-    adjustment: Adjustment = Adjustment()
+    adjustment: Adjustment = Field(default_factory=Adjustment)
 
 
 class JobSpec(Frozen):

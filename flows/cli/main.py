@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from ratchet.contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable
+from ratchet.contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable, Unwritable
 from ratchet.flows.cli.terminal import show
 from ratchet.runtime.telemetry import disable_telemetry
 
@@ -150,8 +150,11 @@ def cli() -> None:
 
 
 def exit_code(error: RatchetError) -> int:
-    """Return the exit code: 2 for an invalid request or configuration, 3 for a temporary failure, 1 for any other failure."""
-    if isinstance(error, ConfigError | Rejected):
+    """Return the exit code: 2 for an invalid request or configuration, 3 for a temporary failure, 1 for any other failure.
+
+    A file or folder that cannot be written counts as configuration.
+    """
+    if isinstance(error, ConfigError | Rejected | Unwritable):
         return 2
     if isinstance(error, Conflict | Retryable):
         return 3
@@ -162,15 +165,43 @@ def main(args: list[str] | None = None) -> Any:
     """Run the command line. A RatchetError is printed as one message without a traceback, and determines the exit code."""
     os.umask(0o077)  # output files contain users' conversations
     disable_telemetry(os.environ)  # before a command imports a library that would send statistics
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # the search for plugins reads the metadata of every installed package
     try:
         return cli.main(args=args, prog_name="ratchet", standalone_mode=True)
     except RatchetError as error:
-        kind = {2: "error", 3: "retry later"}.get(exit_code(error), "failed" if isinstance(error, Permanent) else "error")
-        show(f"{kind}: ", fg="red", bold=True, newline=False, error=True)
-        show((error.detail if isinstance(error, Rejected) else "") or str(error), error=True)  # without the code that reports count
-        sys.exit(exit_code(error))
+        _end(error)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _end(_of_file(error))
+    except ValueError as error:
+        from pydantic import ValidationError
+
+        from ratchet.contracts.wording import first_problem
+
+        if not isinstance(error, ValidationError):
+            raise
+        told = first_problem(error)
+        _end(Permanent(f"a stored {error.title} is not valid: {told}; `ratchet verify` shows whether the ledger was changed"))
+
+
+def _end(error: RatchetError) -> NoReturn:
+    """Print an error and exit with its code."""
+    kind = {1: "failed", 2: "error", 3: "retry later"}[exit_code(error)]
+    show(f"{kind}: ", fg="red", bold=True, newline=False, error=True)
+    show((error.detail if isinstance(error, Rejected) else "") or str(error), error=True)  # without the code that reports count
+    sys.exit(exit_code(error))
+
+
+def _of_file(error: OSError) -> RatchetError:
+    """Return the error for a file that a user has named and that a command cannot open."""
+    from ratchet.runtime.file_errors import unwritable
+
+    if isinstance(error, FileNotFoundError):
+        return ConfigError(f"{error.filename} does not exist, or its folder does not; name another path")
+    return unwritable(f"open {error.filename}", error, "name another path, or change its permissions")
 
 
 if __name__ == "__main__":

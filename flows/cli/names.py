@@ -1,76 +1,74 @@
-"""Resolves the names that a user types: lines, cycles, versions and approval requests; and completes them in a shell."""
+"""Resolves the names that a user types for cycles, versions and approval requests; and completes all names in a shell."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.errors import ConfigError, RatchetError, Rejected
+from ratchet.flows.cli.lines import known_lines, named_line, unknown_line
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ratchet.flows.composition.installation import Installation
     from ratchet.flows.core.folds.cycle import CycleView
+    from ratchet.flows.core.requests import ApprovalView
     from ratchet.flows.report.version_diff import Made
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the most similar known name, or empty text if none is similar."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def named_cycle(installation: Installation, name: str | None, quiet: bool) -> CycleView:
+    """Return the cycle that the user names: cycle/LINE/NUMBER or LINE/NUMBER; or LINE, or its loop file, for its newest; or None for the
+    only line's newest.
 
-
-def named_line(installation: Installation, name: str | None) -> str:
-    """Return the line that the user names, or the only line if `name` is None. The name may also be the path of a loop file.
-
-    Raises ConfigError if the line does not exist, or if the user names no line although there are several.
-    """
-    lines = [view.line for view in installation.lines()]
-    if name is None:
-        if len(lines) != 1:
-            raise ConfigError(f"name a line; there are {', '.join(lines)}" if lines else f"no line exists in {installation.home.root} yet")
-        return lines[0]
-    if name not in lines and is_file_name(name):
-        from ratchet.flows.config.load import load_loop
-
-        name = load_loop(Path(name)).line.name
-    if name not in lines:
-        raise ConfigError(f"there is no line {name!r}{nearest(name, lines)}; available: {', '.join(lines) or 'none'}")
-    return name
-
-
-def is_file_name(name: str) -> bool:
-    """Return whether the text is the path of a loop file and not the name of a line."""
-    return name.endswith(".toml") or "/" in name
-
-
-def named_loop(installation: Installation, name: str) -> Path:
-    """Return the loop file that the user names, by its path or by its line. Raises ConfigError if the ledger knows no file of the line."""
-    return Path(name) if is_file_name(name) else installation.loop_file(named_line(installation, name))
-
-
-def named_cycle(installation: Installation, name: str | None) -> CycleView:
-    """Return the cycle that the user names: cycle/LINE/NUMBER, LINE/NUMBER, LINE for its newest, or None for the only line's newest.
-
-    Raises ConfigError if there is no such cycle.
+    Unless `quiet`, one line on standard error says which line was taken. Raises ConfigError if there is no such cycle.
     """
     from ratchet.contracts.ids import cycle_stream
 
-    line, _, number = (name or named_line(installation, None)).removeprefix("cycle/").partition("/")
-    known = installation.ledger.streams("cycle/")
-    if number.isdecimal():
-        stream = cycle_stream(line, int(number))
-    else:
-        stream = next((one for one in reversed(known) if one.startswith(f"cycle/{line}/") and not number), "")
+    lines = known_lines(installation)
+    first, _, number = (name or "").removeprefix("cycle/").partition("/")
+    by_number = number.isdecimal() and not Path(name or "").exists()
+    line = first if by_number else named_line(installation, name, quiet)
+    if line not in lines:
+        raise unknown_line(installation.home, lines, line)
+    known = installation.ledger.streams(f"cycle/{line}/")
+    stream = cycle_stream(line, int(number)) if by_number else known[-1] if known else ""
     if stream not in known:
-        raise ConfigError(f"there is no cycle {name or line!r}; available: {', '.join(known[-10:]) or 'none'}")
+        newest = ", ".join(one.removeprefix("cycle/") for one in known[-10:])
+        what = f"there is no cycle {name!r}" if by_number else f"line {line!r} has no cycle yet"
+        raise ConfigError(f"{what}; cycles of the line: {newest}" if newest else f"{what}; `ratchet trigger {line}` opens one")
     found = installation.cycle(line, int(stream.rpartition("/")[2]))
     if found is None:
         raise ConfigError(f"{stream} has no rows")
     return found
+
+
+def named_request(installation: Installation, name: str | None, quiet: bool) -> ApprovalView:
+    """Return the approval request that the user names: approval/LINE/NUMBER/training, or the same without `approval/`; or LINE, or its loop
+    file, for the only pending request of the line; or None for the only pending request.
+
+    Unless `quiet`, one line on standard error says which line was taken. Raises Rejected if there is no such request, or several.
+    """
+    from ratchet.flows.engine.line import approvals
+
+    lines = known_lines(installation)
+    known = [view for line in lines for view in approvals(installation.ledger, line)]
+    waiting = [view for view in known if view.awaiting]
+    named = [view for view in known if name in (view.id, view.id.removeprefix("approval/"))] if name else waiting
+    about = ""
+    if name and not named and name.removeprefix("approval/").count("/") != 2:
+        line = named_line(installation, name, quiet)
+        named = [view for view in waiting if view.id.startswith(f"approval/{line}/")]
+        about = f" of line {line!r}"
+    if len(named) == 1:
+        return named[0]
+    listed = "\n".join(f"  {view.id}  until {view.expires:%Y-%m-%d %H:%M} UTC" for view in waiting) or "  none"
+    number = f"{len(named)} requests{about} are pending; name one"
+    problem = f"there is no request {name!r}" if name and not about else number if about else f"no REQUEST given, and {number}"
+    raise Rejected("which_request", f"{problem}; pending requests:\n{listed}")
 
 
 def named_version(installation: Installation, name: str) -> Made:
@@ -81,8 +79,8 @@ def named_version(installation: Installation, name: str) -> Made:
     """
     line, _, which = name.removeprefix("cycle/").partition("/")
     if which:
-        return _version_of(installation, named_line(installation, line), which, name)
-    found = {made.version.tag: made for view in installation.lines() for made in line_versions(installation, view.line)}
+        return _version_of(installation, named_line(installation, line, quiet=True), which, name)
+    found = {made.version.tag: made for line in known_lines(installation) for made in line_versions(installation, line)}
     tags = [tag for tag in found if tag == name or (len(name) > 3 and tag.startswith(name))]
     if len(tags) != 1:
         listed = ", ".join(f"{made.version.line}/{made.version.number} {tag}" for tag, made in found.items())
@@ -112,28 +110,51 @@ def line_versions(installation: Installation, line: str) -> list[Made]:
 
 # Shell completion. A shell shows the candidates, so no error and no message may appear.
 
-_Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+_Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
-def _completes(candidates: Callable[[Installation], Iterable[str]]) -> _Complete:
-    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-        from ratchet.flows.composition.installation import Installation
-        from ratchet.flows.config.home import Home
+def _completes(candidates: Callable[[Installation], Iterable[str]], files: bool = False) -> _Complete:
+    """Return a completion of names from the ledger. With `files`, loop files are offered, too."""
 
-        home = Home.from_environment()
-        file = home.ledger_url.removeprefix("sqlite:///")
-        if file != home.ledger_url and not Path(file).exists():
-            return []  # a completion must not create the database
-        try:
-            return [text for text in candidates(Installation(home)) if text.startswith(incomplete) and text.isprintable()]
-        except RatchetError:
-            return []
+    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [text for text in _known(candidates) if text.startswith(incomplete) and text.isprintable()]
+        names += _loop_files(incomplete) if files else []
+        if files and not names:
+            return [CompletionItem(incomplete, type="file")]  # the shell completes the path
+        return [CompletionItem(name) for name in names]
 
     return complete
 
 
+def _known(candidates: Callable[[Installation], Iterable[str]]) -> Iterable[str]:
+    from ratchet.flows.composition.installation import Installation
+    from ratchet.flows.config.home import Home
+
+    home = Home.from_environment()
+    if not home.has_ledger:
+        return []  # a completion must not create the database
+    try:
+        return list(candidates(Installation(home)))
+    except RatchetError:
+        return []
+
+
+def _loop_files(incomplete: str) -> list[str]:
+    """Return the loop files of the current folder whose names begin so. A path with a folder is left to the shell."""
+    return sorted(path.name for path in Path().glob("*.toml") if path.name.startswith(incomplete) and _is_loop_file(path))
+
+
+def _is_loop_file(path: Path) -> bool:
+    try:
+        return path.name.isprintable() and "[line]" in path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def _lines(installation: Installation) -> list[str]:
-    return [stream.removeprefix("line/") for stream in installation.ledger.streams("line/")]
+    return known_lines(installation)
 
 
 def _cycles(installation: Installation) -> list[str]:
@@ -147,18 +168,22 @@ def _requests(installation: Installation) -> list[str]:
     return [view.id.removeprefix("approval/") for view in found if view.awaiting]
 
 
-complete_line = _completes(_lines)
-complete_cycle = _completes(lambda installation: [*_lines(installation), *_cycles(installation)])
+complete_line = _completes(_lines, files=True)
+complete_cycle = _completes(lambda installation: [*_lines(installation), *_cycles(installation)], files=True)
 complete_request = _completes(_requests)
-complete_any = _completes(lambda installation: [*_lines(installation), *_cycles(installation), *_requests(installation)])
+complete_any = _completes(lambda installation: [*_lines(installation), *_cycles(installation), *_requests(installation)], files=True)
 complete_version = _completes(
     lambda installation: [f"{line}/{made.version.number}" for line in _lines(installation) for made in line_versions(installation, line)]
 )
 
 
 def line_argument(required: bool = True) -> Callable[[Any], Any]:
-    """Return the argument LINE, which is completed from the ledger."""
+    """Return the argument LINE: the name of a line, or the path of its loop file."""
     return click.argument("line", required=required, shell_complete=complete_line)
+
+
+loop_argument = click.argument("loop", shell_complete=complete_line)
+"""The argument LOOP of commands that also work before the line exists: the path of a loop file, or the name of a line."""
 
 
 def cycle_argument(required: bool = False) -> Callable[[Any], Any]:

@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +17,6 @@ if TYPE_CHECKING:  # imported late, so that the first line of progress is printe
     from ratchet.contracts.ports import Progress
     from ratchet.flows.composition.installation import Installation
 
-loop_argument = click.argument("loop", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
+from ratchet.flows.cli.lines import is_file_name, named_loop
+from ratchet.flows.cli.names import complete_line
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.composition.installation import Installation
@@ -44,7 +46,7 @@ GUARD_ENDS = 10.0
 
 
 @click.command()
-@click.argument("loops", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("loops", nargs=-1, required=True, shell_complete=complete_line)
 @click.option(
     "--port", default=0, show_default="the previous port, or a free one", help="Port of the Prefect server and its UI on 127.0.0.1."
 )
@@ -54,15 +56,15 @@ GUARD_ENDS = 10.0
     help="Stop all processes of LOOPS and the service: jobs, receivers, routers, model servers and the Prefect server.",
 )
 @json_option
-def serve(loops: tuple[Path, ...], port: int, stop: bool, as_json: bool) -> None:
+def serve(loops: tuple[str, ...], port: int, stop: bool, as_json: bool) -> None:
     """Run the service for the lines of LOOPS: schedules, event triggers, approvals and rollouts.
 
-    LOOPS are the paths of loop files, one per line. The service stops on Ctrl-C or SIGTERM. Model servers, routers, receivers and the
-    Prefect server keep running, so a restart does not interrupt users. Use --stop to stop them too; an interrupted job resumes from
-    its last checkpoint when its line is served again.
+    LOOPS are the paths of loop files, one per line, or the names of lines. The service stops on Ctrl-C or SIGTERM. Model servers, routers,
+    receivers and the Prefect server keep running, so a restart does not interrupt users. Use --stop to stop them too; an interrupted job
+    resumes from its last checkpoint when its line is served again.
     """
     installation = open_installation(lambda what, _done, total: say(what) if total == 0 else None)
-    checked = _checked(loops)
+    checked = _checked([named_loop(installation, one, quiet=as_json or is_file_name(one)) for one in loops])
     contexts = [installation.context(path) for path in checked]
     if stop:
         _stop(installation, contexts, as_json)

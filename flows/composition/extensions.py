@@ -40,18 +40,19 @@ def open_extensions(loop: Loop, folder: Path, home: Home, artifacts: Artifacts, 
 
     Raises ConfigError if an extension is not installed, cannot be imported, or rejects its options.
     """
-    line, serving = loop.line.name, loop.serving
+    line = loop.line.name
     dialects = {name: load(ExtensionKind.DIALECT, name) for name in offers(ExtensionKind.DIALECT)}
     checks = _checks(gate)
-    server = load(ExtensionKind.SERVER, serving.kind)
-    metrics = load(ExtensionKind.METRICS, loop.rollout.metrics)
-    trainers = {method: load(ExtensionKind.TRAINER, loop.training.trainer(method)) for method in loop.training.methods}
+    metrics = load(ExtensionKind.METRICS, loop.rollout.metrics, "rollout.metrics")
+    trainers = {
+        method: load(ExtensionKind.TRAINER, loop.training.trainer(method), f"training.{method}_on") for method in loop.training.methods
+    }
     return LineExtensions(
-        sources=tuple(open_source(source, folder, home, line) for source in loop.sources),
+        sources=open_sources(loop, folder, home),
         dialects={name: _named(dialect, {}, "dialect") for name, dialect in dialects.items()},
         checks=tuple(_named(check, gate.checks.get(check.name, {}), f"gate.checks.{check.name}", gate) for check in checks),
-        server=server.create(home.serving(line), artifacts, options=serving.options, where="serving.options"),
-        router=_router(loop, home),
+        server=open_server(loop, home, artifacts),
+        router=open_router(loop, home),
         metrics=metrics.create(home.lake(line), options=loop.rollout.metrics_options, where="rollout.metrics_options"),
         trainers={method: _trainer(trainer, method) for method, trainer in trainers.items()},
         versions={
@@ -63,6 +64,11 @@ def open_extensions(loop: Loop, folder: Path, home: Home, artifacts: Artifacts, 
     )
 
 
+def open_sources(loop: Loop, folder: Path, home: Home) -> tuple[TraceSource, ...]:
+    """Open the sources of a line. `folder` is that of the loop file. Raises ConfigError if one is not installed or rejects its options."""
+    return tuple(open_source(source, folder, home, loop.line.name) for source in loop.sources)
+
+
 def open_source(settings: SourceSettings, folder: Path, home: Home, line: str) -> TraceSource:
     """Open a source of a loop file. `folder`, that of the loop file, is where relative paths start.
 
@@ -70,13 +76,18 @@ def open_source(settings: SourceSettings, folder: Path, home: Home, line: str) -
     """
     state = home.spool(line) if settings.kind == "receiver" else home.source(line, settings.name)
     where = f"sources.{settings.name}.options"
-    source: TraceSource = load(ExtensionKind.SOURCE, settings.kind).create(settings, folder, state, options=settings.options, where=where)
+    source: TraceSource = load(ExtensionKind.SOURCE, settings.kind, f"sources.{settings.name}.kind").create(
+        settings, folder, state, options=settings.options, where=where
+    )
     return source
 
 
 def open_trainers(loop: Loop) -> dict[str, Trainer]:
     """Open the trainers of the loop file's methods. Raises ConfigError if one is not installed or trains another method."""
-    return {method: _trainer(load(ExtensionKind.TRAINER, loop.training.trainer(method)), method) for method in loop.training.methods}
+    return {
+        method: _trainer(load(ExtensionKind.TRAINER, loop.training.trainer(method), f"training.{method}_on"), method)
+        for method in loop.training.methods
+    }
 
 
 def _trainer(extension: Extension, method: str) -> Trainer:
@@ -100,13 +111,22 @@ def _checks(gate: GateSettings) -> list[Extension]:
     return [load(ExtensionKind.CHECK, name) for name in (*BUILT_IN_CHECKS, *(name for name in installed if name not in BUILT_IN_CHECKS))]
 
 
-def _router(loop: Loop, home: Home) -> Router:
+def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
+    """Open the model servers of a line. Raises ConfigError if their extension is not installed or rejects its options."""
+    serving = loop.serving
+    extension = load(ExtensionKind.SERVER, serving.kind, "serving.kind")
+    server: Server = extension.create(home.serving(loop.line.name), artifacts, options=serving.options, where="serving.options")
+    return server
+
+
+def open_router(loop: Loop, home: Home) -> Router:
+    """Open the router of a line. Raises ConfigError if its extension is not installed or rejects its options."""
     from ratchet.local.router import LocalRouter
 
     line, serving = loop.line.name, loop.serving
     places = home.serving(line), home.receiver(line), open_credentials(home, line).ensure_router()
     assumed = loop.governance.consent == "assumed"
-    extension = load(ExtensionKind.ROUTER, serving.router)
+    extension = load(ExtensionKind.ROUTER, serving.router, "serving.router")
     router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")
     if isinstance(router, LocalRouter):
         router.join(home.router_process, line)

@@ -9,20 +9,26 @@ import threading
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
-from ratchet.contracts.loop import Loop
-from ratchet.contracts.ports import Ledger, Progress
 from ratchet.contracts.rows import Adopted, CycleOpened, content_of
 from ratchet.contracts.schema import upgraded
-from ratchet.flows.composition.ports import build_line_context, open_ledger, silent
 from ratchet.flows.config.home import Home
-from ratchet.flows.config.load import load_loop
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
-from ratchet.flows.engine.context import LineContext
+from ratchet.flows.ledger.opening import open_ledger_at
+
+if TYPE_CHECKING:  # imported late: a command that only reads the ledger needs none of it
+    from ratchet.contracts.loop import Loop
+    from ratchet.contracts.ports import Ledger, Progress
+    from ratchet.flows.engine.context import LineContext
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Ignore a progress report. This is the default progress callback."""
 
 
 class Installation:
@@ -37,22 +43,29 @@ class Installation:
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of the installation, opened at first use."""
-        return open_ledger(self.home)
+        return open_ledger_at(self.home.ledger_url)
 
-    def context(self, path: Path) -> LineContext:
-        """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid."""
+    def context(self, path: Path, late: bool = False) -> LineContext:
+        """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid.
+
+        With `late`, a port is built when it is first used: for a command that uses few of them.
+        """
+        from ratchet.flows.config.load import load_loop
+
         path = path.absolute()
-        return self._build(load_loop(path), path.parent, path.name)
+        return self._build(load_loop(path), path.parent, path.name, late)
 
-    def cycle_context(self, cycle: CycleView) -> LineContext:
-        """Return the line context of a cycle, with the loop content stored when the cycle was opened."""
-        return self._build(cycle.loop, Path(cycle.opened.folder), cycle.opened.file)
+    def cycle_context(self, cycle: CycleView, late: bool = False) -> LineContext:
+        """Return the line context of a cycle, with the loop content stored when the cycle was opened. `late` is as for `context`."""
+        return self._build(cycle.loop, Path(cycle.opened.folder), cycle.opened.file, late)
 
-    def _build(self, loop: Loop, folder: Path, file: str) -> LineContext:
-        key = digest([loop.model_dump(mode="json"), str(folder), file])
+    def _build(self, loop: Loop, folder: Path, file: str, late: bool) -> LineContext:
+        from ratchet.flows.composition.ports import build_line_context
+
+        key = digest([loop.model_dump(mode="json"), str(folder), file, late])
         with self._lock:
             if key not in self._contexts:
-                built = build_line_context(loop, folder, self.home, self.progress, self.ledger)
+                built = build_line_context(loop, folder, self.home, self.progress, self.ledger, late)
                 self._contexts[key] = replace(built, file=file)
             return self._contexts[key]
 
@@ -61,6 +74,8 @@ class Installation:
 
         Raises ConfigError if the ledger names none, or if the file does not exist or defines another line.
         """
+        from ratchet.flows.config.load import load_loop
+
         newest = [row for stream in self.ledger.streams(f"cycle/{line}/")[-1:] for row in upgraded(self.ledger.read(stream)[:1])]
         known: list[CycleOpened | Adopted] = [content_of(CycleOpened, row) for row in newest]
         known += [content_of(Adopted, row) for row in self.line(line).rows if row.kind == "adopted"]

@@ -5,18 +5,38 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ratchet.contracts.loop import Loop
-from ratchet.contracts.ports import Artifacts, Executor, Ledger, Progress
+from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.jobs.training import Choice
+from ratchet.contracts.loop import GateSettings, Loop, TrainingSettings
+from ratchet.contracts.ports import (
+    Artifacts,
+    Clock,
+    Datasets,
+    Evaluator,
+    Executor,
+    Ledger,
+    ModelClient,
+    Progress,
+    Registry,
+    Rewards,
+    RolloutJudge,
+)
+from ratchet.contracts.serving import Endpoint
 from ratchet.flows.composition.cluster import open_cluster
 from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
-from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
+from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, LineExtensions, open_extensions, open_router, open_server, open_sources
+from ratchet.flows.composition.late import made
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.triggers import evaluation_level
 from ratchet.flows.engine.context import LineContext, process_holder
-from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.flows.ledger.opening import open_ledger_at
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
+
+if TYPE_CHECKING:
+    from ratchet.rewards.scorer_set import ScorerSet
 
 MIRROR_REQUESTS = 8
 """Number of mirrored prompts that a model server answers at a time."""
@@ -36,13 +56,9 @@ class SystemClock:
         time.sleep(seconds)
 
 
-def silent(_what: str, _done: int, _total: int) -> None:
-    """Ignore a progress report. This is the default progress callback."""
-
-
 def open_ledger(home: Home) -> Ledger:
     """Open the installation's ledger. A new database is created at first use."""
-    return SqlLedger(home.ledger_url)
+    return open_ledger_at(home.ledger_url)
 
 
 def open_artifacts(home: Home) -> Artifacts:
@@ -50,59 +66,107 @@ def open_artifacts(home: Home) -> Artifacts:
     return FolderArtifacts(home.artifacts)
 
 
-def build_line_context(loop: Loop, folder: Path, home: Home, progress: Progress = silent, ledger: Ledger | None = None) -> LineContext:
+def build_line_context(
+    loop: Loop, folder: Path, home: Home, progress: Progress, ledger: Ledger | None = None, late: bool = False
+) -> LineContext:
     """Build the line context: all ports of one line, as selected by its loop file. Starts no process.
 
-    `folder` is the folder of the loop file. `ledger` is the ledger of the installation, if the caller has opened it already. Raises
-    ConfigError if a named trainer, server or setting is not available.
+    `folder` is the folder of the loop file. `ledger` is the ledger of the installation, if the caller has opened it already. With `late`,
+    a port is built when it is first used. Raises ConfigError if a named trainer, server or setting is not available; with `late`, the
+    first use of the port raises it.
     """
-    from ratchet.gates.evaluation.evaluator import PairedEvaluator
-    from ratchet.gates.model_client import HttpModelClient
-    from ratchet.gates.registry import MlflowRegistry
-    from ratchet.gates.rollout_judge import EvidenceJudge
-    from ratchet.materializer.datasets import IngestKeys, LakeDatasets
-    from ratchet.rewards.judge.records import JudgeRecords
-    from ratchet.rewards.scorer_set import build_scorer_set
-    from ratchet.trainers.choose import choose
+    from ratchet.materializer.lake.size import lake_cursor
     from ratchet.trainers.code_digest import code_digest
 
-    name, clock = loop.line.name, SystemClock()
-    artifacts = open_artifacts(home)
+    name, clock, artifacts = loop.line.name, SystemClock(), open_artifacts(home)
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
-    rewards = build_scorer_set(loop.rewards, JudgeRecords(home.judgements, name))
-    opened = open_extensions(loop, folder, home, artifacts, gate)
-    ensure_keyring(home.user_keys, clock.now())
-    keys = IngestKeys(spans=KeyFile(home.span_keys(name)), users=KeyFile(home.user_keys))
-    datasets = LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, keys, opened.dialects)
+    rewards = made(lambda: _rewards(loop, home), late)
+    opened = made(lambda: open_extensions(loop, folder, home, artifacts, gate), late)
     return LineContext(
         loop=loop,
         folder=folder,
         ledger=ledger or open_ledger(home),
         clock=clock,
         artifacts=artifacts,
-        sources=opened.sources,
-        datasets=datasets,
+        sources=made(lambda: open_sources(loop, folder, home) if late else opened.sources, late),
+        datasets=made(
+            lambda: _datasets(loop, folder, home, artifacts, clock, rewards, opened), late, cursor=lambda: lake_cursor(home.lake(name))
+        ),
         rewards=rewards,
-        choose=choose,
-        trainers=opened.trainers,
+        choose=_choose,
+        trainers=made(lambda: opened.trainers, late),
         code=code_digest(),
-        executor=open_executor(loop, folder, home),
-        server=opened.server,
-        client=HttpModelClient,
-        mirror_client=lambda endpoint: HttpModelClient(endpoint, MIRROR_REQUESTS, MIRROR_TIMEOUT, timeouts=1),
-        evaluator=PairedEvaluator(artifacts, rewards, gate, may_pass_early=len(opened.checks) == len(BUILT_IN_CHECKS)),
-        checks=opened.checks,
-        registry=MlflowRegistry(home.mlflow_url, home.root / "mlflow"),
-        router=opened.router,
-        metrics=opened.metrics,
-        judge=EvidenceJudge(loop.rollout),
+        executor=made(lambda: open_executor(loop, folder, home), late),
+        server=made(lambda: open_server(loop, home, artifacts) if late else opened.server, late),
+        client=_client,
+        mirror_client=_mirror_client,
+        evaluator=made(lambda: _evaluator(artifacts, rewards, gate, opened), late),
+        checks=made(lambda: opened.checks, late),
+        registry=made(lambda: _registry(home), late),
+        router=made(lambda: open_router(loop, home) if late else opened.router, late),
+        metrics=made(lambda: opened.metrics, late),
+        judge=made(lambda: _judge(loop), late),
         scratch=home.scratch,
         progress=progress,
         holder=process_holder(),
         cost=lambda plan: estimate_plan_cost(plan, loop, folder, artifacts, home.scratch),
         price=lambda seconds: price_of_time(loop, folder, seconds),
-        versions=opened.versions,
+        versions=made(lambda: opened.versions, late),
     )
+
+
+def _rewards(loop: Loop, home: Home) -> ScorerSet:
+    from ratchet.rewards.judge.records import JudgeRecords
+    from ratchet.rewards.scorer_set import build_scorer_set
+
+    return build_scorer_set(loop.rewards, JudgeRecords(home.judgements, loop.line.name))
+
+
+def _datasets(
+    loop: Loop, folder: Path, home: Home, artifacts: Artifacts, clock: Clock, rewards: ScorerSet, opened: LineExtensions
+) -> Datasets:
+    from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+
+    ensure_keyring(home.user_keys, clock.now())
+    name = loop.line.name
+    keys = IngestKeys(spans=KeyFile(home.span_keys(name)), users=KeyFile(home.user_keys))
+    return LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, keys, opened.dialects)
+
+
+def _choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Choice:
+    from ratchet.trainers.choose import choose
+
+    return choose(facts, settings, unseen_scorer)
+
+
+def _client(endpoint: Endpoint) -> ModelClient:
+    from ratchet.gates.model_client import HttpModelClient
+
+    return HttpModelClient(endpoint)
+
+
+def _mirror_client(endpoint: Endpoint) -> ModelClient:
+    from ratchet.gates.model_client import HttpModelClient
+
+    return HttpModelClient(endpoint, MIRROR_REQUESTS, MIRROR_TIMEOUT, timeouts=1)
+
+
+def _evaluator(artifacts: Artifacts, rewards: Rewards, gate: GateSettings, opened: LineExtensions) -> Evaluator:
+    from ratchet.gates.evaluation.evaluator import PairedEvaluator
+
+    return PairedEvaluator(artifacts, rewards, gate, may_pass_early=len(opened.checks) == len(BUILT_IN_CHECKS))
+
+
+def _registry(home: Home) -> Registry:
+    from ratchet.gates.registry import MlflowRegistry
+
+    return MlflowRegistry(home.mlflow_url, home.root / "mlflow")
+
+
+def _judge(loop: Loop) -> RolloutJudge:
+    from ratchet.gates.rollout_judge import EvidenceJudge
+
+    return EvidenceJudge(loop.rollout)
 
 
 def open_executor(loop: Loop, folder: Path, home: Home) -> Executor:

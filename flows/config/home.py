@@ -21,12 +21,23 @@ class Home:
     @classmethod
     def from_environment(cls) -> Home:
         """Return the home folder named by RATCHET_HOME, by default ./.ratchet."""
-        return cls(Path(os.environ.get(variables.HOME, ".ratchet")).absolute())
+        return cls(Path(os.environ.get(variables.HOME) or ".ratchet").absolute())
+
+    @property
+    def ledger_file(self) -> Path:
+        """The ledger, a SQLite database, unless RATCHET_LEDGER_URL names another one."""
+        return self.root / "ledger.db"
 
     @property
     def ledger_url(self) -> str:
-        """URL of the ledger: RATCHET_LEDGER_URL, or a SQLite file in the home folder. A password in the URL is never logged."""
-        return os.environ.get(variables.LEDGER_URL) or f"sqlite:///{self.root / 'ledger.db'}"
+        """URL of the ledger: RATCHET_LEDGER_URL, or that of the file in the home folder. A password in the URL is never logged."""
+        return os.environ.get(variables.LEDGER_URL) or f"sqlite:///{self.ledger_file}"
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether the ledger exists. One that is not a SQLite file counts as existing. Nothing is created."""
+        file = self.ledger_url.removeprefix("sqlite:///")
+        return file == self.ledger_url or Path(file).exists()
 
     @property
     def anchors(self) -> str:

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
-from ratchet.flows.config.values import FORMS, wrong_booleans, wrong_trigger
-from ratchet.trainers.recipes.completion import KINDS, complete
+from ratchet.contracts.wording import MISSING_KEY, UNKNOWN_KEY, Problem, problems
+from ratchet.flows.config.values import wrong_booleans, wrong_trigger
 
 
 def load_loop(path: Path) -> Loop:
@@ -22,11 +22,13 @@ def load_loop(path: Path) -> Loop:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no loop file {path}; create one with `ratchet init {path}`") from None
+        raise ConfigError(f"there is no loop file {path}; give the path of a loop file (*.toml)") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; pass a loop file (*.toml)") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); a loop file is TOML") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the loop file {path}: {error.strerror}; make it readable for this user") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     return parse_loop(data, str(path))
@@ -38,8 +40,8 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
         loop = Loop.model_validate(data)
     except ValidationError as error:
         booleans = dict(wrong_booleans(data, Loop))
-        problems = [*booleans.values(), *(_complaint(one, data) for one in error.errors() if _dotted(one["loc"]) not in booleans)]
-        lines = [f"{where}: {text}" for text in problems]
+        found = [one for one in problems(error) if one.key not in booleans]
+        lines = [f"{where}: {text}" for text in (*booleans.values(), *_complaints(found, data))]
         raise ConfigError("\n".join(lines)) from None
     wrongs = (*dict(wrong_booleans(data, Loop)).values(), *wrong_trigger(loop.trigger), *_wrong_receivers(loop), *_wrong_recipes(loop))
     if lines := [f"{where}: {wrong}" for wrong in wrongs]:
@@ -55,6 +57,8 @@ def _wrong_receivers(loop: Loop) -> Iterator[str]:
 
 def _wrong_recipes(loop: Loop) -> Iterator[str]:
     """Check all recipes of built-in trainers, including those of methods that are not allowed now, so that errors do not surface later."""
+    from ratchet.trainers.recipes.completion import KINDS, complete
+
     for method, kind in KINDS.items():
         if not loop.training.built_in(method):
             continue
@@ -64,28 +68,20 @@ def _wrong_recipes(loop: Loop) -> Iterator[str]:
             yield f"training.{method.value}: {error}"
 
 
-def _complaint(problem: Any, data: dict[str, Any]) -> str:
-    location: tuple[str | int, ...] = problem["loc"]
-    key = _dotted(location)
-    match problem["type"]:
-        case "extra_forbidden":
-            return f"unknown key {key!r}{_nearest(str(location[-1]), _known(location[:-1]))}"
-        case "string_pattern_mismatch":
-            return f"{key}: {problem['input']!r} is not valid; it must be a {FORMS[problem['ctx']['pattern']]}"
-        case "missing":
-            return f"the key {key!r} is missing{_misspelt(location, data)}"
-        case _:
-            message = problem["msg"].removeprefix("Value error, ")
-            found = problem.get("input")
-            shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) else ""
-            return f"{key}: {message}{shown}" if key else message
-
-
-def _dotted(location: tuple[str | int, ...]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+def _complaints(found: list[Problem], data: dict[str, Any]) -> Iterator[str]:
+    """Yield one text per problem. A misspelt required key is one problem, which pydantic reports twice: as missing and as unknown."""
+    unknown = {one.location for one in found if one.kind == UNKNOWN_KEY}
+    typed = {one.location: (*one.location[:-1], _misspelling(one.location, data)) for one in found if one.kind == MISSING_KEY}
+    meant = {wrong: right for right, wrong in typed.items() if wrong in unknown}
+    for one in found:
+        if one.location in meant:
+            yield f"unknown key {one.key!r}; did you mean {str(meant[one.location][-1])!r}? It is required"
+        elif one.kind == UNKNOWN_KEY:
+            yield f"unknown key {one.key!r}{_nearest(str(one.location[-1]), _known(one.location[:-1]))}"
+        elif one.kind != MISSING_KEY:
+            yield one.sentence()
+        elif one.location not in meant.values():
+            yield f"the key {one.key!r} is missing"
 
 
 def _nearest(word: str, known: list[str]) -> str:
@@ -95,12 +91,12 @@ def _nearest(word: str, known: list[str]) -> str:
     return f"; valid keys: {', '.join(known)}" if known else ""
 
 
-def _misspelt(location: tuple[str | int, ...], data: Any) -> str:
-    """Suggest a similar key for a missing one, because it may be a misspelling."""
+def _misspelling(location: tuple[str | int, ...], data: Any) -> str:
+    """Return the key of the file that is most similar to a missing one, or empty text."""
     for part in location[:-1]:
         data = data[part]
     close = difflib.get_close_matches(str(location[-1]), [str(key) for key in data], n=1) if isinstance(data, dict) else []
-    return f"; {close[0]!r} looks like it" if close else ""
+    return close[0] if close else ""
 
 
 def _known(location: tuple[str | int, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Checks of single values of a loop file that its types alone do not make, and the readable forms of the types' patterns.
+"""Checks of single values of a loop file that its types alone do not make.
 
 They apply to loop files only. The settings of a cycle in the ledger come from a file that was checked.
 """
@@ -10,25 +10,11 @@ import types
 import typing
 import zoneinfo
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from pydantic import BaseModel
 
 from ratchet.contracts.loop import TriggerSettings
-
-FORMS: Final[dict[str, str]] = {
-    r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 40",
-    r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 63",
-    r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*$": "`s3://` URL",
-    r"^https?://[^/@\s]+$": "`http://` or `https://` URL without path and user",
-    r"^[A-Z]{2}$": "code of a country in two capital letters (ISO 3166)",
-    r"^[a-z][a-z_]{1,30}$": "text of lower-case letters and underscores, at most 31",
-    r"^[A-Z][A-Z_]{1,30}$": "text of capital letters and underscores, at most 31",
-    r"^[a-z]{2,3}$": "code of a language in two or three lower-case letters (ISO 639)",
-    r"^https?://[^/@\s]+(/[^@\s?#]*)?$": "`http://` or `https://` URL without user and query",
-    r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$": "quantity with the unit `Ki`, `Mi`, `Gi` or `Ti`",
-}
-"""Pattern of a setting -> its form in words. Messages and the reference page show the words."""
 
 
 def wrong_booleans(data: Any, kind: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from ratchet.contracts.data.datasets import Cursor
-from ratchet.contracts.loop import Loop, TriggerSettings
 from ratchet.flows.core.folds.line import LineView
+
+if TYPE_CHECKING:
+    from ratchet.contracts.data.datasets import Cursor
+    from ratchet.contracts.loop import Loop, TriggerSettings
 
 
 def cycle_is_due(line: LineView, cursor: Cursor, settings: TriggerSettings, scheduled: bool, now: datetime) -> tuple[bool, str]:

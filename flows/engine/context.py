@@ -12,39 +12,42 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.contracts.cycle import Append, Lease, Row
-from ratchet.contracts.data.datasets import Facts
 from ratchet.contracts.errors import Leased, Permanent, RatchetError, Retryable
-from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import Digest, line_stream
-from ratchet.contracts.jobs.training import Choice, Cost, TrainingPlan
-from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef, model_ref
-from ratchet.contracts.ports import (
-    Artifacts,
-    Check,
-    Clock,
-    Datasets,
-    Evaluator,
-    Executor,
-    Ledger,
-    Metrics,
-    ModelClient,
-    Progress,
-    Registry,
-    Rewards,
-    RolloutJudge,
-    Router,
-    Server,
-    TraceSource,
-    Trainer,
-)
-from ratchet.contracts.serving import Endpoint
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
 from ratchet.runtime.process_identity import is_running, process_identity, same_boot
+
+if TYPE_CHECKING:  # the types of the ports; a command that reads the ledger needs none of them
+    from ratchet.contracts.data.datasets import Facts
+    from ratchet.contracts.extension import ExtensionVersion
+    from ratchet.contracts.jobs.training import Choice, Cost, TrainingPlan
+    from ratchet.contracts.loop import Loop, TrainingSettings
+    from ratchet.contracts.ports import (
+        Artifacts,
+        Check,
+        Clock,
+        Datasets,
+        Evaluator,
+        Executor,
+        Ledger,
+        Metrics,
+        ModelClient,
+        Progress,
+        Registry,
+        Rewards,
+        RolloutJudge,
+        Router,
+        Server,
+        TraceSource,
+        Trainer,
+    )
+    from ratchet.contracts.serving import Endpoint
 
 LEASE_SECONDS = 60.0
 """Lifetime of a lease without renewal, in seconds."""

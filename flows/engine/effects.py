@@ -33,6 +33,7 @@ from ratchet.contracts.steps import (
     StepResult,
     TrainResult,
 )
+from ratchet.contracts.wording import first_problem
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
 from ratchet.flows.engine.choosing import choose_plan, drafts
@@ -157,7 +158,7 @@ def evaluate(context: LineContext, cycle: CycleView, key: str) -> EvaluateResult
     try:
         return EvaluateResult(digest=bound, report=parse(EvalReport, context.artifacts.get(bound)))
     except ValidationError as error:
-        raise Permanent(f"the evaluation report is invalid and cannot be used: {error.errors()[0]['msg']}") from error
+        raise Permanent(f"the evaluation report is invalid and cannot be used: {first_problem(error)}") from error
 
 
 EARLIER_CYCLES = 50

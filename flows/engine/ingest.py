@@ -17,23 +17,27 @@ from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
 from ratchet.flows.engine.context import LineContext, leased
 
 
-def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0) -> IngestReport:
+def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0, note_always: bool = True) -> IngestReport:
     """Ingest all batches that the sources hold now; by default, all sources of the line. Return the summed report.
+
+    Without `note_always`, an ingest that finds no batch leaves a new alarm of the quarantine to the next one, and does not open the lake.
 
     The records of a batch that the ledger knows count as duplicates, and the batch is not read again.
     Raises Retryable if another process still ingests for this line after `wait` seconds, or if a source fails.
     """
-    total = IngestReport()
+    total, found = IngestReport(), False
     with leased(context, "an ingest", f"ingest/{context.line}", wait) as lease:
         for source in context.sources if sources is None else sources:
             with _retried(source):
                 batches = list(source.batches())
+            found = found or bool(batches)
             for number, batch in enumerate(batches, 1):
                 total += _ingest(context, batch, lease)
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
-    note_alarm(context)
+    if note_always or found or context.line_view().alarm is not None:
+        note_alarm(context)
     return total
 
 

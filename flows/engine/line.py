@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from ratchet.contracts.model import model_ref, refuse_code
-from ratchet.contracts.ports import Ledger
 from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, Request, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
@@ -21,7 +21,9 @@ from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.core.triggers import cycle_is_due
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.engine.recall import clean_ancestor
+
+if TYPE_CHECKING:
+    from ratchet.contracts.ports import Ledger
 
 
 def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
@@ -53,6 +55,8 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
     `actor` is the operator who requested the cycle, if there is one. Raises Rejected if no model is adopted, if the line is frozen, if a
     cycle is open, or if another process changes the line at the same time.
     """
+    from ratchet.flows.engine.recall import clean_ancestor
+
     line = context.line_view()
     if line.champion is None or line.base is None:
         raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
@@ -162,19 +166,20 @@ def answer(ledger: Ledger, request: ApprovalView, given: Answer, now: datetime) 
     return request.answer, False
 
 
-def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:
+def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> LineView:
     """Request a rollback of the line to its previous champion, or of its running rollout. The service carries it out within seconds.
 
-    A second request has no effect while the first one is open.
+    Return the view of the line from which the rollback starts. A second request has no effect while the first one is open.
     Raises Rejected if the line has neither an open cycle nor a previous champion.
     """
     line = fold_line(name, ledger.read(line_stream(name)))
     if line.rollback_asked:
-        return
+        return line
     if line.open_cycle is None and line.previous is None:
         raise Rejected("nothing_to_roll_back", f"line {name!r} serves its adopted model and no rollout is running")
     row = row_of("rollback_asked", Request(actor=actor, reason=reason))
     ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+    return line
 
 
 def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:

@@ -49,8 +49,9 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
         if view.end:
             return Finish(view.end, view.reason)
         settings = view.opened.settings
-        judgement = _judge(view, settings, context)
-        decision = decide_rollout(view, settings, judgement, _stop(view, context), context.clock.now())
+        stop = _stop(view, context)
+        judgement = None if stop else _judge(view, settings, context)  # users must not wait for evidence that decides nothing
+        decision = decide_rollout(view, settings, judgement, stop, context.clock.now())
         view = _note(view, judgement, decision, context, lease)
         match decision:
             case SetWeight():

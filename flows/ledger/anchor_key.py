@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.errors import ConfigError
+from ratchet.runtime.file_errors import unwritable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -51,7 +52,7 @@ class AnchorKey:
                 with suppress(FileExistsError):
                     write_new(public, key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo), 0o644)
         except OSError as error:
-            raise Retryable(f"cannot write the anchor key {self.path}: {error.strerror}; name a writable file") from error
+            raise unwritable(f"write the anchor key {self.path}", error, "name a writable file in RATCHET_ANCHOR_KEY") from error
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -19,9 +19,11 @@ from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.schema import parse, stamped
+from ratchet.contracts.wording import first_problem
 from ratchet.flows.core.anchors import FIRST_PREVIOUS, Damage, Export, anchor_damage
 from ratchet.flows.ledger.anchor_key import AnchorKey, write_new
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.file_errors import unwritable
 
 LAST = ".last"
 """Suffix of the file next to the key that names the newest export."""
@@ -73,7 +75,9 @@ class FolderExports:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_new(self._folder / name, data, 0o600)
         except OSError as error:
-            raise Retryable(f"cannot write {self._folder / name}: {error.strerror}; make the folder writable") from error
+            raise unwritable(
+                f"write {self._folder / name}", error, "make the folder writable, or name another one in RATCHET_ANCHORS"
+            ) from error
 
 
 class Last(Frozen):
@@ -212,7 +216,7 @@ class Anchors:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise Permanent(f"cannot read {self._last_file}: {error}; restore the file from a copy") from error
+            raise Permanent(f"cannot read {self._last_file}: {first_problem(error)}; restore the file from a copy") from error
 
     def _remember(self, last: Last) -> None:
         write_atomic(self._last_file, stamped(last))

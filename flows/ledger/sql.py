@@ -6,7 +6,6 @@ so that a writer that lost its lease cannot write. On SQLite, BEGIN IMMEDIATE gi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,10 +18,12 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
-from ratchet.contracts.errors import Conflict, Fenced, Permanent, Retryable
+from ratchet.contracts.errors import ConfigError, Conflict, Fenced, Retryable, Unwritable
 from ratchet.contracts.hash_chain import GENESIS, seal_row
-from ratchet.contracts.ids import Digest, canonical
+from ratchet.contracts.ids import Digest
 from ratchet.contracts.schema import check_version
+from ratchet.flows.ledger.stored_rows import WRITABLE, entry_of, values_of
+from ratchet.runtime.file_errors import unwritable
 
 _meta = sa.MetaData()
 _rows = sa.Table(
@@ -53,6 +54,8 @@ _LENGTHS = (  # built once, because the service asks it twice a second
     .where(_rows.c.stream.in_(sa.bindparam("streams", expanding=True)))
     .group_by(_rows.c.stream)
 )
+_UNWRITABLE = ("attempt to write a readonly database", "unable to open database file")
+"""Texts of SQLite that last until an operator changes permissions or places."""
 _READS = "ratchet_reads"
 """Execution option of connections that only read."""
 
@@ -84,7 +87,7 @@ class SqlLedger:
         """
         query = sa.select(_rows).where(_rows.c.stream == stream, _rows.c.seq > after).order_by(_rows.c.seq)
         with self._errors(), self._reader.connect() as connection:
-            return [_entry(row) for row in connection.execute(query).mappings()]
+            return [entry_of(dict(row)) for row in connection.execute(query).mappings()]
 
     def streams(self, prefix: str) -> list[str]:
         """Return the names of the streams that begin with `prefix`, sorted."""
@@ -130,7 +133,7 @@ class SqlLedger:
             seq += 1
             entry = seal_row(append.stream, seq, row, at, epoch, previous)
             previous = entry.hash
-            connection.execute(sa.insert(_rows).values(_values(entry)))
+            connection.execute(sa.insert(_rows).values(values_of(entry)))
             entries.append(entry)
         return entries
 
@@ -204,7 +207,9 @@ class SqlLedger:
         except IntegrityError as error:
             raise Conflict(f"another process wrote the same row of the ledger first ({_where(self.url)}); read it again") from error
         except DBAPIError as error:
-            raise Retryable(f"the ledger at {_where(self.url)} is not available: {str(error.orig).splitlines()[0]}") from error
+            if (told := str(error.orig).splitlines()[0]) in _UNWRITABLE:
+                raise Unwritable(f"cannot write the ledger at {_where(self.url)}: {told}; {WRITABLE}") from error
+            raise Retryable(f"the ledger at {_where(self.url)} is not available: {told}") from error
 
 
 def _where(url: str) -> str:
@@ -215,19 +220,21 @@ def _engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:
-        raise Permanent("the ledger's URL is not a SQLAlchemy URL; use sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME") from error
+        raise ConfigError(
+            "RATCHET_LEDGER_URL is not a SQLAlchemy URL; use sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME"
+        ) from error
     if parsed.get_backend_name() != "sqlite":
         try:
             return sa.create_engine(parsed, pool_pre_ping=True)
         except (ImportError, sa.exc.NoSuchModuleError) as error:
-            raise Permanent(f"no driver for {_where(url)} is installed: {error}; for Postgres, install ratchet[postgres]") from error
+            raise ConfigError(
+                f"RATCHET_LEDGER_URL: no driver for {_where(url)} is installed: {error}; for Postgres, install ratchet[postgres]"
+            ) from error
     if parsed.database:
         try:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Retryable(
-                f"cannot create the ledger's folder {Path(parsed.database).parent}: {error.strerror}; set RATCHET_HOME"
-            ) from error
+            raise unwritable(f"create the ledger's folder {Path(parsed.database).parent}", error) from error
     engine = sa.create_engine(parsed, connect_args={"timeout": 30})
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _begin)
@@ -246,15 +253,3 @@ def _on_connect(connection: Any, _record: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
-
-
-def _values(entry: Entry) -> dict[str, Any]:
-    return {**entry.model_dump(exclude={"data", "at"}), "data": canonical(entry.data).decode(), "at": entry.at.isoformat()}
-
-
-def _entry(row: Any) -> Entry:
-    check_version(row["schema_version"], f"row {row['seq']} of {row['stream']}")
-    try:
-        return Entry(**{**row, "data": json.loads(row["data"]), "at": datetime.fromisoformat(row["at"])})
-    except ValueError as error:
-        raise Permanent(f"the ledger was changed: row {row['seq']} of {row['stream']} cannot be read; restore a backup") from error

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.model import Frozen
+from ratchet.contracts.wording import problems
 
 
 class Taint(Frozen):
@@ -145,4 +146,4 @@ def _parse(text: str, where: str) -> Profile:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from error
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{where}: {'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors())) from error
+        raise ConfigError("\n".join(f"{where}: {one.sentence()}" for one in problems(error))) from error

@@ -21,6 +21,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ratchet.contracts.wording import problems
 from ratchet.local.serve.completions import Completion, error_body, event
 from ratchet.local.serve.generate import Generated, GenerationRow, Listener, Model, Piece
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body, while_connected
@@ -134,7 +135,7 @@ def build_app(model: Model, name: str) -> FastAPI:
         except TooLarge as error:
             return _error(413, f"{error}, so it does not fit into the context of {model.context} tokens")
         except ValidationError as error:
-            return _error(422, f"the request is invalid: {error.errors(include_url=False, include_input=False)}")
+            return _error(422, f"the request is invalid: {'; '.join(one.sentence(quote=False) for one in problems(error))}")
         if request.model != name:
             return _error(404, f"this server serves {name!r}, not {request.model!r}")
         try:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -33,6 +33,7 @@ from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
+from ratchet.materializer.lake.size import CATALOG, check_place, table_size
 
 TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
@@ -67,25 +68,15 @@ class Lake:
     def _catalog(self) -> SqlCatalog:
         warehouse = self.root / "warehouse"
         warehouse.mkdir(parents=True, exist_ok=True)
-        catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.root}/catalog.sqlite", warehouse=f"file://{warehouse}")
+        catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
         catalog.create_namespace_if_not_exists("ratchet")
         self._check_place(catalog)
         return catalog
 
     def _check_place(self, catalog: SqlCatalog) -> None:
-        """Raise Retryable if the lake was moved or copied, because its files refer to each other by absolute paths.
-
-        Without this check, a copy would read and write the files of the original. A cycle that needs the lake waits until it is back.
-        """
         with catalog.engine.connect() as connection:
             files = connection.execute(select(IcebergTables.metadata_location)).scalars().all()
-        for file in files:
-            path = str(file).removeprefix("file://")
-            if not Path(path).resolve().is_relative_to(self.root):
-                raise Retryable(
-                    f"the lake in {self.root} was written in {path.partition('/warehouse/')[0]}, and its files contain absolute paths; "
-                    "move RATCHET_HOME back to its former path, or make the former path a symbolic link to the present one"
-                )
+        check_place(self.root, [str(file).removeprefix("file://") for file in files])
 
     def _table(self, name: TableName) -> Table:
         try:
@@ -233,11 +224,7 @@ class Lake:
 
     def size(self, name: TableName) -> tuple[int, datetime | None]:
         """Return (number of rows, time of the newest commit), read from metadata only."""
-        current = self._table(name).current_snapshot()
-        if current is None:
-            return 0, None
-        summary: Mapping[str, Any] = current.summary.additional_properties if current.summary else {}
-        return int(summary.get("total-records", 0)), datetime.fromtimestamp(current.timestamp_ms / 1000, UTC)
+        return table_size(self.root, name)
 
 
 def _ordered(rows: pa.Table, name: TableName) -> pa.Table:

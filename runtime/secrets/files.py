@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ratchet.contracts.errors import Retryable
 from ratchet.runtime.artifacts import sync
+from ratchet.runtime.file_errors import unwritable
 
 
 def create_secret(path: Path, content: bytes) -> None:
@@ -45,7 +45,7 @@ def _write(path: Path, content: bytes, replace: bool) -> None:
             Path(partial).unlink(missing_ok=True)
         sync(path.parent)
     except OSError as error:
-        raise Retryable(f"cannot write {path}: {error.strerror}; free space or fix permissions, then try again") from error
+        raise unwritable(f"write {path}", error) from error
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def locked(path: Path) -> Iterator[None]:
         lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Retryable(f"cannot open {lock}: {error.strerror}; fix permissions, then try again") from error
+        raise unwritable(f"open {lock}", error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -127,7 +127,8 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         ("ratchet.trainers.backends.trl", {"numpy"}),
         ("ratchet.trainers.job.supervisor", {"numpy"}),
         ("ratchet.local.executor", set()),
-        ("ratchet.flows.composition.ports", {"sqlalchemy"}),
+        ("ratchet.flows.composition.ports", set()),
+        ("ratchet.flows.composition.installation", set()),
         ("ratchet.flows.composition.cluster", set()),
     ],
 )

@@ -7,12 +7,12 @@ from typing import Any
 
 from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.errors import Retryable
-from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.flows.ledger.opening import open_ledger_at
 
 
 def contend(url: str, worker: int, wanted: int, results: Any) -> None:
     """Append `wanted` rows to the stream `a`, each as soon as no other process was faster, and report the number."""
-    ledger, won = SqlLedger(url), 0
+    ledger, won = open_ledger_at(url), 0
     while won < wanted:
         try:
             row = Row(kind="noted", key=f"{worker}-{won}", data={})

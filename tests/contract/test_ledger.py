@@ -16,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.cycle import Append, Row
-from ratchet.contracts.errors import Conflict, Fenced, NewerRelease, Permanent, Retryable
+from ratchet.contracts.errors import Conflict, Fenced, NewerRelease, Permanent, Retryable, Unwritable
 from ratchet.contracts.fakes import MemoryLedger
 from ratchet.contracts.hash_chain import verify_chain
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.schema import SCHEMA_VERSION
+from ratchet.flows.ledger.opening import open_ledger_at
 from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.flows.ledger.sqlite import SqliteLedger
 from tests.contract.ledger_writer import contend
 from tests.postgres import postgres_server
 
@@ -46,13 +48,15 @@ def empty_postgres(postgres: str) -> Iterator[str]:
     engine.dispose()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "sql-on-sqlite", "postgres"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """A function that opens the same ledger again at each call."""
     if request.param == "memory":
         ledger = MemoryLedger()
         return lambda: ledger
     if request.param == "sqlite":
+        return lambda: SqliteLedger(tmp_path / "deep" / "ledger.db")
+    if request.param == "sql-on-sqlite":
         return lambda: SqlLedger(f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}")
     url = request.getfixturevalue("empty_postgres")
     return lambda: SqlLedger(url)
@@ -74,7 +78,7 @@ def rows(stream: str, after: int, *keys: str) -> Append:
 
 
 def test_readers_of_sqlite_do_not_wait_for_a_writer(tmp_path: Path) -> None:
-    ledger = SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger = open_ledger_at(f"sqlite:///{tmp_path / 'ledger.db'}")
     written = ledger.append([rows("a", 0, "one")], None, NOON)
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")
@@ -263,17 +267,17 @@ def test_concurrent_processes_write_every_row_once(url: str) -> None:
     for worker in workers:
         worker.join(120)
         assert worker.exitcode == 0
-    entries = SqlLedger(url).read("a")
+    entries = open_ledger_at(url).read("a")
     verify_chain(entries)
     assert sorted(entry.key for entry in entries) == sorted(f"{worker}-{n}" for worker in range(4) for n in range(6))
 
 
 @pytest.mark.slow
 def test_one_of_eight_concurrent_appends_succeeds_and_the_others_conflict(url: str) -> None:
-    ledger, outcomes, gate = SqlLedger(url), [], threading.Barrier(8)
+    ledger, outcomes, gate = open_ledger_at(url), [], threading.Barrier(8)
 
     def write(worker: int) -> None:
-        own = SqlLedger(url)
+        own = open_ledger_at(url)
         gate.wait()
         try:
             own.append([rows("a", 0, str(worker)), rows("b", 0, str(worker))], None, NOON)
@@ -292,10 +296,10 @@ def test_one_of_eight_concurrent_appends_succeeds_and_the_others_conflict(url: s
 
 def test_one_of_eight_threads_gets_the_lease(url: str) -> None:
     got, gate = [], threading.Barrier(8)
-    SqlLedger(url)
+    open_ledger_at(url)
 
     def take(worker: int) -> None:
-        own = SqlLedger(url)
+        own = open_ledger_at(url)
         gate.wait()
         got.append(own.acquire("line", str(worker), 60, NOON))
 
@@ -345,7 +349,7 @@ def test_renamed_stream_is_detected(tmp_path: Path) -> None:
 
 
 def _three(folder: Path) -> SqlLedger:
-    ledger = SqlLedger(f"sqlite:///{folder / 'ledger.db'}")
+    ledger = open_ledger_at(f"sqlite:///{folder / 'ledger.db'}")
     ledger.append([rows("a", 0, "one", "two", "three")], None, NOON)
     verify_chain(ledger.read("a"))
     return ledger
@@ -360,30 +364,30 @@ def _sql(folder: Path, statement: str, *values: object) -> None:
 
 def test_unreachable_database_is_retryable_and_the_error_hides_the_password() -> None:
     with pytest.raises(Retryable) as caught:
-        SqlLedger("postgresql+psycopg://ratchet:secret-word@127.0.0.1:1/nowhere")
+        open_ledger_at("postgresql+psycopg://ratchet:secret-word@127.0.0.1:1/nowhere")
     assert "secret-word" not in str(caught.value)
 
 
 def test_invalid_database_url_is_permanent() -> None:
     with pytest.raises(Permanent, match="sqlite:///"):
-        SqlLedger("not an address")
+        open_ledger_at("not an address")
 
 
 def test_folder_that_cannot_be_created_is_retryable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Retryable):
-        SqlLedger(f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
+        open_ledger_at(f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
 
 
 def test_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"this is not a database, " * 100)
     with pytest.raises((Retryable, Permanent), match="not a database"):
-        SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}")
+        open_ledger_at(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
 def test_missing_driver_is_an_error_with_a_remedy() -> None:
     with pytest.raises(Permanent, match="install"):
-        SqlLedger("mysql+pymysql://x@127.0.0.1/x")
+        open_ledger_at("mysql+pymysql://x@127.0.0.1/x")
 
 
 def from_the_future(ledger: Ledger) -> None:
@@ -391,7 +395,7 @@ def from_the_future(ledger: Ledger) -> None:
     if isinstance(ledger, MemoryLedger):
         ledger.rows["s"][-1] = ledger.rows["s"][-1].model_copy(update={"schema_version": SCHEMA_VERSION + 1})
         return
-    with sa.create_engine(ledger.url).begin() as connection:
+    with sa.create_engine(f"sqlite:///{ledger.file}" if isinstance(ledger, SqliteLedger) else ledger.url).begin() as connection:
         connection.execute(sa.text(f"UPDATE ratchet_rows SET schema_version = {SCHEMA_VERSION + 1} WHERE stream = 's'"))
 
 
@@ -404,3 +408,31 @@ def test_row_of_a_newer_release_is_refused_and_nothing_is_written(ledger: Ledger
     with pytest.raises(NewerRelease):
         ledger.append(both, None, NOON)
     assert ledger.streams("") == ["s"]
+
+
+def test_both_ledgers_of_a_sqlite_file_read_what_the_other_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.db"
+    first, second = SqliteLedger(file), SqlLedger(f"sqlite:///{file}")
+    written = first.append([rows("a", 0, "one")], None, NOON) + second.append([rows("a", 1, "two")], None, NOON)
+    assert first.read("a") == second.read("a") == written
+    assert first.heads() == second.heads()
+    assert second.acquire("x", "me", 60, NOON) is not None
+    assert first.holder("x") == second.holder("x")
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other, contextlib.closing(sqlite3.connect(file)) as ours:
+        SqlLedger(f"sqlite:///{tmp_path / 'other.db'}")
+        columns = (
+            "SELECT m.name, p.name, p.type, p.\"notnull\", p.pk FROM sqlite_master m, pragma_table_info(m.name) p WHERE m.type = 'table'"
+        )
+        assert sorted(ours.execute(columns)) == sorted(other.execute(columns))
+
+
+def test_names_of_streams_are_compared_by_case(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    ledger.append([rows("line/a%", 0, "x"), rows("Line/b", 0, "x"), rows("line/ä", 0, "x")], None, NOON)
+    assert ledger.streams("line/") == ["line/a%", "line/ä"]
+
+
+def test_a_file_that_cannot_be_opened_is_unwritable(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").mkdir()
+    with pytest.raises(Unwritable, match="make the file and its folder writable"):
+        SqliteLedger(tmp_path / "ledger.db")

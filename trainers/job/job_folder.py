@@ -17,6 +17,7 @@ from ratchet.contracts.errors import ConfigError, Permanent
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
 from ratchet.contracts.schema import parse, stamped
+from ratchet.contracts.wording import first_problem
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.jobs.job_protocol import (
     ADJUSTMENT,
@@ -174,7 +175,7 @@ def here() -> Job:
     try:
         plan = parse(TrainingPlan, (run / RunFile.PLAN).read_bytes())
     except (OSError, ValueError) as error:
-        raise Permanent(f"{run} is not the run folder of a job ({error}); start jobs through an executor") from error
+        raise Permanent(f"{run} is not the run folder of a job ({first_problem(error)}); start jobs through an executor") from error
     incarnation = INCARNATION.get(os.environ)
     folder = run / incarnation_folder(incarnation)
     folder.mkdir(exist_ok=True)

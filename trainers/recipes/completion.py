@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.model import Frozen
+from ratchet.contracts.wording import first_problem
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.health_limits import LIMITS, Health, Limit
@@ -31,10 +32,8 @@ def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
     try:
         return kind.model_validate(dict(changes))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the recipe"
         raise ConfigError(
-            f"{kind.__name__.removesuffix('Recipe')} recipe: {where}: {first['msg'].removeprefix('Value error, ')}; see trainers/recipes"
+            f"{kind.__name__.removesuffix('Recipe')} recipe: {first_problem(error, quote=True)}; see trainers/recipes"
         ) from error
 
 

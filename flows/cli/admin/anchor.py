@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
+from ratchet.flows.cli.lines import existing
 from ratchet.flows.cli.output import json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import say, show
 
@@ -24,7 +25,7 @@ def anchor(as_json: bool) -> None:
     """
     from ratchet.flows.composition.anchors import open_anchors
 
-    installation = open_installation()
+    installation = existing(open_installation())
     export = open_anchors(installation.home).export(installation.ledger, datetime.now(UTC))
     if as_json:
         streams = len(export.heads) if export else 0
@@ -45,6 +46,8 @@ def verify(as_json: bool) -> None:
     from ratchet.flows.composition.anchors import open_anchors, verify_ledger
 
     installation = open_installation()
+    if not installation.home.root.exists():
+        existing(installation)  # exports without a ledger are damage, but a wrong folder is none
     result = verify_ledger(installation.ledger, open_anchors(installation.home))
     rows = sum(head.seq for head in result.heads)
     newest = result.newest

@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from ratchet.flows.cli.output import json_line, json_option, loop_argument, print_json
+from ratchet.contracts.loop import Loop
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import loop_argument
+from ratchet.flows.cli.output import json_line, json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
@@ -18,8 +21,15 @@ from ratchet.flows.config.load import load_loop
 def k8s() -> None:
     """Prepare and check the Kubernetes cluster of a line, and show its logs.
 
-    LOOP is the path of a loop file with a [cluster] section.
+    LOOP is the path of a loop file with a [cluster] section, or the name of its line.
     """
+
+
+def _opened(loop: str, quiet: bool) -> tuple[Loop, Path, Home]:
+    """Return the settings of the loop file that the user names, its folder, and the home folder."""
+    installation = open_installation()
+    path = named_loop(installation, loop, quiet).absolute()
+    return load_loop(path), path.parent, installation.home
 
 
 @k8s.command()
@@ -50,7 +60,7 @@ def k8s() -> None:
     help="Loop file of another line in the same namespace, whose images and Secrets the admission rules also allow. Repeat the option "
     "for several.",
 )
-def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: Any) -> None:
+def render(loop: str, part: str | None, others: tuple[Path, ...], **options: Any) -> None:
     """Print the Kubernetes manifests that LOOP requires.
 
     The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.
@@ -58,7 +68,7 @@ def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: An
     from ratchet.flows.composition.cluster import render_cluster
 
     beside = [(load_loop(other), other.absolute().parent) for other in others]
-    sheet = render_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), part or "all", beside, **options)
+    sheet = render_cluster(*_opened(loop, quiet=False), part or "all", beside, **options)
     show(sheet, newline=False)
 
 
@@ -67,7 +77,7 @@ def render(loop: Path, part: str | None, others: tuple[Path, ...], **options: An
 @click.option("--seconds", default=2.0, show_default=True, help="Interval between two checks, in seconds.")
 @click.option("--once", is_flag=True, help="Check once and exit.")
 @json_option
-def guard(loop: Path, seconds: float, once: bool, as_json: bool) -> None:
+def guard(loop: str, seconds: float, once: bool, as_json: bool) -> None:
     """Watch LOOP's gangs and repair incomplete ones.
 
     A gang is incomplete if only some of its processes are running. `ratchet serve` does the same while it runs; use this command when
@@ -75,7 +85,7 @@ def guard(loop: Path, seconds: float, once: bool, as_json: bool) -> None:
     """
     from ratchet.flows.composition.cluster import guard_cluster
 
-    for repair in guard_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment(), seconds, once):
+    for repair in guard_cluster(*_opened(loop, as_json), seconds, once):
         if as_json:
             json_line({"repair": repair})
         else:
@@ -88,7 +98,7 @@ def guard(loop: Path, seconds: float, once: bool, as_json: bool) -> None:
 @click.option("--lines", default=20, show_default=True, help="Number of lines to show from the end of each log.")
 @click.option("--follow", is_flag=True, help="Print new lines until the job has ended.")
 @json_option
-def logs(loop: Path, job: str | None, lines: int, follow: bool, as_json: bool) -> None:
+def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) -> None:
     """Print the latest log lines of JOB, or of LOOP's newest job.
 
     JOB is the name of a job of the line. Shows the logs of the job's existing pods, and the trainer logs from the run folder.
@@ -96,7 +106,7 @@ def logs(loop: Path, job: str | None, lines: int, follow: bool, as_json: bool) -
     """
     from ratchet.flows.composition.cluster import job_logs
 
-    for line in job_logs(load_loop(loop), loop.absolute().parent, Home.from_environment(), job, lines, follow):
+    for line in job_logs(*_opened(loop, as_json), job, lines, follow):
         if as_json:
             json_line({"line": line})
         else:
@@ -106,14 +116,14 @@ def logs(loop: Path, job: str | None, lines: int, follow: bool, as_json: bool) -
 @k8s.command()
 @loop_argument
 @json_option
-def lint(loop: Path, as_json: bool) -> None:
+def lint(loop: str, as_json: bool) -> None:
     """Check whether LOOP's gangs can run on the live cluster.
 
     Prints each problem with its remedy. Exits with code 1 if a problem would stop a gang. The cluster is not changed.
     """
     from ratchet.flows.composition.cluster import lint_cluster
 
-    found = lint_cluster(load_loop(loop), loop.absolute().parent, Home.from_environment())
+    found = lint_cluster(*_opened(loop, as_json))
     if as_json:
         print_json([dict(zip(("level", "about", "text", "remedy"), one, strict=True)) for one in found])
     else:

@@ -10,7 +10,8 @@ import click
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import approval_stream
-from ratchet.flows.cli.names import complete_any, named_cycle, named_line
+from ratchet.flows.cli.lines import is_file_name, named_line
+from ratchet.flows.cli.names import complete_any, named_cycle
 from ratchet.flows.cli.output import json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import say, show
 from ratchet.flows.composition.installation import Installation
@@ -28,11 +29,11 @@ _SECONDS = 5.0
 def open_page(name: str | None, prefect: bool, no_browser: bool, as_json: bool) -> None:
     """Print the address of the page of NAME and open it in a browser.
 
-    NAME is LINE or a cycle LINE/NUMBER: the page is its report, which is written first. If NAME is a request LINE/NUMBER/training or
-    LINE/NUMBER/rollout, the page is that of the request in the Prefect UI. Without NAME, it is the Prefect UI, or the report of the only
-    line if no Prefect server runs. Without a browser, the address is only printed.
+    NAME is LINE, its loop file, or a cycle LINE/NUMBER: the page is its report, which is written first. If NAME is a request
+    LINE/NUMBER/training or LINE/NUMBER/rollout, the page is that of the request in the Prefect UI. Without NAME, it is the Prefect UI, or
+    the report of the only line if no Prefect server runs. Without a browser, the address is only printed.
     """
-    url = _address(open_installation(), name, prefect)
+    url = _address(open_installation(), name, prefect, as_json)
     opened = not no_browser and _show_in_browser(url)
     if as_json:
         print_json({"url": url, "opened": opened})
@@ -40,15 +41,15 @@ def open_page(name: str | None, prefect: bool, no_browser: bool, as_json: bool) 
         show(url)
 
 
-def _address(installation: Installation, name: str | None, prefect: bool) -> str:
+def _address(installation: Installation, name: str | None, prefect: bool, quiet: bool) -> str:
     home = installation.home
     if name is None:
-        return _prefect_ui(home) or _report(installation, named_line(installation, None), "")
+        return _prefect_ui(home) or _report(installation, named_line(installation, None, quiet), "")
     parts = name.removeprefix("approval/").removeprefix("cycle/").split("/")
-    if len(parts) == 1:
-        line = named_line(installation, name)
+    if len(parts) == 1 or (not parts[1].isdecimal() and is_file_name(name)):
+        line = named_line(installation, name, quiet)
         return (_prefect_page(home, [line]) if prefect else None) or _report(installation, line, "")
-    cycle = named_cycle(installation, "/".join(parts[:2]))
+    cycle = named_cycle(installation, "/".join(parts[:2]), quiet)
     if len(parts) == 3:
         request = approval_stream(cycle.id, parts[2])
         if not installation.ledger.read(request):

@@ -26,7 +26,7 @@ def card(cycle: str | None, out: Path | None, as_json: bool) -> None:
     from ratchet.flows.report.dataset_card import as_markdown, dataset_card
 
     installation = open_installation()
-    view = named_cycle(installation, cycle)
+    view = named_cycle(installation, cycle, as_json)
     sections = dataset_card(view, open_artifacts(installation.home))
     if not sections:
         raise Rejected("no_data", f"{view.id} has no frozen data yet; `ratchet status` shows what it waits for")

@@ -9,7 +9,8 @@ import click
 
 from ratchet.contracts.hash_chain import verify_chain
 from ratchet.contracts.ids import rollout_stream
-from ratchet.flows.cli.names import complete_line, cycle_argument, named_cycle, named_line
+from ratchet.flows.cli.lines import named_line
+from ratchet.flows.cli.names import cycle_argument, line_argument, named_cycle
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.core.folds.rollout import fold_rollout
@@ -23,12 +24,13 @@ from ratchet.flows.engine.line import cycle_requests
 def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
     """Explain the decisions of CYCLE from the ledger.
 
-    CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE for its newest cycle. It can be omitted if there is only one line.
+    CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE, or its loop file, for its newest cycle. It
+    can be omitted if there is only one line.
     """
     from ratchet.flows.report.story import ledger_table, recalled, tell
 
     installation = open_installation()
-    view = named_cycle(installation, cycle)
+    view = named_cycle(installation, cycle, as_json)
     entries = installation.ledger.read(view.id)
     rollout = installation.ledger.read(rollout_stream(view.id))
     verify_chain(entries)
@@ -52,18 +54,18 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("line", required=False, shell_complete=complete_line)
+@line_argument(required=False)
 @click.option("--out", type=click.Path(path_type=Path), help="Output file. Default: RATCHET_HOME/reports/LINE.html.")
 @json_option
 def report(line: str | None, out: Path | None, as_json: bool) -> None:
     """Write the report of LINE as one self-contained HTML file and print its path.
 
-    LINE can be omitted if there is only one line.
+    LINE is the name of a line or the path of its loop file. It can be omitted if there is only one line.
     """
     from ratchet.flows.report.page import write_page
 
     installation = open_installation()
-    name = named_line(installation, line)
+    name = named_line(installation, line, as_json)
     page = write_page(installation.ledger, installation.home, name, out or installation.home.reports / f"{name}.html")
     if as_json:
         print_json({"line": name, "path": str(page)})

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ratchet.flows.cli.names import line_argument, named_line
+from ratchet.flows.cli.lines import named_line
+from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table
 
 if TYPE_CHECKING:
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 def history(line: str | None, as_json: bool) -> None:
     """List all cycles and versions of LINE, oldest first.
 
-    LINE can be omitted if there is only one line. Each row shows the outcome, the training method with its number of examples, the
-    difference of the mean rewards at the gate with its interval, the cost by the price table, and the duration.
+    LINE is the name of a line or the path of its loop file. It can be omitted if there is only one line. Each row shows the outcome, the
+    training method with its number of examples, the difference of the mean rewards at the gate with its interval, the cost by the price
+    table, and the duration.
     """
     from ratchet.flows.report.history import history as line_history
 
     installation = open_installation()
-    name = named_line(installation, line)
+    name = named_line(installation, line, as_json)
     chapters = line_history(installation.line(name), installation.cycles(name))
     if as_json:
         print_json([_as_json(chapter) for chapter in chapters])

@@ -33,7 +33,7 @@ def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
     rows of the ledger and the events of the training job. With --follow and --json, each event is one line of JSON.
     """
     installation = open_installation()
-    view = named_cycle(installation, cycle)
+    view = named_cycle(installation, cycle, as_json)
     missing: set[str] = set()
 
     def look() -> tuple[list[Moment], bool]:
@@ -54,7 +54,7 @@ def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
     if lines:
         from ratchet.flows.composition.jobs import job_output
 
-        newest = named_cycle(installation, view.id)
+        newest = named_cycle(installation, view.id, quiet=True)
         for line in job_output(newest, installation.home, lines):
             show(line)
 

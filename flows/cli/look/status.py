@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from ratchet.contracts.ids import line_stream
+from ratchet.flows.cli.lines import known_lines, named_line, unknown_line
+from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import say, show
 from ratchet.flows.composition.installation import Installation
@@ -18,38 +20,53 @@ from ratchet.flows.engine.line import cycle_requests
 
 
 @click.command()
+@line_argument(required=False)
 @json_option
-def status(as_json: bool) -> None:
+def status(line: str | None, as_json: bool) -> None:
     """Show all lines with their champions, recent cycles and pending approvals.
 
-    Also shows which process works on a line now, whether the line is frozen, and which versions are recalled.
+    With LINE, the name of a line or the path of its loop file, only this line is shown. Also shows which process works on a line now,
+    whether the line is frozen, and which versions are recalled. Fails if there is no installation, or if it has no line while another
+    installation near the current folder has one.
     """
     installation = open_installation()
+    names = [named_line(installation, line, as_json)] if line else known_lines(installation)
+    if not names:
+        _no_line(installation)
     now = datetime.now(UTC)
-    lines = [_line_json(installation, view, now) for view in installation.lines()]
+    lines = [_line_json(installation, installation.line(name), now) for name in names]
     if as_json:
         print_json(lines)
         return
     if not lines:
-        say(f"no line in {installation.home.root}; create one with `ratchet init` and `ratchet adopt`")
         return
-    rows = [[line["line"], line["champion"], line["previous"] or "–", line["open"] or "–", line["waits"] or "–"] for line in lines]
+    rows = [[one["line"], one["champion"], one["previous"] or "–", one["open"] or "–", one["waits"] or "–"] for one in lines]
     table("Lines", ["line", "champion", "previous", "open cycle", "state"], rows)
-    for line in lines:
-        if line["busy"]:
-            show(f"{line['line']} is busy: {line['busy']}")
-        if line["frozen"]:
-            frozen = line["frozen"]
-            show(f"{line['line']} is frozen by {frozen['actor']} since {frozen['since']} UTC: {frozen['reason']}", fg="yellow")
-        for tag, reason in line["recalled"].items():
-            show(f"{line['line']}: {tag} is recalled{' and still serves' if tag == line['champion'] else ''}: {reason}", fg="yellow")
-        if line["alarm"]:
-            alarm = line["alarm"]
-            say(f"{line['line']}: alarm of the quarantine since {alarm['since']} UTC: {alarm['text']}; see `ratchet quarantine list`")
-    for line in lines:
-        if line["cycles"]:
-            done = [[c["cycle"], c["opened"], c["state"], c["candidate"] or "–", c["reason"]] for c in line["cycles"]]
-            table(f"Cycles of {line['line']}", ["cycle", "opened (UTC)", "state", "candidate", "reason"], done)
+    for one in lines:
+        if one["busy"]:
+            show(f"{one['line']} is busy: {one['busy']}")
+        if one["frozen"]:
+            frozen = one["frozen"]
+            show(f"{one['line']} is frozen by {frozen['actor']} since {frozen['since']} UTC: {frozen['reason']}", fg="yellow")
+        for tag, reason in one["recalled"].items():
+            show(f"{one['line']}: {tag} is recalled{' and still serves' if tag == one['champion'] else ''}: {reason}", fg="yellow")
+        if one["alarm"]:
+            alarm = one["alarm"]
+            say(f"{one['line']}: alarm of the quarantine since {alarm['since']} UTC: {alarm['text']}; see `ratchet quarantine list`")
+    for one in lines:
+        if one["cycles"]:
+            done = [[c["cycle"], c["opened"], c["state"], c["candidate"] or "–", c["reason"]] for c in one["cycles"]]
+            table(f"Cycles of {one['line']}", ["cycle", "opened (UTC)", "state", "candidate", "reason"], done)
+
+
+def _no_line(installation: Installation) -> None:
+    """Say that the installation has no line yet. Raises ConfigError if it looks like the wrong one, because another one is near."""
+    from ratchet.flows.config.nearby import remedy_text
+
+    problem = unknown_line(installation.home, [], None)
+    if remedy_text(installation.home):
+        raise problem
+    say(str(problem))
 
 
 def _line_json(installation: Installation, view: LineView, now: datetime) -> dict[str, Any]:

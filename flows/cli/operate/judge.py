@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import line_argument
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -29,41 +31,43 @@ def judge() -> None:
 
 
 @judge.command()
-@loop_argument
+@line_argument()
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--size", default=100, show_default=True, type=click.IntRange(1, 100_000), help="Number of answers.")
 @json_option
-def export(loop: Path, out: Path, size: int, as_json: bool) -> None:
-    """Write a random sample of the logged answers of LOOP to the new file OUT, for people to grade.
+def export(line: str, out: Path, size: int, as_json: bool) -> None:
+    """Write a random sample of the logged answers of LINE to the new file OUT, for people to grade.
 
     Each line is a JSON object with the prompt, the answer and an empty `grade`. A grade is a number from 0 (wrong) to 1 (right), or one of
     the words right and wrong. Answers that have a grade are left out. The file contains texts of users: delete it afterwards.
     """
     if out.exists():
         raise ConfigError(f"{out} exists; name a new file")
-    with watched(as_json, f"selecting answers of {loop} …") as progress:
-        context = open_installation(progress).context(loop)
+    with watched(as_json, f"selecting answers of {line} …") as progress:
+        installation = open_installation(progress)
+        context = installation.context(named_loop(installation, line, as_json))
         rows = _sample(context, _records(context), size)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         out.write_text(text, encoding="utf-8")
     if as_json:
         print_json({"file": str(out), "answers": len(rows)})
     else:
-        say(f"{len(rows)} answers in {out}; fill in each `grade`, then run `ratchet judge grade {loop} {out}`")
+        say(f"{len(rows)} answers in {out}; fill in each `grade`, then run `ratchet judge grade {line} {out}`")
 
 
 @judge.command()
-@loop_argument
+@line_argument()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @actor_option
 @json_option
-def grade(loop: Path, file: Path, by: str, as_json: bool) -> None:
-    """Read the grades in FILE, which `ratchet judge export` has written for LOOP.
+def grade(line: str, file: Path, by: str, as_json: bool) -> None:
+    """Read the grades in FILE, which `ratchet judge export` has written for LINE.
 
     Lines without a grade are skipped. A later grade of an answer replaces an earlier one. The judges are measured again at the next cycle.
     """
     grades = dict(_grades(file))
-    context = open_installation().context(loop)
+    installation = open_installation()
+    context = installation.context(named_loop(installation, line, as_json))
     _records(context).grade(grades, by, datetime.now(UTC))
     if as_json:
         print_json({"line": context.line, "grades": len(grades)})

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.flows.cli.names import complete_cycle, complete_line, named_cycle, named_line, named_loop
+from ratchet.flows.cli.lines import named_line, named_loop
+from ratchet.flows.cli.names import cycle_argument, line_argument, named_cycle
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
     from ratchet.flows.composition.installation import Installation
 
-_line = click.argument("line", shell_complete=complete_line)
 _why = click.option("--why", required=True, help="Reason, recorded in the ledger.")
 
 
 @click.command()
-@_line
+@line_argument()
 @click.option("--why", default="", help="Reason, recorded in the ledger.")
 @actor_option
 @json_option
@@ -35,28 +35,29 @@ def trigger(line: str, why: str, by: str, as_json: bool) -> None:
         from ratchet.flows.engine.line import open_cycle
 
         installation = open_installation(progress)
-        context = installation.context(named_loop(installation, line))
+        context = installation.context(named_loop(installation, line, as_json), late=True)
         opened = open_cycle(context, f"triggered by {by}" + (f": {why}" if why else ""), by)
     _opened(opened, f"triggered by {by}", as_json)
 
 
 @click.command()
-@click.argument("cycle", shell_complete=complete_cycle)
+@cycle_argument(required=True)
 @click.option("--loop", type=click.Path(path_type=Path), help="Loop file. Default: the one of the line's newest cycle.")
 @actor_option
 @json_option
 def retry(cycle: str, loop: Path | None, by: str, as_json: bool) -> None:
     """Open a new cycle after the ended CYCLE, although no new traces arrived.
 
-    CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE for its newest cycle. The new cycle uses the present content of the loop file and all
-    data up to now. A running service continues it; without one, run `ratchet run`. Fails if a cycle is open or if the line is frozen.
+    CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE, or its loop file, for its newest cycle. The new cycle uses the present content of the
+    loop file and all data up to now. A running service continues it; without one, run `ratchet run`. Fails if a cycle is open or if the
+    line is frozen.
     """
     with watched(as_json, f"opening a cycle after {cycle} …") as progress:
         from ratchet.flows.engine.line import retry_cycle
 
         installation = open_installation(progress)
-        ended = named_cycle(installation, cycle)
-        context = installation.context(loop or installation.loop_file(ended.line))
+        ended = named_cycle(installation, cycle, as_json)
+        context = installation.context(loop or installation.loop_file(ended.line), late=True)
         if context.line != ended.line:
             raise ConfigError(f"{loop} defines line {context.line!r}, but {ended.id} is a cycle of line {ended.line!r}")
         opened = retry_cycle(context, ended.number, by)
@@ -71,7 +72,7 @@ def _opened(cycle: str, reason: str, as_json: bool) -> None:
 
 
 @click.command()
-@_line
+@line_argument()
 @_why
 @actor_option
 @json_option
@@ -83,7 +84,7 @@ def freeze(line: str, why: str, by: str, as_json: bool) -> None:
     from ratchet.flows.engine.line import freeze as freeze_line
 
     installation = open_installation()
-    name = named_line(installation, line)
+    name = named_line(installation, line, as_json)
     changed = freeze_line(installation.ledger, name, by, why, datetime.now(UTC))
     view = installation.line(name)
     if as_json:
@@ -95,7 +96,7 @@ def freeze(line: str, why: str, by: str, as_json: bool) -> None:
 
 
 @click.command()
-@_line
+@line_argument()
 @_why
 @actor_option
 @json_option
@@ -107,7 +108,7 @@ def unfreeze(line: str, why: str, by: str, as_json: bool) -> None:
     from ratchet.flows.engine.line import unfreeze as unfreeze_line
 
     installation = open_installation()
-    name = named_line(installation, line)
+    name = named_line(installation, line, as_json)
     changed = unfreeze_line(installation.ledger, name, by, why, datetime.now(UTC))
     if as_json:
         print_json({"line": name, "changed": changed, "frozen": _frozen(installation, name)})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ratchet.flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import line_argument
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.core.highest_cost import HighestCost, highest_cost
 from ratchet.flows.core.search import LEAST_PROMPTS
@@ -21,21 +22,22 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @click.option(
     "--no-probe", is_flag=True, help="Do not sample answers from the start model. Faster, but group coverage and headroom remain unknown."
 )
 @json_option
-def plan(loop: Path, no_probe: bool, as_json: bool) -> None:
+def plan(line: str, no_probe: bool, as_json: bool) -> None:
     """Show which training method the next cycle would use.
 
-    LOOP is the path of a loop file. Also shows the rules and evidence of the choice, the change that would reverse each rule, and the
-    estimated cost. Does not open a cycle and does not train.
+    LINE is the name of a line or the path of its loop file. Also shows the rules and evidence of the choice, the change that would reverse
+    each rule, and the estimated cost. Does not open a cycle and does not train.
     """
-    with watched(as_json, f"planning the next cycle of {loop} …") as progress:
+    with watched(as_json, f"planning the next cycle of {line} …") as progress:
         from ratchet.flows.engine.preview import preview
 
-        context = open_installation(progress).context(loop)
+        installation = open_installation(progress)
+        context = installation.context(named_loop(installation, line, as_json))
         found = preview(context, not no_probe)
     cost = _cost(found, context)
     highest = highest_cost(context.loop, found.search.budget, context.price) if found.search else None

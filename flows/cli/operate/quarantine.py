@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.flows.cli.names import complete_line, named_loop
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say, show
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 200
 """Number of entries that a table lists, newest first."""
-_line = click.argument("line", shell_complete=complete_line)
 
 
 @click.group()
@@ -31,7 +31,7 @@ def quarantine() -> None:
 
 
 @quarantine.command("list")
-@_line
+@line_argument()
 @click.option("--reason", help="Only entries with this reason.")
 @click.option("--since", help="Only entries since this time (ISO 8601, UTC).")
 @click.option("--all", "every", is_flag=True, help="Also entries that are resolved.")
@@ -43,7 +43,7 @@ def list_(line: str, reason: str | None, since: str | None, every: bool, as_json
     admitted.
     """
     with watched(as_json, f"reading the quarantine of {line} …") as progress:
-        context = _context(line, progress)
+        context = _context(line, progress, as_json)
         begin = _time(since) if since else None
         found = [
             entry
@@ -73,7 +73,7 @@ def show_(identity: str, as_json: bool) -> None:
     """Show one entry: its place, its reason, what to do about it, and its masked bytes if they are kept."""
     with watched(as_json, f"reading {identity} …") as progress:
         name, entry_id = _split(identity)
-        context = _context(name, progress)
+        context = _context(name, progress, as_json)
         entry = next((one for one in context.datasets.quarantine.entries() if one.id == entry_id), None)
         if entry is None:
             raise ConfigError(f"line {context.line!r} has no entry {entry_id!r}; `ratchet quarantine list {context.line}` lists them")
@@ -123,7 +123,7 @@ def replay(names: Sequence[str], reason: str | None, every: bool, dry_run: bool,
         split = [(names[0], "")] if whole else [_split(name) for name in names]
         if len({name for name, _ in split}) != 1:
             raise ConfigError("name entries of one line at a time")
-        context = _context(split[0][0], progress)
+        context = _context(split[0][0], progress, as_json)
         held = context.datasets.quarantine
         found = [entry for entry in held.entries() if entry.is_open and reason in (None, entry.reason)]
         wanted = [entry.id for entry in found] if whole else [identity for _, identity in split]
@@ -145,9 +145,9 @@ def _print_replay(line: str, report: ReplayReport, as_json: bool) -> None:
     show(f"{len(report.entries)} entries: {outcomes}; {report.stored} rows {would} added to the lake")
 
 
-def _context(line: str, progress: Progress) -> LineContext:
+def _context(line: str, progress: Progress, quiet: bool) -> LineContext:
     installation = open_installation(progress)
-    return installation.context(named_loop(installation, line))
+    return installation.context(named_loop(installation, line, quiet))
 
 
 def _split(name: str) -> tuple[str, str]:

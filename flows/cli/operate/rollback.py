@@ -2,85 +2,131 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from ratchet.contracts.errors import Retryable
-from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.lines import named_line, named_loop
+from ratchet.flows.cli.names import line_argument
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
     from ratchet.flows.composition.installation import Installation
+    from ratchet.flows.core.folds.line import LineView
     from ratchet.flows.engine.context import LineContext
+    from ratchet.flows.engine.going_back import Back
 
+_SECONDS = 60.0
+"""Seconds that a rollback waits until every session is back, for example for a model server that loads."""
 _reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @actor_option
 @_reason
 @click.option("--no-wait", is_flag=True, help="Only record the request. A running service carries it out within seconds.")
 @json_option
-def rollback(loop: Path, by: str, reason: str, no_wait: bool, as_json: bool) -> None:
-    """Roll back the line of LOOP to the previous version.
+def rollback(line: str, by: str, reason: str, no_wait: bool, as_json: bool) -> None:
+    """Roll back LINE to the previous version.
 
-    LOOP is the path of a loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous version replaces
-    the champion. An open cycle ends.
+    LINE is the name of a line or the path of its loop file. During a rollout, all traffic returns to the champion. Otherwise, the previous
+    version replaces the champion. An open cycle ends. The request is recorded first, and the command returns when every session is back.
     """
-    with watched(as_json, f"rolling back the line of {loop} …") as progress:
-        from ratchet.flows.config.load import load_loop
-        from ratchet.flows.engine.line import ask_rollback
-        from ratchet.flows.engine.reconcile import reconcile
-        from ratchet.flows.engine.work import turn
+    from ratchet.flows.engine.line import ask_rollback
 
-        installation = open_installation(progress)
-        name = load_loop(loop).line.name
-        ask_rollback(installation.ledger, name, by, reason, datetime.now(UTC))
-        repairs: list[str] = []
-        if not no_wait:
-            context = installation.context(loop)
-            repairs = reconcile(context)
-            repairs += _end_open_cycle(installation, context, turn)
-    view = installation.line(name)
-    if as_json:
-        champion = view.champion.tag if view.champion else None
-        print_json({"line": name, "completed": not view.rollback_asked, "champion": champion, "mended": repairs})
-    for line in () if as_json else repairs:
-        say(line)
+    installation = open_installation(_quiet if as_json else _progress)
+    name = named_line(installation, line, as_json)
+    begun = ask_rollback(installation.ledger, name, by, reason, datetime.now(UTC))
+    _tell(f"rollback of line {name} requested by {by} and recorded", as_json)
     if no_wait:
-        say(f"rollback of line {name} requested")
+        if as_json:
+            print_json(_result(installation, name, None, []))
+        else:
+            _tell("a running service carries it out within seconds", as_json)
         return
-    if view.rollback_asked:
+    back, notes = _carried_out(installation, line, begun, as_json)
+    if as_json:
+        print_json(_result(installation, name, back, notes))
+    for note in () if as_json else notes:
+        say(note)
+    if back is None or not back.done:
         raise Retryable(f"rollback of line {name} requested but not completed; a running service completes it, or run this command again")
-    if not as_json:
-        say(f"line {name} now serves {view.champion.tag if view.champion else 'nothing'}")
+
+
+def _carried_out(installation: Installation, line: str, begun: LineView, as_json: bool) -> tuple[Back | None, list[str]]:
+    """Bring every session back, and end the open cycle unless a service does. Return the outcome, and what is left to do."""
+    from ratchet.flows.engine.going_back import bring_back, target
+
+    opened = begun.open_cycle
+    tag = target(begun, installation.cycle(begun.line, int(opened.rpartition("/")[2])) if opened else None)
+    if tag is None:
+        return None, []
+    context = installation.context(named_loop(installation, line, quiet=True), late=True)
+    _tell(f"bringing every session back to {tag} …", as_json)
+    back = bring_back(context, tag, partial(installation.cycle_context, late=True), _SECONDS, lambda text: _tell(text, as_json))
+    if not back.done:
+        return back, []
+    _tell(f"every session of line {begun.line} is on {tag}", as_json)
+    opened = context.line_view().open_cycle
+    if opened is None:
+        return back, []
+    from ratchet.flows.prefect.service_lock import serving_process
+
+    if serving_process(installation.home) is not None:
+        return back, [f"{opened} ends at its next turn in the service"]
+    _tell(f"no service runs, so this command ends {opened} …", as_json)
+    from ratchet.flows.engine.work import turn
+
+    return back, _end_open_cycle(installation, installation.context(named_loop(installation, line, quiet=True)), turn)
+
+
+def _result(installation: Installation, name: str, back: Back | None, notes: list[str]) -> dict[str, object]:
+    view = installation.line(name)
+    champion = view.champion.tag if view.champion else None
+    return {"line": name, "completed": back is not None and back.done, "champion": champion, "mended": notes}
+
+
+def _tell(text: str, as_json: bool) -> None:
+    """Show progress at once. With --json, only a terminal gets it: a program that reads the result may also read standard error."""
+    if not as_json or sys.stderr.isatty():
+        say(text)
+
+
+def _progress(what: str, _done: int, total: int) -> None:
+    if total == 0:
+        say(what)
+
+
+def _quiet(_what: str, _done: int, _total: int) -> None:
+    return
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @actor_option
 @_reason
 @json_option
-def cancel(loop: Path, by: str, reason: str, as_json: bool) -> None:
-    """Cancel the open cycle of the line of LOOP; the champion keeps serving.
+def cancel(line: str, by: str, reason: str, as_json: bool) -> None:
+    """Cancel the open cycle of LINE; the champion keeps serving.
 
-    LOOP is the path of a loop file.
+    LINE is the name of a line or the path of its loop file.
     """
-    with watched(as_json, f"cancelling the open cycle of {loop} …") as progress:
-        from ratchet.flows.config.load import load_loop
+    with watched(as_json, f"cancelling the open cycle of {line} …") as progress:
         from ratchet.flows.engine.line import ask_cancel
         from ratchet.flows.engine.work import turn
 
         installation = open_installation(progress)
-        name = load_loop(loop).line.name
+        name = named_line(installation, line, as_json)
         cancelled = installation.line(name).open_cycle
         ask_cancel(installation.ledger, name, by, reason, datetime.now(UTC))
-        notes = _end_open_cycle(installation, installation.context(loop), turn)
+        notes = _end_open_cycle(installation, installation.context(named_loop(installation, line, quiet=True)), turn)
     opened = installation.line(name).open_cycle
     if as_json:
         print_json({"line": name, "cycle": cancelled, "ended": opened is None, "notes": notes})

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import line_argument
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @click.option("--source", type=click.Path(path_type=Path), help="File or folder to read instead of the sources in the loop file.")
 @click.option(
     "--format",
@@ -28,17 +30,18 @@ if TYPE_CHECKING:
     help="Format of --source. Default: the format of the first file source in the loop file, else otlp.",
 )
 @json_option
-def ingest(loop: Path, source: Path | None, kind: str | None, as_json: bool) -> None:
+def ingest(line: str, source: Path | None, kind: str | None, as_json: bool) -> None:
     """Ingest traces and feedback into the lake, each record exactly once.
 
-    LOOP is the path of a loop file; its sources are read.
+    LINE is the name of a line or the path of its loop file; the sources in the file are read.
     """
-    with watched(as_json, f"ingesting {source or f'the sources of {loop}'} …") as progress:
+    with watched(as_json, f"ingesting {source or f'the sources of {line}'} …") as progress:
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.ingest import ingest as ingest_sources
 
-        context = open_installation(progress).context(loop)
-        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS)
+        installation = open_installation(progress)
+        context = installation.context(named_loop(installation, line, as_json), late=True)
+        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS, note_always=False)
     if as_json:
         print_json(ingest_json(report))
         return
@@ -80,19 +83,19 @@ def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSo
 
 
 @click.command()
-@loop_argument
+@line_argument()
 @click.option(
     "--wait", default=86_400.0, show_default=True, help="Maximum time to wait for the cycle, in seconds. The cycle can be continued later."
 )
 @click.option("--no-ingest", is_flag=True, help="Do not ingest the sources first.")
 @json_option
-def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
-    """Run one cycle of the line of LOOP now.
+def run(line: str, wait: float, no_ingest: bool, as_json: bool) -> None:
+    """Run one cycle of LINE now.
 
-    LOOP is the path of a loop file. Continues the open cycle, or opens the next one. Waits for approvals, which can be answered in
-    another terminal with `ratchet approve`.
+    LINE is the name of a line or the path of its loop file. Continues the open cycle, or opens the next one. Waits for approvals, which can
+    be answered in another terminal with `ratchet approve`.
     """
-    with watched(as_json, f"running a cycle of {loop} …") as progress:
+    with watched(as_json, f"running a cycle of {line} …") as progress:
         from ratchet.contracts.steps import ENDS, State
         from ratchet.flows.core.decide import End, Wait
         from ratchet.flows.engine.context import TURN_SECONDS
@@ -102,7 +105,7 @@ def run(loop: Path, wait: float, no_ingest: bool, as_json: bool) -> None:
         from ratchet.flows.engine.work import run_to_end
 
         installation = open_installation(progress)
-        context = installation.context(loop)
+        context = installation.context(named_loop(installation, line, as_json))
         if not no_ingest:
             ingest_sources(context, wait=TURN_SECONDS)
         reconcile(context)

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from ratchet.contracts.errors import Permanent
-from ratchet.flows.cli.output import actor_option, json_option, loop_argument, open_installation, print_json, watched
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import loop_argument
+from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say
 
 
@@ -16,18 +18,19 @@ from ratchet.flows.cli.terminal import say
 @click.argument("model", type=click.Path(path_type=Path))
 @actor_option
 @json_option
-def adopt(loop: Path, model: Path, by: str, as_json: bool) -> None:
+def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
     """Register MODEL as version 0 of the line of LOOP and serve it.
 
-    LOOP is the path of a loop file. MODEL is a folder in Hugging Face format with safetensors weights. It becomes the first champion
-    of the line.
+    LOOP is the path of a loop file, or the name of a line. MODEL is a folder in Hugging Face format with safetensors weights. It becomes
+    the first champion of the line.
     """
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.line import adopt as adopt_model
         from ratchet.flows.engine.reconcile import reconcile
 
-        context = open_installation(progress).context(loop)
+        installation = open_installation(progress)
+        context = installation.context(named_loop(installation, loop, as_json))
         version = adopt_model(context, model, by)
         repairs = reconcile(context, TURN_SECONDS)
         is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}

@@ -7,14 +7,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ratchet.contracts.errors import ConfigError, RatchetError
 from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
-from ratchet.flows.cli.output import json_option, loop_argument, open_installation, print_json, table, watched
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import loop_argument
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 @click.command()
 @loop_argument
 @json_option
-def check(loop: Path, as_json: bool) -> None:
-    """Validate the loop file at the path LOOP.
+def check(loop: str, as_json: bool) -> None:
+    """Validate a loop file.
 
-    Checks keys, schedule, scorers, sources, GPUs and servers. Also estimates which gains the gate can see, and which loss of ratings the
-    rollout can exclude with the line's users.
+    LOOP is the path of a loop file, or the name of a line. Checks keys, schedule, scorers, sources, GPUs and servers. Also estimates which
+    gains the gate can see, and which loss of ratings the rollout can exclude with the line's users.
     """
     with watched(as_json, f"reading {loop} …") as progress:
-        context = open_installation(progress).context(loop)
+        installation = open_installation(progress)
+        context = installation.context(named_loop(installation, loop, as_json))
         parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _privacy, _quarantine, _prompts, _power)
         findings = [finding for part in parts for finding in part(context)]
     bad = [text for level, _, text in findings if level == "error"]

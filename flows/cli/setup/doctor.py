@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from ratchet.contracts.errors import RatchetError
+from ratchet.flows.cli.lines import named_loop
+from ratchet.flows.cli.names import complete_line
 from ratchet.flows.cli.output import json_option, print_json, table
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.config.home import Home
@@ -33,13 +34,13 @@ _GIGABYTE = 1 << 30
 
 
 @click.command()
-@click.argument("loop", type=click.Path(path_type=Path), required=False)
+@click.argument("loop", required=False, shell_complete=complete_line)
 @click.option("--gpu", is_flag=True, help="Check the GPUs of this machine instead, and all that training on them needs. Takes a minute.")
 @json_option
-def doctor(loop: Path | None, gpu: bool, as_json: bool) -> None:
-    """Check this installation, and the loop file at the path LOOP if given.
+def doctor(loop: str | None, gpu: bool, as_json: bool) -> None:
+    """Check this installation, and a loop file if given.
 
-    Exits with code 1 if any check reports an error.
+    LOOP is the path of a loop file, or the name of a line.     Exits with code 1 if any check reports an error.
     """
     home = Home.from_environment()
     if gpu:
@@ -47,7 +48,7 @@ def doctor(loop: Path | None, gpu: bool, as_json: bool) -> None:
     else:
         findings = [*_packages(), *_plugins(), *_home(home), *_ledger(home), *_prefect(home)]
         if loop is not None:
-            findings += _line(home, loop)
+            findings += _line(home, loop, as_json)
     if as_json:
         print_json([{"level": level, "about": about, "text": text} for level, about, text in findings])
     else:
@@ -171,11 +172,12 @@ def _prefect(home: Home) -> list[Finding]:
     return [("ok" if answer.status_code == 200 else "error", "prefect", f"{url} responds with HTTP {answer.status_code}")]
 
 
-def _line(home: Home, loop: Path) -> list[Finding]:
+def _line(home: Home, loop: str, quiet: bool) -> list[Finding]:
     from ratchet.flows.composition.installation import Installation
 
+    installation = Installation(home)
     try:
-        context = Installation(home).context(loop)
+        context = installation.context(named_loop(installation, loop, quiet))
     except RatchetError as error:
         return [("error", "loop file", str(error))]
     view = context.line_view()

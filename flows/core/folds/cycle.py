@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.contracts.cycle import Answer, ApprovalKind, Entry, Identity
 from ratchet.contracts.errors import Permanent
@@ -14,7 +14,6 @@ from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from ratchet.contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
-from ratchet.contracts.loop import Loop
 from ratchet.contracts.rows import Asked, CycleOpened, EffectIntended, FailedTry, JobEnd, Reason, TrialBegun, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
@@ -33,6 +32,9 @@ from ratchet.contracts.steps import (
     step_of_result,
 )
 from ratchet.flows.core.search import Tried
+
+if TYPE_CHECKING:
+    from ratchet.contracts.loop import Loop
 
 _Result = TypeVar("_Result", bound=StepResult)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.wording import first_problem
 from ratchet.trainers.job.nemo.steps import CHOICE, WEIGHTS, link_tree
 from ratchet.trainers.length import LEAST, PATIENCE, SOON, Measurement, difference, mean, points, rises, worse_slices
 
@@ -74,7 +75,7 @@ class Choice:
                 found._take(Measurement(int(one["step"]), tuple(one["scores"])))
             best = int(known["best"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Permanent(f"{file} is not valid: {error}") from error
+            raise Permanent(f"{file} is not valid: {first_problem(error)}") from error
         found._weights = (best, folder / CHOICE if (folder / CHOICE / WEIGHTS).exists() else folder) if best else None
         return found
 

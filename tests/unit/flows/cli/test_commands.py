@@ -255,7 +255,8 @@ def test_status_shows_which_process_is_busy(line: Home) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["logs", "smi/1"], "there is no cycle 'smi/1'; available: cycle/sim/0001"),
+        (["logs", "smi/1"], "there is no line 'smi'; did you mean 'sim'?"),
+        (["logs", "sim/7"], "there is no cycle 'sim/7'; cycles of the line: sim/0001"),
         (["history", "smi"], "there is no line 'smi'; did you mean 'sim'?"),
         (["freeze", "smi", "--why", "x"], "there is no line 'smi'"),
         (["open", "approval/sim/0001/other"], "there is no request"),
@@ -456,8 +457,16 @@ def test_lines_cycles_versions_and_requests_are_completed(tmp_path: Path, reads:
 
 def test_completion_creates_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
-    assert completions(monkeypatch, "freeze", "") == []
+    monkeypatch.chdir(tmp_path)
+    assert completions(monkeypatch, "approve", "") == []
+    assert completions(monkeypatch, "freeze", "loops/") == ["loops/"], "the shell completes the path"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_loop_files_are_completed_beside_the_lines(line: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pyproject.toml").write_text('[project]\nname = "x"\n')
+    assert completions(monkeypatch, "rollback", "") == ["sim", "loop.toml"]
+    assert completions(monkeypatch, "ingest", "lo") == ["loop.toml"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

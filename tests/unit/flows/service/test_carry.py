@@ -14,7 +14,7 @@ from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import line_stream
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.steps import State, Step
-from ratchet.flows.composition.ports import silent
+from ratchet.flows.composition.installation import silent
 from ratchet.flows.core.folds.cycle import fold_cycle
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.core.folds.rollout import fold_rollout

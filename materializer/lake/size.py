@@ -1,0 +1,76 @@
+"""Reads how much is in a lake from the files of its catalog, without the libraries that read its rows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ratchet.contracts.data.datasets import Cursor
+from ratchet.contracts.errors import Retryable
+
+CATALOG = "catalog.sqlite"
+"""Name of the catalog's database in the folder of the lake."""
+
+
+def lake_cursor(root: Path) -> Cursor:
+    """Return the row counts of the lake in the folder `root` and the time of its newest commit. Nothing is created.
+
+    Raises Retryable if the lake was moved, or if its catalog cannot be read.
+    """
+    traces, newest = table_size(root, "traces")
+    feedback, newest_feedback = table_size(root, "feedback")
+    times = [time for time in (newest, newest_feedback) if time is not None]
+    return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None), consent=table_size(root, "consent")[0])
+
+
+def table_size(root: Path, name: str) -> tuple[int, datetime | None]:
+    """Return (number of rows, time of the newest commit) of a table of the lake in `root`; (0, None) for one that does not exist.
+
+    Raises Retryable as `lake_cursor`.
+    """
+    file = _tables(root.resolve()).get(name)
+    return _size(Path(file)) if file else (0, None)
+
+
+def check_place(root: Path, files: Iterable[str]) -> None:
+    """Raise Retryable if one of these files is not below `root`: the lake was moved or copied, and its files contain absolute paths.
+
+    Without this check, a copy would read and write the files of the original. A cycle that needs the lake waits until it is back.
+    """
+    for path in files:
+        if not Path(path).resolve().is_relative_to(root):
+            raise Retryable(
+                f"the lake in {root} was written in {path.partition('/warehouse/')[0]}, and its files contain absolute paths; "
+                "move RATCHET_HOME back to its former path, or make the former path a symbolic link to the present one"
+            )
+
+
+def _tables(root: Path) -> dict[str, str]:
+    """Return the current metadata file of each table; none if there is no lake yet."""
+    catalog = root / CATALOG
+    if not catalog.exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"{catalog.as_uri()}?mode=rw", uri=True, timeout=30)) as connection:
+            rows = connection.execute("SELECT table_name, metadata_location FROM iceberg_tables").fetchall()
+    except sqlite3.Error as error:
+        raise Retryable(f"the catalog of the lake {catalog} cannot be read: {error}") from error
+    found = {name: str(file).removeprefix("file://") for name, file in rows}
+    check_place(root, found.values())
+    return found
+
+
+def _size(file: Path) -> tuple[int, datetime | None]:
+    """Return (number of rows, time of the newest commit) of the table with this metadata file."""
+    try:
+        metadata = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Retryable(f"the metadata of the lake {file} cannot be read ({type(error).__name__}); try again") from error
+    current = next((one for one in metadata.get("snapshots") or () if one["snapshot-id"] == metadata.get("current-snapshot-id")), None)
+    if current is None:
+        return 0, None
+    return int(current.get("summary", {}).get("total-records", 0)), datetime.fromtimestamp(current["timestamp-ms"] / 1000, UTC)
