@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from ratchet.contracts.ids import person_id
 from ratchet.contracts.serving import RouterHeader
 
 MAX_BODY = 8_000_000
@@ -18,7 +19,8 @@ _MAX_DEPTH = 32
 """Maximum nesting depth of the request's JSON."""
 _MAX_CHOICES = 8
 _MAX_VALUE = 256
-"""Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
+"""Maximum number of characters of a region, slice or consent value. Longer values are ignored."""
+_PERSONS = ("session", "user")
 
 
 class Refused(Exception):
@@ -77,14 +79,25 @@ def check(body: dict[str, Any], served: str) -> None:
 def caller_value(request: Request, body: dict[str, Any], header: str, field: str) -> str:
     """Return a value from the header, from the API's `metadata` or, for the user, from the API's own field.
 
-    The result is empty if the value is missing or too long.
+    A user and a session are returned as `person_id`. The result is empty if the value is missing, or if another value is too long.
     """
     metadata = body.get("metadata")
-    value = request.headers.get(header) or (metadata.get(field) if isinstance(metadata, dict) else None)
+    value = _header(request, header) or (metadata.get(field) if isinstance(metadata, dict) else None)
     if value is None and field == "user":
         value = body.get("user")
     text = str(value) if isinstance(value, str | bool | int) else ""
+    if field in _PERSONS:
+        return person_id(text)
     return text if len(text) <= _MAX_VALUE else ""
+
+
+def _header(request: Request, name: str) -> str:
+    """Return a header's text. Clients send letters outside of ASCII as UTF-8 or as ISO 8859-1 (RFC 9110, 5.5)."""
+    raw = request.headers.get(name, "").encode("latin-1")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def caller_of(request: Request, body: dict[str, Any]) -> str:
