@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections import Counter
 from typing import Any
 
@@ -12,6 +10,7 @@ from starlette.requests import Request
 
 from ratchet.contracts.ids import person_id
 from ratchet.contracts.serving import RouterHeader
+from ratchet.runtime.http_replies import strict_json
 
 MAX_BODY = 8_000_000
 """Maximum size of a request body in bytes."""
@@ -34,31 +33,13 @@ class Refused(Exception):
 def parsed(raw: bytes) -> dict[str, Any]:
     """Return the JSON object of a request. Raises Refused if it is none, or if it has no list of messages."""
     try:
-        body = json.loads(raw, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError):
-        body = None
+        body = strict_json(raw, _MAX_DEPTH)
+    except ValueError as error:
+        raise Refused(400, f"the body is no valid JSON: {error}") from None
     messages = body.get("messages") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise Refused(400, "the body must be a JSON object with a list of messages, each an object; all numbers must be finite")
-    if not _shallow(body, _MAX_DEPTH):
-        raise Refused(400, f"the body is nested deeper than {_MAX_DEPTH} levels")
+        raise Refused(400, "the body must be a JSON object with a list of messages, each an object")
     return body
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is outside the range of a float")
-    return value
-
-
-def _shallow(value: Any, most: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return most >= 0 and all(_shallow(item, most - 1) for item in inner if isinstance(item, dict | list))
 
 
 def check(body: dict[str, Any], served: str) -> None:
