@@ -142,6 +142,10 @@ def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, t
             until(lambda: page.run(fill), 120, pause=0.2)
 
         filled()
+        policy = httpx.get(page_of, auth=tuple(login.split(":", 1)), trust_env=False).headers["content-security-policy"]  # type: ignore[arg-type]
+        assert "connect-src 'self' http://127.0.0.1" in policy
+        hosts = page.run("JSON.stringify([...new Set(performance.getEntriesByType('resource').map(one => new URL(one.name).host))])")
+        assert {host for host in json.loads(hosts) if host} <= {httpx.URL(page_of).netloc.decode()}, "the UI contacts nobody else"
         assert "with DPO on 100 pairs?" in page.run("document.body.innerText")
         seen = "(one => one.top >= 0 && one.bottom <= innerHeight)(document.querySelector('.p-modal__body select').getBoundingClientRect())"
         assert page.run(seen), "the decision is visible without scrolling"
