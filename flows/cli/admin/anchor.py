@@ -67,7 +67,7 @@ def verify(as_json: bool) -> None:
     chains = sum(one.what == "chain" for one in result.damage)
     state = "all hash chains valid"
     if result.damage:
-        state = f"NOT VALID: {len(result.damage)} faults, of which {chains} in hash chains; the ledger or its exports were changed or damaged"
+        state = f"NOT VALID: {len(result.damage)} faults, of which {chains} in hash chains; something was changed or damaged"
     say(f"{rows} rows in {len(result.heads)} streams; {state}")
     if newest is None:
         say(
