@@ -42,6 +42,22 @@ def hash_share(*parts: object) -> float:
     return int.from_bytes(hashlib.sha256(plain.encode()).digest()[:7], "big") / (1 << 56)
 
 
+_LONGEST_PERSON_ID = 256
+_INVISIBLE = "\ufeff\u200b\u200c\u200d\u200e\u200f\u2060"
+
+
+def person_id(text: str) -> str:
+    """Return the form in which the id of a user or a session is used: Unicode NFC, without white space and invisible characters around it.
+
+    An id of more than 256 characters becomes its digest. The form of a form is the form itself. Letters of different case stay different.
+    """
+    before = None
+    while text != before:  # white space may follow invisible characters
+        before, text = text, text.replace("\x00", "").strip().strip(_INVISIBLE)
+    text = unicodedata.normalize("NFC", text)
+    return text if len(text) <= _LONGEST_PERSON_ID else f"sha256-{digest(text.encode('utf-8', 'surrogatepass'))}"
+
+
 NORMALISER = 1
 """Version of `normalise`. The holdout split depends on it, so every change of `normalise` needs a new version."""
 

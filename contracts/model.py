@@ -47,6 +47,8 @@ class ModelRef(Frozen):
     an empty list (the tokenizer config may contain the template)."""
     generation_config: Digest
     """Digest over generation_config.json."""
+    others: Digest
+    """Digest over the names and digests of all files that may be published and hold no weights (`other_files`). Training keeps it."""
     files: Digest
     """Artifact (folder manifest) that contains the model."""
     parent: Digest | None = None
@@ -89,9 +91,34 @@ def model_ref(folder: Path, files: Digest, parent: Digest | None = None) -> Mode
         tokenizer=_digest_files([folder / name for name in _TOKENIZER]),
         chat_template=_digest_files([*(folder / name for name in _TEMPLATES), *folder.glob("additional_chat_templates/*")]),
         generation_config=_digest_files([folder / "generation_config.json"]),
+        others=digest([[name, digest_file(path)] for name, path in other_files(folder).items()]),
         files=files,
         parent=parent,
     )
+
+
+PUBLISHED = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})
+"""Suffixes of the files that a trained model may consist of. None of these formats contains executable code."""
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+"""Patterns of the files that training changes."""
+
+
+def other_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a model folder that may be published and hold no weights, by their relative names, in order.
+
+    They decide how prompts are rendered and how answers are drawn, so a trained model has those of its start model.
+    """
+    found = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix in PUBLISHED and not any(path.match(pattern) for pattern in WEIGHTS)
+    }
+    return dict(sorted(found.items()))
+
+
+def strange_files(folder: Path) -> list[str]:
+    """Return the names of the files in a folder that no trained model may contain."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and path.suffix not in PUBLISHED)
 
 
 PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
@@ -115,9 +142,10 @@ def refuse_code(folder: Path) -> None:
     """Raise Permanent if the model folder contains code: `auto_map`, Python files or pickles."""
     refuse_custom_code(folder)
     for path in sorted(folder.rglob("*")):
-        if path.suffix == ".py" or path.suffix in PICKLES:
+        suffix = path.suffix.lower()
+        if suffix == ".py" or suffix in PICKLES:
             raise Permanent(
-                f"{path} is {'Python code' if path.suffix == '.py' else 'a pickle, which can run code'}; "
+                f"{path} is {'Python code' if suffix == '.py' else 'a pickle, which can run code'}; "
                 "adopt a folder with only safetensors, JSON, the tokenizer and the chat template"
             )
 

@@ -144,7 +144,9 @@ class Slices(_BuiltIn):
         if doubtful:
             text = f"a loss of more than {self._settings.slice_margin:g} is likely: lower than other slices by more than chance explains"
             return _result(self, Result.INCONCLUSIVE, f"{text}: {_listed(doubtful, _show)}")
-        return _result(self, Result.PASS, "; ".join([f"{len(slices)} slices judged", *self._losses(slices), *self._unjudged(report)]))
+        every = sum(c.name.startswith("slice:") for c in report.comparisons)
+        judged = f"{len(slices)} of {every} slices judged" if slices or not every else f"none of {every} slices could be judged"
+        return _result(self, Result.PASS, "; ".join([judged, *self._losses(slices), *self._unjudged(report)]))
 
     def _losses(self, slices: Sequence[Comparison]) -> Iterator[str]:
         """Describe the losses that do not hold the candidate: estimated and confirmed ones, and those that the intervals cannot rule out.

@@ -15,8 +15,11 @@ from ratchet.contracts.errors import Unreachable
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.ports import Progress
 from ratchet.contracts.serving import Endpoint, RouterHeader
+from ratchet.runtime.http_replies import BoundedTransport, ReplyTooLarge, strict_json
 
 _TRIES = 3
+_MAX_REPLY = 16_000_000
+"""Maximum size of a reply in bytes."""
 _FUNCTION = ("name", "arguments")
 _BUSY = {429, 502, 503, 504}
 
@@ -61,7 +64,12 @@ class HttpModelClient:
             return answer
 
         with (
-            httpx.Client(base_url=self._endpoint.url, limits=self._limits, timeout=self._timeout, trust_env=False) as client,
+            httpx.Client(
+                base_url=self._endpoint.url,
+                transport=BoundedTransport(_MAX_REPLY, limits=self._limits),
+                timeout=self._timeout,
+                trust_env=False,
+            ) as client,
             ThreadPoolExecutor(self._concurrency) as pool,
         ):
             return list(pool.map(ask, requests))
@@ -84,6 +92,8 @@ class HttpModelClient:
                 if attempt + 1 >= self._timeouts:
                     break
                 continue
+            except ReplyTooLarge as problem:
+                return ChatAnswer(text=None, error=str(problem))
             except httpx.HTTPError as problem:  # includes responses that cannot be decoded
                 error = f"{type(problem).__name__}: {problem}"
                 continue
@@ -110,10 +120,10 @@ def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
     if response.status_code != 200:
         return ChatAnswer(text=None, error=f"HTTP {response.status_code}", latency_ms=latency_ms)
     try:
-        choice = response.json()["choices"][0]
+        choice = strict_json(response.content)["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
         text = stored_answer(_assistant(message)) if message.get("tool_calls") else message["content"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:
         return ChatAnswer(text=None, error=f"not a chat completion: {type(problem).__name__}: {str(problem)[:200]}", latency_ms=latency_ms)
     if not isinstance(text, str):  # an empty string would be scored as a wrong answer
         return ChatAnswer(text=None, error="no text in the answer", latency_ms=latency_ms)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ratchet.router.spans import Value
+from ratchet.runtime.http_replies import strict_json
 
 DONE = b"[DONE]"
 """Data of the last event of a complete answer."""
@@ -64,7 +65,7 @@ class StreamedReply:
 
         None if nothing is left of it. Raises ValueError if it is not a chunk.
         """
-        chunk = json.loads(data)
+        chunk = strict_json(data)
         if not isinstance(chunk, dict):
             raise ValueError("a chunk is not a JSON object")
         if chunk.get("error") is not None:

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from ratchet.router.call import GONE, Call
 from ratchet.router.events import DONE, EventSplitter, StreamedReply, event
+from ratchet.runtime.http_replies import strict_json
 from ratchet.runtime.serving.asgi import CallerGone, while_connected
 
 RETRY_SECONDS = 5
@@ -77,7 +78,7 @@ def _json(reply: dict[str, Any], status: int, headers: Mapping[str, str]) -> Res
 def _object(answer: httpx.Response) -> dict[str, Any]:
     """Return the JSON object of an answer. Raises ValueError if the answer to a valid request is none."""
     try:
-        reply = answer.json()
+        reply = strict_json(answer.content)
         if isinstance(reply, dict):
             return reply
     except (ValueError, RecursionError):

@@ -17,9 +17,12 @@ from ratchet.router.report import Report
 from ratchet.router.settings import RouterLine
 from ratchet.router.state import FolderState
 from ratchet.runtime.http_limits import App
+from ratchet.runtime.http_replies import AsyncBoundedTransport
 
 _CONNECT_SECONDS = 5.0
 _SEND_SECONDS = 10.0
+_MAX_REPLY = 64_000_000
+"""Maximum size of a model server's answer in bytes, whole or streamed."""
 
 
 class RouterSite:
@@ -34,8 +37,10 @@ class RouterSite:
         # Each line has connections of its own, so that those to one model server cannot keep the others out.
         limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60)
-        self._client = httpx.AsyncClient(timeout=timeout, trust_env=False, limits=limits, verify=_certificates())
-        self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, verify=_certificates())
+        models = AsyncBoundedTransport(_MAX_REPLY, limits=limits, verify=_certificates())
+        self._client = httpx.AsyncClient(timeout=timeout, trust_env=False, transport=models)
+        receiver = AsyncBoundedTransport(_MAX_REPLY, verify=_certificates())
+        self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, transport=receiver)
         self._closed = False
         settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller)
         self.app: App = build_app(Router(state.route, self._exporter, self._forwarded, self._client, settings))

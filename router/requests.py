@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections import Counter
 from typing import Any
 
 from starlette.requests import Request
 
+from ratchet.contracts.ids import person_id
 from ratchet.contracts.serving import RouterHeader
+from ratchet.runtime.http_replies import strict_json
 
 MAX_BODY = 8_000_000
 """Maximum size of a request body in bytes."""
@@ -18,7 +18,8 @@ _MAX_DEPTH = 32
 """Maximum nesting depth of the request's JSON."""
 _MAX_CHOICES = 8
 _MAX_VALUE = 256
-"""Maximum number of characters of a user, session, region, slice or consent value. Longer values are ignored."""
+"""Maximum number of characters of a region, slice or consent value. Longer values are ignored."""
+_PERSONS = ("session", "user")
 
 
 class Refused(Exception):
@@ -32,31 +33,13 @@ class Refused(Exception):
 def parsed(raw: bytes) -> dict[str, Any]:
     """Return the JSON object of a request. Raises Refused if it is none, or if it has no list of messages."""
     try:
-        body = json.loads(raw, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError):
-        body = None
+        body = strict_json(raw, _MAX_DEPTH)
+    except ValueError as error:
+        raise Refused(400, f"the body is no valid JSON: {error}") from None
     messages = body.get("messages") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise Refused(400, "the body must be a JSON object with a list of messages, each an object; all numbers must be finite")
-    if not _shallow(body, _MAX_DEPTH):
-        raise Refused(400, f"the body is nested deeper than {_MAX_DEPTH} levels")
+        raise Refused(400, "the body must be a JSON object with a list of messages, each an object")
     return body
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is outside the range of a float")
-    return value
-
-
-def _shallow(value: Any, most: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return most >= 0 and all(_shallow(item, most - 1) for item in inner if isinstance(item, dict | list))
 
 
 def check(body: dict[str, Any], served: str) -> None:
@@ -77,14 +60,25 @@ def check(body: dict[str, Any], served: str) -> None:
 def caller_value(request: Request, body: dict[str, Any], header: str, field: str) -> str:
     """Return a value from the header, from the API's `metadata` or, for the user, from the API's own field.
 
-    The result is empty if the value is missing or too long.
+    A user and a session are returned as `person_id`. The result is empty if the value is missing, or if another value is too long.
     """
     metadata = body.get("metadata")
-    value = request.headers.get(header) or (metadata.get(field) if isinstance(metadata, dict) else None)
+    value = _header(request, header) or (metadata.get(field) if isinstance(metadata, dict) else None)
     if value is None and field == "user":
         value = body.get("user")
     text = str(value) if isinstance(value, str | bool | int) else ""
+    if field in _PERSONS:
+        return person_id(text)
     return text if len(text) <= _MAX_VALUE else ""
+
+
+def _header(request: Request, name: str) -> str:
+    """Return a header's text. Clients send letters outside of ASCII as UTF-8 or as ISO 8859-1 (RFC 9110, 5.5)."""
+    raw = request.headers.get(name, "").encode("latin-1")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def caller_of(request: Request, body: dict[str, Any]) -> str:

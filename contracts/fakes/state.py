@@ -178,5 +178,10 @@ class FakeWorld:
 def fake_model(name: str) -> ModelRef:
     """Return a model reference without files; all digests are derived from constant text and `name`."""
     return ModelRef(
-        weights=digest(name), tokenizer=digest("t"), chat_template=digest("c"), generation_config=digest("g"), files=digest(name)
+        weights=digest(name),
+        tokenizer=digest("t"),
+        chat_template=digest("c"),
+        generation_config=digest("g"),
+        others=digest("o"),
+        files=digest(name),
     )

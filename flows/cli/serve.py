@@ -104,18 +104,18 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         os.environ.pop(variables.PREFECT_OWN, None)
 
     from ratchet.flows.prefect import serve as service  # imported late: Prefect reads its settings on import
-    from ratchet.flows.prefect import service_lock
+    from ratchet.flows.service.process import only_one
 
     served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with service_lock.only_one(home), _claimed(installation, [one.line for one in served]) as claims:
+    with only_one(home) as beat, _claimed(installation, [one.line for one in served]) as claims:
         rows = _start_lines(lines, installation)
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            asyncio.run(service.serve(home, served, url, installation.progress, claims))
+            asyncio.run(service.serve(home, served, url, installation.progress, beat, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
     service.end_process()
 
@@ -269,7 +269,7 @@ def _stop_serving(installation: Installation, seconds: float = STOP_SECONDS) -> 
     """
     import psutil
 
-    from ratchet.flows.prefect.service_lock import serving_process
+    from ratchet.flows.service.process import serving_process
 
     process = serving_process(installation.home)
     if process is None:

@@ -43,7 +43,7 @@ def _plan(loop: Loop, method: str, recipe: dict[str, object]) -> TrainingPlan:
     return TrainingPlan(
         line=loop.line.name,
         cycle=f"cycle/{loop.line.name}/sample",
-        start=ModelRef(weights=nothing, tokenizer=nothing, chat_template=nothing, generation_config=nothing, files=nothing),
+        start=ModelRef(weights=nothing, tokenizer=nothing, chat_template=nothing, generation_config=nothing, others=nothing, files=nothing),
         dataset=nothing,
         pairs=nothing,
         prompts=nothing,

@@ -15,6 +15,7 @@ from ratchet.contracts.errors import Conflict, Permanent
 from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
 from ratchet.contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
 from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, ResumePoint, TrainingPlan
+from ratchet.contracts.model import strange_files
 from ratchet.contracts.ports import Check
 from ratchet.contracts.rows import RolloutOpened, row_of
 from ratchet.contracts.schema import parse, stamped
@@ -129,6 +130,13 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> AcceptResult:  #
     checkpoint = parse(Checkpoint, context.artifacts.get(bound))
     folder = context.artifacts.fetch(checkpoint.files, context.scratch / "models" / checkpoint.files)
     found = context.read_model(folder, checkpoint.files, checkpoint.model.parent)
+    if strange := strange_files(folder):
+        raise Permanent(f"checkpoint {checkpoint.id[:12]} contains files that no trained model may contain: {', '.join(strange[:5])}")
+    if found.others != training.start.others:
+        raise Permanent(
+            f"checkpoint {checkpoint.id[:12]} changes files of the start model that hold no weights (configuration, tokenizer, chat "
+            "template or generation config); training may change the weights only"
+        )
     if found != checkpoint.model or checkpoint.plan != training.id:
         raise Permanent(f"checkpoint {checkpoint.id[:12]} does not match its job's claim: its files' digests or its plan differ")
     version = ModelVersion(

@@ -42,6 +42,7 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[flo
         "verdict": cycle.result(JudgeResult).verdict.model_dump(mode="json"),
         "search": _search(cycle),
         "rollout": cycle.loop.rollout.model_dump(mode="json"),
+        "min_slice": cycle.loop.gate.min_slice,
     }
 
 

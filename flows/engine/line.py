@@ -34,6 +34,7 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     line = context.line_view()
     if not folder.is_dir():
         raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
+    _refuse_foreign_links(folder)
     refuse_code(folder)
     context.progress(f"copying model {folder} …", 0, 0)
     model = model_ref(folder, context.artifacts.put_folder(folder, follow_links=True))
@@ -47,6 +48,17 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     row = row_of("adopted", Adopted(version=version, actor=actor, folder=str(context.folder), file=context.file), version.tag)
     context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, context.clock.now())
     return version
+
+
+def _refuse_foreign_links(folder: Path) -> None:
+    """Raise Permanent if a link in the model folder is broken or points out of it, except into the blobs of a Hugging Face cache."""
+    real = folder.resolve()
+    inside = [real, *([real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [])]
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not any(path.resolve().is_relative_to(place) for place in inside):
+            raise Permanent(f"{path} is a link to {path.resolve()}, which is outside of the model folder; copy the file into the folder")
+        if not path.exists():
+            raise Permanent(f"{path} is a link to a file that does not exist; download the model completely")
 
 
 def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:

@@ -286,7 +286,7 @@ class Desk:
         """Schedule the runs again that a process carried which has ended. This process holds the installation's lock."""
         for run in await self._read(client, _in_states(StateType.PENDING, StateType.RUNNING)):
             with self._apart(f"the run {run.name}"):
-                await self._schedule(client, run, "Continuing", "the process that carried this run has ended; the run goes on")
+                await self._schedule(client, run, "AwaitingRetry", "the process that carried this run has ended; the run goes on")
         for run in await self._read(client, _in_states(StateType.CANCELLING)):
             with self._apart(f"the run {run.name}"):
                 if not self.carriers.carries(run.id) and not self._is_of_open_cycle(run):
@@ -318,12 +318,12 @@ class Desk:
             )
         elif alive is None and runs:
             await self._cancel_if_asked(cycle, runs[0])
-            await self._schedule(client, runs[0], "Continuing", "the cycle is still open in the ledger; the run goes on")
+            await self._schedule(client, runs[0], "AwaitingRetry", "the cycle is still open in the ledger; the run goes on")
         elif alive is not None and alive.state is not None and alive.state.type is StateType.PAUSED:
             await self._compare_suspended(client, cycle, alive)
         elif alive is not None and alive.state is not None and alive.state.type is StateType.CANCELLING:
             await self._cancel_if_asked(cycle, alive)
-            await self._schedule(client, alive, "Continuing", "the cycle is cancelled; the run ends")
+            await self._schedule(client, alive, "AwaitingRetry", "the cycle is cancelled; the run ends")
 
     async def _show_running(self, client: PrefectClient, line: str, cycle: CycleView, run: FlowRun) -> None:
         """Show a run that is at work as Running again, if a person has given it another state. A form needs a run in this state."""

@@ -6,11 +6,12 @@ They need the login of the Prefect server, as the API does. A page is rendered f
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
@@ -84,3 +85,32 @@ class ReportPages:
             return HTMLResponse(render_report(ledger, open_artifacts(self._home), line, datetime.now(UTC)))
         except RatchetError as error:
             return PlainTextResponse(f"The report of {line} cannot be shown: {error}", 503)
+
+
+class Confined:
+    """Tells the browser to let Prefect's UI contact this server only.
+
+    The UI would report its use to a statistics service, and fetch fonts, whatever the settings of the server are.
+    """
+
+    def __init__(self, app: Any, port: int, names: Sequence[str]) -> None:
+        """The UI may call the server by all its `names`, on its port."""
+        self._app = app
+        own = " ".join(f"{scheme}://{name}:{port}" for scheme in ("http", "ws") for name in names)
+        self._policy = (
+            "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; worker-src 'self' blob:; style-src 'self' "
+            f"'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' {own}; object-src 'none'; "
+            "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. A page that has a policy of its own keeps it."""
+
+        async def confined(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("content-security-policy", self._policy)
+                headers.setdefault("referrer-policy", "no-referrer")
+            await send(message)
+
+        await self._app(scope, receive, confined)

@@ -56,10 +56,10 @@ async def request(line: str, when: When = "now", reason: str = "") -> State:
         return Failed(message=f"{taken.name}: {taken.state.message}")
     get_run_logger().info("asked for a cycle of %s: run %s", line, taken.name)
     if taken.state is not None and taken.state.is_final():
-        return Completed(name=taken.state.name, message=taken.state.message)
+        return Completed(message=taken.state.message)
     if not _is_carried(taken, line):
-        return Completed(name="Asked", message="the service has not taken the run yet; it does when it runs and Prefect can be reached")
-    return Completed(name="Opened", message=f"{taken.name} is open; see its run")
+        return Completed(message="asked: the service has not taken the run yet; it does when it runs and Prefect can be reached")
+    return Completed(message=f"opened: {taken.name}; see its run")
 
 
 async def _taken(client: PrefectClient, asked: FlowRun) -> FlowRun:

@@ -35,6 +35,7 @@ from ratchet.flows.prefect.desk import POLL_SECONDS, Desk, is_outage
 from ratchet.flows.service.claims import RENEW_SECONDS, Claims
 from ratchet.flows.service.keeper import Keeper, News
 from ratchet.flows.service.keepers import Keepers
+from ratchet.flows.service.process import Beat
 
 _WATCH_SECONDS = 3.0
 SEND_SECONDS = 2.0
@@ -56,11 +57,11 @@ class Served:
         return self.loop.line.name
 
 
-async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress, claims: Claims | None = None) -> None:
+async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progress, beat: Beat, claims: Claims | None = None) -> None:
     """Serve the lines until SIGTERM or SIGINT. Work may still run in threads then, so the caller must end the process (`end_process`).
 
     If the Prefect server at `url` becomes unavailable, the service restarts it, unless it is external. `progress` receives what happens.
-    `claims` are renewed; the service ends if another installation takes one.
+    `beat` is called as long as the lines are looked at. `claims` are renewed; the service ends if another installation takes one.
     """
 
     def say(text: str) -> None:
@@ -85,7 +86,7 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
         desk.on_news(news)
         running.call_soon_threadsafe(due.set)  # called from a thread
 
-    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], on_news, say)
+    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], on_news, say, beat)
     keepers.start()
     watch = asyncio.gather(_keep_server(home, url, stop, say), _keep_claims(claims, stop, say))
     try:

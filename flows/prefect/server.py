@@ -28,7 +28,7 @@ from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.telemetry import NO_TELEMETRY
 
 HOST = "127.0.0.1"
-_NAMES = (HOST, "localhost")
+NAMES = (HOST, "localhost")
 """The host names under which the server answers. Another name in a request's Host header is the sign of DNS rebinding."""
 _PORT_FILE = "port"
 _BUSY_TRIES = 10
@@ -161,7 +161,7 @@ def _start(home: Home, port: int) -> str:
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(chosen),
         "PREFECT_SERVER_API_AUTH_STRING": home.prefect_login().read_text(),
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{chosen}" for name in _NAMES),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{name}:{chosen}" for name in NAMES),
         # A request, for example an answer in a form, fails with 503 if SQLite is busy for longer. The default is 10 seconds.
         "PREFECT_SERVER_DATABASE_TIMEOUT": "45",
     }
@@ -242,11 +242,11 @@ def main() -> None:
     from prefect.server.api.server import create_app
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from ratchet.flows.prefect.report_pages import ReportPages
+    from ratchet.flows.prefect.report_pages import Confined, ReportPages
 
     home = Home.from_environment()
     pages = ReportPages(create_app(final=True), home, _basic(home.prefect_login().read_text()))
-    app = TrustedHostMiddleware(pages, allowed_hosts=list(_NAMES), www_redirect=False)
+    app = TrustedHostMiddleware(Confined(pages, port, NAMES), allowed_hosts=list(NAMES), www_redirect=False)
     threading.Thread(target=_announce, args=(port,), daemon=True).start()
     uvicorn.run(app, host=HOST, port=port, log_level="warning", timeout_keep_alive=5)
 

@@ -401,6 +401,15 @@ def lines_of(installation: Installation) -> list[str]:
     return sorted({*folders, *(view.line for view in installation.lines())})
 
 
+def rows_by_person(installation: Installation, people: People) -> Counter[str]:
+    """Return how many stored rows of all lines name each of the people: pseudonym -> number. People without a row are missing."""
+    target, found = Target(people.users, people.sessions), Counter[str]()
+    for line in lines_of(installation):
+        if (place := installation.home.lake(line)).exists():
+            found.update(LineRows(Lake(place), target).by_person())
+    return found
+
+
 def erase_people(
     installation: Installation, people: People, boundary: Boundary = lambda _: None, now: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> Receipt:
@@ -413,7 +422,8 @@ def erase_people(
     key = receipt_id(names)
     known = read_receipt(folder, key)
     receipt = known or Receipt(id=key, people=tuple(names), begun=now())
-    receipt = receipt.model_copy(update={"finished": None, "left": ALWAYS_LEFT})
+    found = rows_by_person(installation, people) | Counter(receipt.found)  # an interrupted run has already removed rows
+    receipt = receipt.model_copy(update={"finished": None, "left": ALWAYS_LEFT, "found": dict(found)})
     boundary("receipt")
     if known is None:
         store_receipt(folder, receipt)

@@ -13,6 +13,7 @@ from ratchet.flows.composition.anchors import open_anchors
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.engine.advance import unforeseen
 from ratchet.flows.service.keeper import SWEEP_SECONDS, Keeper, News
+from ratchet.flows.service.process import Beat
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks for work."""
@@ -21,15 +22,24 @@ WORKERS = 8
 
 
 class Keepers:
-    """The keepers of an installation's lines. `on_news` and `say` are called from their threads."""
+    """The keepers of an installation's lines. `on_news`, `say` and `beat` are called from their threads.
+
+    `beat` gets a sign of life after each look for work, with the problem if there is one.
+    """
 
     def __init__(
-        self, installation: Installation, keepers: Sequence[Keeper], on_news: Callable[[News], None], say: Callable[[str], None]
+        self,
+        installation: Installation,
+        keepers: Sequence[Keeper],
+        on_news: Callable[[News], None],
+        say: Callable[[str], None],
+        beat: Beat,
     ) -> None:
         self._installation = installation
         self._keepers = keepers
         self._on_news = on_news
         self._say = say
+        self._beat = beat
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, "line")
         self._guards = ThreadPoolExecutor(WORKERS, "guard")
@@ -66,6 +76,7 @@ class Keepers:
                 if text != self._trouble:
                     self._say(text)
                 self._trouble = text
+            self._beat(self._trouble)
 
     def _look(self) -> None:
         """Hand every line with work to a thread, and what is urgent to a second one. One query of the ledger serves all lines."""

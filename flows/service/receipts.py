@@ -50,6 +50,8 @@ class Receipt(Frozen):
     id: Digest
     people: tuple[str, ...]
     """Pseudonyms of the users and sessions, in all versions of their key."""
+    found: dict[str, int] = Field(default_factory=dict)
+    """Pseudonym -> number of stored rows that named the person when the erasure began. A person without a row is missing."""
     begun: datetime
     finished: datetime | None = None
     """When the last run that removed something ended. None: the erasure is not complete; repeat it."""
@@ -112,6 +114,9 @@ def receipt_text(receipt: Receipt) -> str:
         f"finished  {done}",
         f"people    {', '.join(receipt.people)}",
     ]
+    without = len(set(receipt.people) - receipt.found.keys())
+    named = [f"  {name}  {rows} rows" for name, rows in sorted(receipt.found.items())]
+    lines += ["found", *(named or ["  no row"]), *([f"  {without} pseudonyms without a row"] if without and named else [])]
     for one in receipt.lines:
         rows = ", ".join(f"{name} {count}" for name, count in one.rows.items() if count) or "none"
         files = ", ".join(f"{name} {count}" for name, count in one.files.items() if count) or "none"

@@ -31,6 +31,7 @@ from ratchet.materializer.dialects.values import (
     consent,
     name,
     number,
+    person,
     rating,
     short_text,
     slug,
@@ -40,6 +41,7 @@ from ratchet.materializer.dialects.values import (
     token_count,
 )
 
+_PERSONS = ("session", "user")
 CONSENT_KEYS = {"trace": "id", "response": "response_id", "session": "session_id", "user": "user_id"}
 """Value of consent_for -> the key that names its subject."""
 
@@ -98,7 +100,7 @@ def _decode_consent(record: Record, position: str, limits: Limits, into: Decoded
         key = CONSENT_KEYS.get(subject) if isinstance(subject, str) else None
         if key is None:
             raise Rejected("bad_value", f"consent_for must be one of {', '.join(CONSENT_KEYS)}")
-        identity = name(record.get(key))
+        identity = (person if subject in _PERSONS else name)(record.get(key))
         if identity is None:
             raise Rejected("missing_id", f"a statement about consent names no {key}")
         time = start_time(record.get("timestamp"), limits.now)
@@ -128,8 +130,8 @@ def _trace(record: Record, limits: Limits) -> Row:
         "id": identity,
         "time": begin,
         "origin": origin,
-        "user": name(record.get("user_id")),
-        "session": name(record.get("session_id")),
+        "user": person(record.get("user_id")),
+        "session": person(record.get("session_id")),
         "response_id": name(record.get("response_id")),
         **content_columns(content),
         "model": name(record.get("model")),

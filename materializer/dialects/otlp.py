@@ -32,6 +32,7 @@ from ratchet.materializer.dialects.values import (
     duration_ms,
     fits,
     name,
+    person,
     rating,
     short_text,
     slug,
@@ -138,8 +139,8 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits) -> Row | None:
         "id": f"{identifier(span.get('traceId'), 16)}:{identifier(span.get('spanId'), 8)}",
         "time": begin,
         "origin": _origin(attributes.get("ratchet.origin")),
-        "user": name(attributes.get("user.id", "enduser.id")),
-        "session": name(attributes.get("gen_ai.conversation.id", "session.id")),
+        "user": person(attributes.get("user.id", "enduser.id")),
+        "session": person(attributes.get("gen_ai.conversation.id", "session.id")),
         "response_id": name(attributes.get("gen_ai.response.id")),
         **content_columns(content, keep_answer=not partial),  # a part of an answer is no example of the model's answers
         "model": name(attributes.get("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")),
@@ -296,7 +297,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
     return {
         "trace_id": f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}" if named else None,
         "response_id": response,
-        "rater": name(attributes.get("user.id", "enduser.id")),
+        "rater": person(attributes.get("user.id", "enduser.id")),
         "kind": kind.value,
         "time": _evaluation_time(times, limits),
         "value": value,
@@ -308,9 +309,9 @@ def _stated_consent(attributes: Attributes, subject: ConsentSubject, ids: tuple[
     """Return a row of `Decoded.consents`. Everything but a clear consent is a refusal."""
     identity: str | None
     if subject is ConsentSubject.USER:
-        identity = name(attributes.get("user.id", "enduser.id"))
+        identity = person(attributes.get("user.id", "enduser.id"))
     elif subject is ConsentSubject.SESSION:
-        identity = name(attributes.get("gen_ai.conversation.id", "session.id"))
+        identity = person(attributes.get("gen_ai.conversation.id", "session.id"))
     elif ids[0] and ids[1]:
         identity = f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}"
     else:

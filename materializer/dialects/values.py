@@ -14,6 +14,7 @@ import orjson
 from ratchet.contracts.data.decoding import Row
 from ratchet.contracts.data.records import is_slice_name
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import person_id
 from ratchet.materializer.dialects.statement import STATED, Statement
 
 MAX_TEXT_BYTES = 131_072
@@ -137,6 +138,15 @@ def name(value: Any) -> str | None:
     if found is not None and len(found.encode()) > MAX_NAME_BYTES:
         raise Rejected("too_large", f"an identifier is longer than {MAX_NAME_BYTES} bytes")
     return found
+
+
+def person(value: Any) -> str | None:
+    """Return the id of a user or a session as text; None if it is missing, empty or not a string or number.
+
+    It may have any length, because only its pseudonym is stored.
+    """
+    found = _plain_text(value)
+    return None if found is None else person_id(found) or None
 
 
 def short_text(value: Any) -> str | None:

@@ -7,6 +7,7 @@ content. Feedback on such traces that contains a text goes with them.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -95,6 +96,19 @@ class LineRows:
             "quarantine": int(self._quarantine().concerns(self._lake.scan("quarantine")).sum()),
         }
         return {name: count for name, count in found.items() if count}
+
+    def by_person(self) -> Counter[str]:
+        """Return how many rows name each person of the target: pseudonym -> number. People without a row are missing."""
+        found = Counter[str]()
+        named = {"user": self._target.users, "session": self._target.sessions}
+        for rows, columns in (
+            (self._traces, {"user": "user", "session": "session"}),
+            (self._feedback, {"rater": "user"}),
+            (self._lake.scan("quarantine"), {"user": "user"}),
+        ):
+            for column, subject in columns.items():
+                found.update(name for name in rows[column].drop_nulls().to_list() if name in named[subject])
+        return found
 
     def marks(self, salt: str) -> Marks:
         """Return the marks of these rows. `salt` is that of the line, with which samples name people."""

@@ -5,6 +5,7 @@ Everything here fails closed: a part whose consent cannot be read, or that canno
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from ratchet.materializer.dialects.call_logs import is_part_of_call
 from ratchet.materializer.dialects.jsonl import Record
 from ratchet.materializer.dialects.langfuse import is_observation, json_object
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.values import consent, dump, name
+from ratchet.materializer.dialects.values import consent, dump, person
 from ratchet.runtime.secrets.pseudonyms import Subject
 from ratchet.runtime.secrets.span_signature import SIGNATURE
 
@@ -145,10 +146,10 @@ def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
     """Return the pseudonym of the user whom a part names; None if it names none or cannot be read."""
     try:
         if form.startswith("otlp"):
-            names = [name(Attributes(item.get("attributes")).get("user.id", "enduser.id")) for item, _ in _pieces(part)]
+            names = [person(Attributes(item.get("attributes")).get("user.id", "enduser.id")) for item, _ in _pieces(part)]
             found = next((one for one in names if one), None)
         else:
-            found = name(part.get("userId") if is_observation(part) else Record(part, limits.mapping).get("user_id"))
+            found = person(part.get("userId") if is_observation(part) else Record(part, limits.mapping).get("user_id"))
     except (Rejected, AttributeError, TypeError):
         return None
     return None if found is None else hide("u", found)
@@ -174,9 +175,18 @@ def masked_text(data: bytes, hide: Hide, mask: Mask) -> bytes:
     def replaced(found: re.Match[bytes]) -> bytes:
         before, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
         subject: Subject = "u" if b"user" in before else "s"
-        return before + b'"' + hide(subject, value.strip(b'"').decode(errors="replace")).encode() + b'"'
+        return before + b'"' + hide(subject, _unescaped(value)).encode() + b'"'
 
     return str(mask(_TEXTUAL.sub(replaced, data).decode(errors="replace"))).encode()
+
+
+def _unescaped(value: bytes) -> str:
+    """Return the text of a JSON value that may be cut off or damaged."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    return found if isinstance(found, str) else value.strip(b'"').decode(errors="replace")
 
 
 def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask: Mask) -> Any:
@@ -189,18 +199,18 @@ def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask:
         return mask(value)
     attribute = _OTLP.get(value["key"]) if isinstance(value.get("key"), str) else None
     if attribute is not None and isinstance(value.get("value"), dict):
-        found = next((name(item) for item in value["value"].values()), None)
+        found = next((person(item) for item in value["value"].values()), None)
         return {"key": value["key"], "value": {"stringValue": hide(attribute, found)} if found else {}}
     made: dict[str, Any] = {}
     for key, item in value.items():
         path = f"{at}.{key}" if at else key
         subject = paths.get(path) or _KEYS.get(key) or _OTLP.get(key)
         if subject is not None and isinstance(item, list):
-            made[key] = [hide(subject, found) for one in item if (found := name(one)) is not None]
+            made[key] = [hide(subject, found) for one in item if (found := person(one)) is not None]
         elif isinstance(item, dict | list):
             made[mask(key)] = _masked(item, path, paths, hide, mask)
         elif subject is not None:
-            found = name(item)
+            found = person(item)
             made[key] = None if found is None else hide(subject, found)
         elif key in _PLAIN and (not isinstance(item, str) or _IDENTITY.fullmatch(item)):
             made[key] = item

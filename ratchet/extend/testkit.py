@@ -80,7 +80,7 @@ __all__ = [
 
 KEYS = frozenset({"prompt", "answer", "reference", "feedback", "trace"})
 """Keys that a sample can have."""
-START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, files="e" * 64)
+START = ModelRef(weights="a" * 64, tokenizer="b" * 64, chat_template="c" * 64, generation_config="d" * 64, others="f" * 64, files="e" * 64)
 """A start model without files."""
 _NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -20,7 +20,10 @@ from ratchet.rewards.judge.messages import Question, repaired
 from ratchet.rewards.judge.options import EndpointOptions
 from ratchet.rewards.judge.pace import Pace, retry_after
 from ratchet.rewards.judge.verdict import Outcome, read_reply, response_format
+from ratchet.runtime.http_replies import AsyncBoundedTransport, ReplyTooLarge, strict_json
 
+_MAX_REPLY = 4_000_000
+"""Maximum size of a reply in bytes. A larger one counts as a reply of another form."""
 _BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _REFUSES_TEXT = frozenset({400, 413, 422})
 _REJECTED_AT_START = 8
@@ -69,8 +72,7 @@ class Round:
             clients = [
                 await stack.enter_async_context(
                     httpx.AsyncClient(
-                        verify=verify,
-                        limits=httpx.Limits(max_connections=1),
+                        transport=AsyncBoundedTransport(_MAX_REPLY, verify=verify, limits=httpx.Limits(max_connections=1)),
                         timeout=self._options.timeout,
                         headers=self._headers,
                         trust_env=False,
@@ -133,6 +135,9 @@ class Round:
                     return response.status_code, text, used + lost
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
                 pass
+            except ReplyTooLarge:
+                used, self._heard = most, time.monotonic()
+                return 200, "", most + lost
             except (httpx.HTTPError, TimeoutError):
                 used = most  # the server may have computed a reply that did not arrive
                 lost += most
@@ -184,8 +189,8 @@ class Round:
                 "correct url, model or key in the options of the reward"
             )
         try:
-            content = response.json()
-        except (ValueError, RecursionError):
+            content = strict_json(response.content)
+        except ValueError:
             content = None
         return _text(content), max(1, min(_tokens(content, most), 10 * most))
 

@@ -6,11 +6,11 @@ A pseudonym is `u1_` or `s1_` and 128 bits of an HMAC-SHA256 in base32. The numb
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import re
 from typing import Literal, TypeAlias
 
+from ratchet.contracts.ids import person_id
 from ratchet.runtime.secrets.keyring import Key
 
 Subject: TypeAlias = Literal["u", "s"]
@@ -19,8 +19,9 @@ _PSEUDONYM = re.compile(r"[us][1-9]\d{0,8}_[a-z2-7]{26}")
 
 
 def pseudonym(subject: Subject, text: str, key: Key) -> str:
-    """Return the pseudonym of a user id or a session id. Equal ids have equal pseudonyms while the key is the same."""
-    mac = hmac.new(bytes.fromhex(key.secret), f"{subject}\x1f{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).digest()[:16]
+    """Return the pseudonym of a user id or a session id. Ids that are equal as `person_id` have one pseudonym while the key is the same."""
+    plain = f"{subject}\x1f{person_id(text)}".encode("utf-8", "surrogatepass")
+    mac = hmac.digest(bytes.fromhex(key.secret), plain, "sha256")[:16]
     return f"{subject}{key.id}_{base64.b32encode(mac).decode().rstrip('=').lower()}"
 
 

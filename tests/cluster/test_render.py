@@ -60,7 +60,7 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
 def test_servers_are_what_the_server_takes(prepared: PreparedNamespace) -> None:
     settings, profile = samples.settings(namespace=prepared.name, profile="generic-gpu"), load_profile("generic-gpu")
     prepared.apply(render_environment(settings, profile)[0].shape)
-    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64)
+    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64)
     version = ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
     server = ModelServer(image="vllm:1", gpus=2, most=4, metric="vllm_requests_waiting")
     made = (

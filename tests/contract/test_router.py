@@ -21,7 +21,7 @@ import pytest
 
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.fakes import FakeRouter, FakeWorld
-from ratchet.contracts.ids import canonical
+from ratchet.contracts.ids import canonical, person_id
 from ratchet.contracts.schema import SCHEMA_VERSION
 from ratchet.contracts.serving import Backend
 from ratchet.extend.testkit import RouterSuite
@@ -174,6 +174,20 @@ def test_a_user_keeps_a_version_without_a_session_and_if_users_are_the_unit(loca
         }
         assert all(len(versions) == 1 for versions in users.values()), (unit, users)
         assert len(set.union(*users.values())) == 2, "both versions get users"
+
+
+def test_a_user_is_one_person_whatever_the_client_does_with_letters(local: LocalRouter, site: Site, tmp_path: Path) -> None:
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    local.set(route(site.backend("old", 100)))
+    for sent in ("José".encode(), "José".encode("latin-1"), "Jose\u0301".encode()):
+        ask(local.url(), headers={"x-user-id": sent, "x-ratchet-region": "Köln".encode()})
+    ask(local.url(), body={"user": " José"})
+    long = "n" * 300
+    ask(local.url(), headers={"x-user-id": long})
+    until(lambda: len(site.spans) == 5)
+    users = [found["user.id"] for found in site.attributes()]
+    assert users == ["José"] * 4 + [person_id(long)]
+    assert [found.get("metadata.region") for found in site.attributes()] == ["Köln"] * 3 + [None] * 2
 
 
 def test_traces_contain_metadata_and_content_only_with_consent(local: LocalRouter, site: Site, tmp_path: Path) -> None:

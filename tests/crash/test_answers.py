@@ -24,7 +24,7 @@ from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import fold_cycle
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.engine.line import answer, ask_cancel
-from tests.e2e.prefect_service import Service, eventually, wait_for_approval
+from tests.e2e.prefect_service import Service, eventually, outcome, wait_for_approval
 from tests.soak_results import record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -269,7 +269,7 @@ def test_run_that_a_person_renames_keeps_its_form(service: Service) -> None:
     assert service.resume(run, decision="reject", approver="ada")["status"] == "ACCEPT"
     eventually(lambda: fold_cycle(service.ledger.read(cycle)).ended)
     assert request_of(service, cycle).answer is not None
-    assert service.ended(run)["state_name"] == "Rejected"
+    assert outcome(service.ended(run)) == ("Completed", "rejected")
     assert service.post("flow_runs/filter", {"flow_runs": {"name": {"any_": [cycle.removeprefix("cycle/")]}}}) == []
 
 
@@ -281,7 +281,7 @@ def test_answer_counts_although_the_deployment_of_its_run_was_deleted(service: S
     assert service.resume(run, decision="reject", approver="ada")["status"] == "ACCEPT"
     eventually(lambda: fold_cycle(service.ledger.read(cycle)).ended)
     assert request_of(service, cycle).answer is not None
-    assert service.ended(run)["state_name"] == "Rejected"
+    assert outcome(service.ended(run)) == ("Completed", "rejected")
 
 
 def test_run_that_a_person_sets_to_completed_asks_again(service: Service) -> None:
@@ -290,7 +290,7 @@ def test_run_that_a_person_sets_to_completed_asks_again(service: Service) -> Non
     assert waiting(service, "c") == (cycle, run)
     assert service.resume(run, decision="reject", approver="ada")["status"] == "ACCEPT"
     assert eventually(lambda: request_of(service, cycle).answer) is not None
-    assert service.ended(run)["state_name"] == "Rejected"
+    assert outcome(service.ended(run)) == ("Completed", "rejected")
     service.post(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
     eventually(lambda: service._final(run))
     assert [row.kind for row in service.ledger.read(cycle)].count("ended") == 1
@@ -301,7 +301,7 @@ def test_deployment_opens_no_cycle_of_another_line(service: Service) -> None:
     chosen = {"parameters": {"line": "e", "when": "now"}, "name": "a mistake"}
     run = service.post(f"deployments/{service.deployment('d')['id']}/create_flow_run", chosen)
     ended = service.ended(run["id"])
-    assert ended["state_name"] == "NotOpened"
+    assert outcome(ended) == ("Completed", "not_opened")
     assert "is of line d" in ended["state"]["message"]
 
 

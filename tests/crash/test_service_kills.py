@@ -181,7 +181,7 @@ def _runs(site: Site) -> list[tuple[str, str]]:
 
 
 def _final(site: Site) -> bool:
-    return _runs(site) == [(f"{LINE}/0001", "Promoted")]
+    return _runs(site) == [(f"{LINE}/0001 promoted", "Completed")]
 
 
 def check_traces(site: Site) -> None:

@@ -28,11 +28,19 @@ from ratchet.flows.core.requests import fold_approval
 from ratchet.flows.engine.advance import drive
 from ratchet.flows.engine.line import open_cycle
 from ratchet.flows.ledger.sql import SqlLedger
+from ratchet.flows.prefect.cycle.run_names import OUTCOME_TAG
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.trainers.code_digest import code_digest
 from tests import command, prefect_database
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
+
+
+def outcome(run: dict[str, Any]) -> tuple[str, ...]:
+    """Return the name of a run's state, and what its tag says about the end of its cycle."""
+    tags = [str(tag).removeprefix(OUTCOME_TAG) for tag in run["tags"] if str(tag).startswith(OUTCOME_TAG)]
+    return (str(run["state_name"]), *tags)
+
 
 LINES = ("sim", "form", "page-yes", "page-no", "cli", "cancel", "lost", "thief", "late", "auto", "empty")
 """One line per test, each with a cycle that waits for the approval of its training. The last one has no cycle."""
@@ -160,7 +168,7 @@ class Service:
 
     def run(self, line: str) -> dict[str, Any]:
         """Return the run of the line's first cycle; waits until it exists."""
-        return eventually(lambda: next((run for run in self.runs(line) if run["name"] == f"{line}/0001"), None))
+        return eventually(lambda: next((run for run in self.runs(line) if run["name"].split()[0] == f"{line}/0001"), None))
 
     def tasks(self, run: str) -> list[tuple[str, str]]:
         """Return the names and states of a run's task runs, in the order in which they began."""

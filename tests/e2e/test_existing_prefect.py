@@ -16,7 +16,7 @@ import pytest
 from ratchet.contracts.steps import State
 from ratchet.flows.config import variables
 from tests import command
-from tests.e2e.prefect_service import Service, eventually, wait_for_approval
+from tests.e2e.prefect_service import Service, eventually, outcome, wait_for_approval
 from tests.e2e.prefect_teams import KEY, LOGIN, cloud_stub, prefect_server
 from tests.postgres import PostgresServer, postgres_server
 
@@ -78,7 +78,7 @@ def test_server_with_a_login_carries_the_cycles_and_is_left_running(team: Team) 
     with team.serving(team.url, {}, PREFECT_API_AUTH_STRING=LOGIN) as service:
         run = service.suspended("sim")
         assert service.resume(run["id"], decision="reject", approver="ada")["status"] == "ACCEPT"
-        assert service.ended(run["id"])["state_name"] == "Rejected"
+        assert outcome(service.ended(run["id"])) == ("Completed", "rejected")
         answer = service.answer("sim")
         assert (answer.actor, answer.approve, answer.via) == ("ada", False, "prefect")
         eventually(lambda: service.events("ratchet.cycle.ended", "sim"))
@@ -102,7 +102,7 @@ def test_answer_counts_although_postgres_is_killed_around_it(team: Team) -> None
         team.postgres.start()
         eventually(lambda: service.cycle_state("restart") is State.REJECTED)
         assert service.answer("restart").actor == "bob"
-        assert service.ended(run["id"])["state_name"] == "Rejected"
+        assert outcome(service.ended(run["id"])) == ("Completed", "rejected")
 
 
 def test_key_and_workspace_of_prefect_cloud(team: Team) -> None:
@@ -117,6 +117,6 @@ def test_key_and_workspace_of_prefect_cloud(team: Team) -> None:
         with team.serving(url, {"Authorization": f"Bearer {KEY}"}, PREFECT_API_KEY=KEY, **cloud) as service:
             run = service.suspended("cloud")
             assert service.resume(run["id"], decision="reject", approver="eve")["status"] == "ACCEPT"
-            assert service.ended(run["id"])["state_name"] == "Rejected"
+            assert outcome(service.ended(run["id"])) == ("Completed", "rejected")
             names = [name for name, _ in eventually(lambda: service.tasks(run["id"]))]
             assert names[:3] == ["freeze", "probe", "plan"]

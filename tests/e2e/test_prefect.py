@@ -27,7 +27,7 @@ from ratchet.contracts.ids import approval_stream, rollout_stream
 from ratchet.contracts.steps import State
 from tests import command
 from tests.chromium import chromium
-from tests.e2e.prefect_service import LINES, Service, cycle_of, eventually, request_of, wait_for_approval
+from tests.e2e.prefect_service import LINES, Service, cycle_of, eventually, outcome, request_of, wait_for_approval
 from tests.other_user import as_other_user
 from tests.waiting import until
 
@@ -109,7 +109,7 @@ def test_submitted_form_is_written_to_the_ledger_and_the_same_run_goes_on(servic
     answer = eventually(lambda: service.answer("form"))
     assert (answer.actor, answer.approve, answer.identity, answer.via, answer.note) == ("Ada", True, Identity.CLAIMED, "prefect", "go")
     ended = service.ended(run["id"])
-    assert ended["name"] == "form/0001"
+    assert (ended["name"], outcome(ended)) == ("form/0001 failed", ("Failed", "failed"))
     assert ended["state_type"] == "FAILED", "the training set of the simulated cycle exists only in the simulation"
     eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "plan", "approve_training", "train"])
 
@@ -142,7 +142,13 @@ def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, t
             until(lambda: page.run(fill), 120, pause=0.2)
 
         filled()
+        policy = httpx.get(page_of, auth=tuple(login.split(":", 1)), trust_env=False).headers["content-security-policy"]  # type: ignore[arg-type]
+        assert "connect-src 'self' http://127.0.0.1" in policy
+        hosts = page.run("JSON.stringify([...new Set(performance.getEntriesByType('resource').map(one => new URL(one.name).host))])")
+        assert {host for host in json.loads(hosts) if host} <= {httpx.URL(page_of).netloc.decode()}, "the UI contacts nobody else"
         assert "with DPO on 100 pairs?" in page.run("document.body.innerText")
+        seen = "(one => one.top >= 0 && one.bottom <= innerHeight)(document.querySelector('.p-modal__body select').getBoundingClientRect())"
+        assert page.run(seen), "the decision is visible without scrolling"
         inside = "one.getBoundingClientRect().right <= one.closest('.p-modal__body').getBoundingClientRect().right"
         assert page.run(f"[...document.querySelectorAll('.p-modal__body table')].every(one => {inside})"), "no table is cut off"
         page.click("Submit")
@@ -155,14 +161,16 @@ def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, t
         answer = eventually(lambda: service.answer(line))
     assert (answer.approve, answer.actor, answer.note, answer.via) == (decision == "approve", "Grace", "seen in the browser", "prefect")
     ended = service.ended(run["id"])
-    assert ended["state_name"] == ("Failed" if decision == "approve" else "Rejected"), "the simulated cycle has no real training set"
+    assert outcome(ended) == (("Failed", "failed") if decision == "approve" else ("Completed", "rejected")), (
+        "the simulated cycle has no real training set"
+    )
 
 
 def test_answer_on_the_command_line_closes_the_form_and_the_run_goes_on(service: Service) -> None:
     run = service.suspended("cli")
     assert service.ratchet("reject", request_of("cli"), "--by", "bob").returncode == 0
     ended = service.ended(run["id"])
-    assert (ended["state_type"], ended["state_name"]) == ("COMPLETED", "Rejected")
+    assert (ended["state_type"], outcome(ended)) == ("COMPLETED", ("Completed", "rejected"))
     assert "bob" in ended["state"]["message"]
     assert service.ratchet("approve", request_of("cli"), "--by", "eve").returncode == 2
     assert (service.answer("cli").actor, service.answer("cli").via) == ("bob", "cli")
@@ -185,7 +193,7 @@ def test_deleted_run_is_replaced_by_one_with_the_same_name_and_steps(service: Se
     assert second["id"] != first["id"]
     eventually(lambda: [name for name, _ in service.tasks(second["id"])] == ["freeze", "probe", "plan"])
     assert service.resume(second["id"], decision="reject", approver="ada")["status"] == "ACCEPT"
-    assert service.ended(second["id"])["state_name"] == "Rejected"
+    assert outcome(service.ended(second["id"])) == ("Completed", "rejected")
     assert not service.answer("lost").approve
 
 
@@ -247,8 +255,19 @@ def test_code_that_is_added_to_a_deployment_is_never_run(service: Service, tmp_p
     change = {"pull_steps": steps, "entrypoint": f"{module}:flow", "path": str(tmp_path)}
     assert service.request("PATCH", f"deployments/{deployment['id']}", change).status_code == 204
     run = service.post(f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"when": "enough new traces"}})
-    assert service.ended(run["id"])["state_name"] == "NotOpened"
+    assert outcome(service.ended(run["id"])) == ("Completed", "not_opened")
     assert not mark.exists(), "the service runs its own flow, whatever the deployment says"
+
+
+def test_a_schedule_that_was_made_in_the_ui_opens_no_cycle_without_new_traces(service: Service) -> None:
+    place = f"deployments/{service.deployment('empty')['id']}/schedules"
+    [made] = service.post(place, [{"active": True, "schedule": {"interval": 10, "anchor_date": "2026-01-01T00:00:00Z"}}])
+    run = eventually(lambda: next((run for run in service.runs("empty") if run["auto_scheduled"]), None))
+    assert run["parameters"]["when"] == "now", "the UI copies the deployment's parameters"
+    ended = service.ended(run["id"])
+    assert service.request("DELETE", f"{place}/{made['id']}").status_code == 204
+    assert outcome(ended) == ("Completed", "not_opened")
+    assert service.ledger.read(cycle_of("empty")) == []
 
 
 def test_new_traces_open_a_cycle_within_seconds_unless_the_deployment_is_paused(service: Service) -> None:
@@ -300,7 +319,7 @@ def test_worker_of_a_work_pool_asks_the_service_and_exits(service: Service, tmp_
     prefect(service, "prefect", "worker", "start", "--pool", "ratchet", "--run-once", folder=tmp_path)
     ended = service.ended(run["id"])
     service.request("DELETE", f"deployments/{deployed['id']}")  # the other tests count the deployments
-    assert (ended["state_name"], ended["state"]["message"]) == ("NotOpened", "no cycle opened: cycle/thief/0001 is still open")
+    assert (ended["state_name"], ended["state"]["message"]) == ("Completed", "no cycle opened: cycle/thief/0001 is still open")
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "prefect"
@@ -358,7 +377,7 @@ def test_answer_given_while_the_service_is_dead_counts(service: Service) -> None
     service.start()
     answer = eventually(lambda: service.answer("late"))
     assert (answer.actor, answer.approve, answer.note) == ("ada", False, "too late?")
-    assert service.ended(run["id"])["state_name"] == "Rejected"
+    assert outcome(service.ended(run["id"])) == ("Completed", "rejected")
 
 
 def test_service_continues_after_the_prefect_server_is_killed_and_its_database_deleted(service: Service) -> None:

@@ -14,15 +14,11 @@ from pathlib import Path
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.training import ResumePoint
+from ratchet.contracts.model import WEIGHTS, other_files, strange_files
 from ratchet.contracts.safetensors import read_header
 from ratchet.runtime.artifacts import sync
 from ratchet.runtime.jobs.job_protocol import RunFile, step_folder, step_of
 from ratchet.runtime.manifest import MANIFEST, verify_manifest, write_manifest
-
-LEAVES = frozenset({".json", ".jinja", ".txt", ".model", ".safetensors"})
-"""File extensions allowed in a published model. None of these formats contains executable code."""
-WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-"""Patterns of the files that hold weights."""
 
 
 def seal(written: Path, folder: Path) -> Digest:
@@ -71,12 +67,12 @@ def publishable(start: Path, trained: Path, folder: Path) -> Path:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for path in sorted(start.iterdir()):
-        if path.is_file() and path.suffix in LEAVES and not any(path.match(pattern) for pattern in WEIGHTS):
-            shutil.copyfile(path, folder / path.name)
+    for name, path in other_files(start).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
     for path in sorted(found for pattern in WEIGHTS for found in trained.glob(pattern)):
         shutil.move(path, folder / path.name)
-    strange = [path.name for path in folder.rglob("*") if path.suffix not in LEAVES]
+    strange = strange_files(folder)
     if strange or not list(folder.glob("*.safetensors")):
         raise Permanent(f"{folder} must contain safetensors weights and no files of other kinds; it contains {strange or 'no weights'}")
     return folder

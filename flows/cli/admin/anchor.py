@@ -68,7 +68,9 @@ def verify(as_json: bool) -> None:
         show("failed: ", fg="red", bold=True, newline=False, error=True)
         show(one.text, error=True)
     chains = sum(one.what == "chain" for one in result.damage)
-    state = f"{chains} hash chains are broken" if chains else "all hash chains valid"
+    state = "all hash chains valid"
+    if result.damage:
+        state = f"NOT VALID: {len(result.damage)} faults, of which {chains} in hash chains; something was changed or damaged"
     say(f"{rows} rows in {len(result.heads)} streams; {state}")
     if newest is None:
         say(

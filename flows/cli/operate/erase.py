@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import person_id
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say, show
 
@@ -29,26 +31,33 @@ def erase(
     receipt is stored in RATCHET_HOME/erasures. Repeat the command after an interruption. An id on the command line is visible in the list
     of processes and in the history of the shell; --users-file avoids both.
     """
-    named = [*users, *_listed(users_file)]
-    if not named and not sessions:
+    named = {f"--user {place}": one for place, one in enumerate(users, 1)} | _listed(users_file)
+    talks = {f"--session {place}": one for place, one in enumerate(sessions, 1)}
+    if not any(map(person_id, (*named.values(), *talks.values()))):
         raise ConfigError("name at least one person: --user, --users-file or --session")
     with watched(as_json, "looking for the data …") as progress:
-        from ratchet.flows.service.erase import LineEraser, erase_people, lines_of, pseudonyms_of, roll_back_recalled
+        from ratchet.flows.service.erase import LineEraser, erase_people, lines_of, pseudonyms_of, roll_back_recalled, rows_by_person
         from ratchet.flows.service.receipts import receipt_text
         from ratchet.materializer.erasure.lake_rows import Target
 
         installation = open_installation(progress)
-        people = pseudonyms_of(installation, named, sessions)
+        people = pseudonyms_of(installation, named.values(), talks.values())
+        each = {place: pseudonyms_of(installation, [one], ()).users for place, one in named.items()}
+        each |= {place: pseudonyms_of(installation, (), [one]).sessions for place, one in talks.items()}
         if dry_run:
             target = Target(people.users, people.sessions)
             found = [LineEraser(installation, line, target).preview() for line in lines_of(installation)]
+            by_person: Mapping[str, int] = rows_by_person(installation, people)
         else:
             receipt = erase_people(installation, people, lambda step: progress(step, 0, 0))
+            by_person = receipt.found
             done = [text for one in receipt.lines for text in (roll_back_recalled(installation, one.line, by) if roll_back else ())]
+    ids = {place: sum(by_person.get(name, 0) for name in names) for place, names in each.items()}
     if dry_run:
         if as_json:
-            print_json([one.model_dump(mode="json") for one in found])
+            print_json({"lines": [one.model_dump(mode="json") for one in found], "ids": ids})
             return
+        _show(ids)
         rows = [[one.line, *(one.rows.get(name, 0) for name in ("traces", "feedback", "quarantine", "artifacts"))] for one in found]
         table("Rows that would be removed", ["line", "traces", "feedback", "quarantine", "artifacts"], rows)
         for one in found:
@@ -58,18 +67,25 @@ def erase(
                 say(f"{one.cycle} would end as recalled")
         return
     if as_json:
-        print_json(receipt.model_dump(mode="json"))
+        print_json(receipt.model_dump(mode="json") | {"ids": ids})
         return
     show(receipt_text(receipt))
+    _show(ids)
     for text in done:
         say(text)
 
 
-def _listed(path: Path | None) -> list[str]:
+def _show(ids: Mapping[str, int]) -> None:
+    """Show how many rows were found for each id, which is named by its place, because output may be kept longer than the data."""
+    table("Rows that name each id", ["id", "rows"], [[place, rows or "none: check its spelling"] for place, rows in ids.items()])
+
+
+def _listed(path: Path | None) -> dict[str, str]:
+    """Return the ids in the file by their place in it."""
     if path is None:
-        return []
+        return {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({type(error).__name__}); give a UTF-8 file with one id per line") from error
-    return [line for line in lines if line]
+    return {f"{path.name}:{number}": line.strip() for number, line in enumerate(lines, 1) if person_id(line)}

@@ -21,21 +21,35 @@ _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 """Text instead of symbols, because a font may not contain the symbols."""
 
 
-def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) -> str:
-    """Return the Markdown page for the approval form and for the run's artifact.
+def form_text(request: str, evidence: Mapping[str, Any], expires: datetime, links: str) -> str:
+    """Return the Markdown text above the fields of the approval form. It is short, so that the fields are visible without scrolling.
 
-    `request` is the request's id, `evidence` the data of flows/engine/evidence.py, `expires` the end of the approval period (UTC).
+    `request` is the request's id, `evidence` the data of flows/engine/evidence.py, `expires` the end of the approval period (UTC), and
+    `links` names the places of all evidence, as Markdown.
     """
+    question, summary, when = _head(request, evidence, expires)
+    return "\n\n".join([question, summary, when, f"All evidence: the run's artifact `approve {evidence['kind']}` · {links}"]) + "\n"
+
+
+def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) -> str:
+    """Return the Markdown page for the run's artifact. The arguments are those of `form_text`."""
     body = _training(evidence) if evidence["kind"] == ApprovalKind.TRAINING else _rollout(evidence)
+    foot = (
+        "The first answer counts, whether you give it in the run's form or with `ratchet approve`. The ledger records it with the name "
+        "you enter."
+    )
+    return "\n\n".join([*_head(request, evidence, expires), *body, foot]) + "\n"
+
+
+def _head(request: str, evidence: Mapping[str, Any], expires: datetime) -> tuple[str, str, str]:
+    """Return the question, a summary of the evidence, and what the request is and how long it is open."""
     summary = _training_summary(evidence) if evidence["kind"] == ApprovalKind.TRAINING else _rollout_summary(evidence)
-    head = [
+    return (
         f"### {_question(evidence)}",
         summary,
         f"Request `{request}`, open until {expires:%Y-%m-%d %H:%M} UTC. "
-        f"Reason for opening the cycle: {evidence['opened']}. Subject: `{str(evidence['subject'])[:12]}`.",
-    ]
-    foot = "The first answer counts, whether you give it here or with `ratchet approve`. The ledger records it with the name you enter."
-    return "\n\n".join([*head, *body, foot]) + "\n"
+        f"Reason for opening the cycle: {_cell(evidence['opened'])}. Subject: `{str(evidence['subject'])[:12]}`.",
+    )
 
 
 def _question(evidence: Mapping[str, Any]) -> str:
@@ -55,22 +69,38 @@ def _training_summary(evidence: Mapping[str, Any]) -> str:
     """Return two sentences: what the training costs, and why it is expected to help."""
     estimates = [rule["evidence"].partition(";")[0] for rule in evidence["choice"]["rules"] if "time and budget" in rule["rule"]]
     cost = estimates[0][:1].upper() + estimates[0][1:] if estimates else "There is no estimate of time and cost for these machines"
-    return f"**{cost}.** {evidence['choice']['reason'][:1].upper()}{evidence['choice']['reason'][1:]}."
+    return f"**{_cell(cost)}.** {_cell(evidence['choice']['reason'][:1].upper() + evidence['choice']['reason'][1:])}."
 
 
 def _rollout_summary(evidence: Mapping[str, Any]) -> str:
-    """Return two sentences: the measured effect, and how far the rollout goes."""
-    report = evidence["report"]
+    """Return the measured effect, the result of the gate, the slices, and how far the rollout goes."""
+    report, verdict = evidence["report"], evidence["verdict"]
     overall = next((one for one in report["comparisons"] if one["name"] == "overall"), None)
-    worse = [one["name"].removeprefix("slice:") for one in report["comparisons"] if one is not overall and one["difference"]["high"] < 0]
-    slices = f"Shown worse: {', '.join(worse)}" if worse else "No slice is shown worse"
     effect = "There is no overall comparison"
     if overall is not None:
         difference = overall["difference"]
         word = "better" if difference["estimate"] >= 0 else "worse"
         effect = f"{difference['estimate']:+.3f} {word} ({difference['low']:+.3f} to {difference['high']:+.3f})"
     weights = " → ".join(f"{weight:g}" for weight in evidence["rollout"]["steps"])
-    return f"**{effect}.** {slices}; the users get it in steps of {weights} %."
+    open_checks = [f"{check['check']} {_mark(check['result'])}" for check in verdict["checks"] if check["result"] != "pass"]
+    gate = f"Gate: {_mark(verdict['result'])}" + (f" ({_cell(', '.join(open_checks))})" if open_checks else "")
+    return f"**{effect}.** {gate}. {_slices(report['comparisons'], evidence['min_slice'])}; the users get it in steps of {weights} %."
+
+
+def _slices(comparisons: Sequence[Mapping[str, Any]], least: int) -> str:
+    """Return which slices are worse, and how many cannot be judged because they have fewer than `least` prompts."""
+    slices = [one for one in comparisons if one["name"].startswith("slice:")]
+    judged = [one for one in slices if one["n"] >= least]
+    worse = [_short(one["name"]) for one in judged if one["difference"]["high"] < 0]
+    if slices and not judged:
+        return f"**None of the {len(slices)} slices can be judged: each has fewer than {least} prompts**"
+    shown = f"Shown worse: {', '.join(worse)}" if worse else "No slice is shown worse" if slices else "There are no slices"
+    blind = len(slices) - len(judged)
+    return f"{shown}; **{blind} of {len(slices)} slices cannot be judged: fewer than {least} prompts**" if blind else shown
+
+
+def _mark(result: str) -> str:
+    return _MARKS.get(result, result)
 
 
 def _training(evidence: Mapping[str, Any]) -> list[str]:
@@ -119,7 +149,7 @@ def _searched(search: Mapping[str, Any] | None) -> list[str]:
     failed = [(row[0], row[-1]) for row in search["rows"] if row[-1].startswith("failed")]
     return [
         f"**Search over recipes** on the development prompts. Chosen: {_cell(chosen)}.",
-        *search["told"],
+        *map(_cell, search["told"]),
         fitting(search["columns"][:FORM_COLUMNS], [row[:FORM_COLUMNS] for row in search["rows"]]),
         *([_points(failed)] if failed else []),
         *([_fixed(search["picture"][:-1]), search["picture"][-1]] if search["picture"] else []),
@@ -129,14 +159,14 @@ def _searched(search: Mapping[str, Any] | None) -> list[str]:
 def _rollout(evidence: Mapping[str, Any]) -> list[str]:
     report, verdict, plan = evidence["report"], evidence["verdict"], evidence["rollout"]
     rows = [_comparison(comparison) for comparison in report["comparisons"]]
-    checks = [(f"{_MARKS.get(check['result'], check['result'])}: {check['check']}", check["reason"]) for check in verdict["checks"]]
-    failures = ", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none"
+    checks = [(f"{_mark(check['result'])}: {check['check']}", check["reason"]) for check in verdict["checks"]]
+    failures = _cell(", ".join(f"{name} {count}" for name, count in report["failures"].items()) or "none")
     errors = {comparison["name"]: (1 - comparison["difference"]["level"]) / 2 for comparison in report["comparisons"]}
     others = next((error for name, error in errors.items() if name != "overall"), 0.0)
     errors_shown = f"error per side: overall {errors.get('overall', 0.0):.2g}, others {others:.2g}"
     rewards = _cell("; ".join(f"{_short(one['name'])} {one['champion']:.3f} → {one['candidate']:.3f}" for one in report["comparisons"]))
     return [
-        f"**Gate: {_MARKS.get(verdict['result'], verdict['result'])}**",
+        f"**Gate: {_mark(verdict['result'])}**",
         _points(checks),
         f"**Candidate against champion** on holdout edition {report['edition']}: {report['answered_by_both']} of {report['asked']} "
         f"prompts were answered by both; prompts with failed requests: {failures}.",

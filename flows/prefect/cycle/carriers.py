@@ -22,13 +22,18 @@ from ratchet.flows.prefect.cycle.host import Host
 
 
 class _Expected(logging.Filter):
-    """Removes what the engine logs as an error although it is normal: a run that waits for a person ends in the state Suspended."""
+    """Corrects what the engine logs as an error although it is normal.
+
+    A run that waits for a person or for the service leaves the engine, and comes back. A cancelled run or task is the end of a cycle
+    that somebody cancelled or for which there was not enough evidence.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is to be logged."""
-        return not record.getMessage().startswith(
-            ("Finished in state Suspended", "Finished in state Scheduled", "Finished in state Stopped")
-        )
+        """Return whether the record is to be logged. Set the level of a cancellation to INFO."""
+        text = record.getMessage()
+        if text.startswith("Finished in state Cancelled"):
+            record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        return not text.startswith(("Finished in state Suspended", "Finished in state AwaitingRetry"))
 
 
 class Carriers:
@@ -39,7 +44,8 @@ class Carriers:
         self._say = say
         self._threads: dict[UUID, threading.Thread] = {}
         self._lock = threading.Lock()
-        logging.getLogger("prefect.flow_runs").addFilter(_Expected())
+        for name in ("prefect.flow_runs", "prefect.task_runs"):
+            logging.getLogger(name).addFilter(_Expected())
 
     def carries(self, run: UUID) -> bool:
         """Return whether this process carries the run."""

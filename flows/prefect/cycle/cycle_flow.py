@@ -23,7 +23,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.sorting import TaskRunSort
 from prefect.exceptions import Pause, PrefectHTTPStatusError
 from prefect.logging import get_run_logger
-from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled, State
+from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed, State
 
 from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.errors import Rejected, Retryable
@@ -36,7 +36,7 @@ from ratchet.flows.core.steps import outcome_text
 from ratchet.flows.engine.line import open_cycle, open_if_due
 from ratchet.flows.prefect.cycle import cards, forms
 from ratchet.flows.prefect.cycle.host import the_host
-from ratchet.flows.prefect.cycle.run_names import FLOW, LINE_TAG, When, cycle_tag, run_name
+from ratchet.flows.prefect.cycle.run_names import FLOW, LINE_TAG, NOT_OPENED, OUTCOME_TAG, When, cycle_tag, run_name
 from ratchet.flows.service.carry import Position, carry, look, position
 
 POLL = 2.0
@@ -69,14 +69,15 @@ async def retrain(line: str, when: When = "now", reason: str = "") -> State:
 
     Args:
         line: The model line to retrain.
-        when: "now" opens a cycle in any case; "any new traces" only if a trace has arrived since the last cycle, as a schedule does;
+        when: "now" opens a cycle in any case, unless a schedule has created the run; "any new traces" only if a trace has arrived since
+            the last cycle, as every schedule does;
             "enough new traces" only if the conditions in the loop file's section [trigger] hold.
         reason: Why the cycle is opened. The ledger records it.
     """
     cycle = await enter(line, when, reason)
     for step in Step:
         await cycle.take(step)
-    return cycle.result()
+    return await cycle.result()
 
 
 class CarriedCycle:
@@ -110,21 +111,32 @@ class CarriedCycle:
                 now = await asyncio.to_thread(carry, host.installation, now.cycle.id, step, _log_progress())
                 view = _request(now.cycle, kind)
                 if now.step is step and view is not None and forms.closed_reason(view) is None:
-                    page = await asyncio.to_thread(forms.page_of, host.installation, view)
-                    page += f"\n{cards.links(host.installation, now.cycle)}\n"
+                    links = cards.links(host.installation, now.cycle)
+                    text, page = await asyncio.to_thread(forms.texts_of, host.installation, view, links)
                     await cards.publish_request(view, page)
                     get_run_logger().info("waiting for the approval of the %s; the run's form is open until %s", kind, view.expires)
-                    await forms.show_form(client, self._run, view, page)
+                    await forms.show_form(client, self._run, view, text)
                     await self._leave_unless_cancelled(client)
             await self._leave_if_stopping()
             if now.step is step:
                 await host.wait(now.cycle.id, POLL)
 
-    def result(self) -> State:
-        """Return the final state of the run: Completed with the name of the cycle's end, Failed, or Cancelled."""
+    async def result(self) -> State:
+        """Show how the cycle ended in the run's name and tags, and return the final state of the run."""
         if self._cycle is None:
-            return Completed(name="NotOpened", message=self._why)
-        return final_state(position(the_host().installation, self._cycle).cycle)
+            await self._tell(NOT_OPENED)
+            return Completed(message=self._why)
+        cycle = position(the_host().installation, self._cycle).cycle
+        await self._tell(str(cycle.state), run_name(cycle.id))
+        return final_state(cycle)
+
+    async def _tell(self, outcome: str, name: str = "") -> None:
+        """Give the run the tag of its outcome, and append the outcome to its name unless a person has given it another one."""
+        async with prefect() as client:
+            run = await client.read_flow_run(self._run)
+            others = [tag for tag in run.tags if not tag.startswith(OUTCOME_TAG)]
+            named = {"name": f"{name} {outcome}"} if run.name == name else {}
+            await client.update_flow_run(self._run, tags=[f"{OUTCOME_TAG}{outcome}", *others], **named)
 
     def _position(self) -> Position | None:
         if self._cycle is None:
@@ -149,26 +161,30 @@ class CarriedCycle:
         """Leave the run for the next process if this one stops."""
         if the_host().stopping.is_set():
             async with prefect() as client:
-                state: State[None] = Scheduled(
-                    name="Stopped", message="the service was stopped; the run continues when the line is served again"
-                )
+                state: State[None] = AwaitingRetry(message="the service was stopped; the run continues when the line is served again")
                 result = await client.set_flow_run_state(self._run, state, force=True)
                 raise Pause(state=result.state or state)
 
 
+_FAILED = frozenset({CycleState.FAILED, CycleState.ROLLED_BACK})
+_COMPLETED = frozenset({CycleState.PROMOTED, CycleState.NOT_TRAINED, CycleState.REJECTED})
+
+
 def final_state(cycle: CycleView) -> State:
-    """Return the final state of the run of an ended cycle: Completed with the name of the end, Failed, or Cancelled."""
+    """Return the final state of the run of an ended cycle, with Prefect's own name, by which its pages and automations choose runs.
+
+    Failed: the cycle failed or was rolled back. Completed: there is a decision. Cancelled: the cycle ended without one.
+    """
     text = f"{cycle.state}: {cycle.reason}"
-    if cycle.state is CycleState.FAILED:
+    if cycle.state in _FAILED:
         return Failed(message=text)
-    if cycle.state is CycleState.CANCELLED:
-        return Cancelled(message=text)
-    return Completed(name=str(cycle.state).replace("_", " ").title().replace(" ", ""), message=text)
+    return Completed(message=text) if cycle.state in _COMPLETED else Cancelled(message=text)
 
 
 async def enter(line: str, when: When, reason: str) -> CarriedCycle:
     """Return the cycle that the current run carries. Opens one if the run has none yet."""
     host, run = the_host(), UUID(str(runtime.flow_run.id))
+    when = "any new traces" if when == "now" and await _is_scheduled(run) else when
     tags = [str(tag) for tag in runtime.flow_run.tags]
     view = host.installation.line(line)
     numbers = {cycle_tag(cycle_stream(line, number)): number for number in range(1, view.cycles + 1)}
@@ -199,6 +215,12 @@ async def enter(line: str, when: When, reason: str) -> CarriedCycle:
         get_run_logger().info("opened %s: %s", opened, why)
         await cards.publish_report(host.installation, position(host.installation, opened).cycle)
         return CarriedCycle(run, opened, why, frozenset())
+
+
+async def _is_scheduled(run: UUID) -> bool:
+    """Return whether a schedule has created the run. A schedule that was made in the UI has the deployment's parameter `when`."""
+    async with prefect() as client:
+        return bool((await client.read_flow_run(run)).auto_scheduled)
 
 
 def _open(line: str, when: When, reason: str) -> tuple[str | None, str]:
@@ -281,12 +303,12 @@ async def _carry(cycle: str, step: Step) -> State:
         if step is Step.TRAIN:
             await card.show(host.installation, now.cycle)
         if host.stopping.is_set():
-            return Cancelled(name="Stopped", message="the service was stopped during this step; the step continues in a new task run")
+            return Cancelled(message="the service was stopped during this step; the step continues in a new task run")
         await _pause(cycle, pause, now.failed)
     summary = outcome_text(now.cycle, step)
     await cards.publish(host.installation, step, now.cycle)
     if now.cycle.ended and not now.cycle.has(step):
-        return Failed(message=summary) if now.cycle.state is CycleState.FAILED else Cancelled(message=summary)
+        return Failed(message=summary) if now.cycle.state in _FAILED else Cancelled(message=summary)
     return Completed(message=summary)
 
 

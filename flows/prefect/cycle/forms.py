@@ -27,7 +27,7 @@ from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.ports import open_artifacts
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.engine.line import answer
-from ratchet.flows.prefect.cycle.approval_form import evidence_page
+from ratchet.flows.prefect.cycle.approval_form import evidence_page, form_text
 
 _PAGE = 50
 """Number of stored inputs that are read with one request."""
@@ -63,13 +63,13 @@ def closed_reason(view: ApprovalView, now: datetime | None = None) -> str | None
     return None
 
 
-def page_of(installation: Installation, view: ApprovalView) -> str:
-    """Return the Markdown page with the evidence of a request."""
+def texts_of(installation: Installation, view: ApprovalView, links: str) -> tuple[str, str]:
+    """Return the text of a request's form, and the page with all evidence, both as Markdown. `links` names the places of the evidence."""
     evidence = unstamped(open_artifacts(installation.home).get(view.evidence), "evidence")
-    return evidence_page(view.id, evidence, view.expires)
+    return form_text(view.id, evidence, view.expires, links), f"{evidence_page(view.id, evidence, view.expires)}\n{links}\n"
 
 
-async def show_form(client: PrefectClient, run: UUID, view: ApprovalView, page: str) -> None:
+async def show_form(client: PrefectClient, run: UUID, view: ApprovalView, text: str) -> None:
     """Suspend a run with the form of a request. Raises Pause, with which Prefect's engine leaves the run.
 
     Returns if Prefect does not suspend the run, because somebody has given it another state. The form is stored before the run is
@@ -79,7 +79,7 @@ async def show_form(client: PrefectClient, run: UUID, view: ApprovalView, page: 
     state: State[None] = Suspended(pause_key=f"{view.kind}-{uuid4().hex[:8]}")
     keys = keyset_from_paused_state(state)
     state.state_details.run_input_keyset = keys
-    await ApprovalForm.with_initial_data(description=page).asave(keys, flow_run_id=run)
+    await ApprovalForm.with_initial_data(description=text).asave(keys, flow_run_id=run)
     suspended = await propose_state(client, state, flow_run_id=run)
     if suspended.is_paused():
         raise Pause(state=suspended)

@@ -8,6 +8,9 @@ FLOW = "ratchet-retrain"
 """Name of the flow. The deployment of a line is `ratchet-retrain/LINE`."""
 LINE_TAG = "line:"
 """Prefix of the tag with which a deployment names its line."""
+OUTCOME_TAG = "outcome:"
+"""Prefix of the tag that says how the cycle of an ended run ended: a final state of cycles, or NOT_OPENED."""
+NOT_OPENED = "not_opened"
 When = Literal["now", "any new traces", "enough new traces"]
 """The condition under which a run opens a cycle."""
 

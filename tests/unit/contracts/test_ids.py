@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.contracts.ids import hash_share, normalise, root_id
+from ratchet.contracts.ids import hash_share, normalise, person_id, root_id
 
 
 def _user(text: str) -> list[dict[str, str]]:
@@ -28,3 +28,19 @@ def test_all_turns_of_a_conversation_have_the_same_root(first: str, rest: list[s
     system = [{"role": "system", "content": "Be brief."}]
     later = [{"role": "assistant" if index % 2 == 0 else "user", "content": text} for index, text in enumerate(rest)]
     assert root_id(_user(first)) == root_id(system + _user(first) + later)
+
+
+@pytest.mark.parametrize(
+    "written", ["José", "Jose\u0301", " José", "José\u00a0", "\ufeffJosé", "José\u200b\n", "\u2060 José \u200e", "Jo\x00sé"]
+)
+def test_an_id_has_one_form_however_it_is_written(written: str) -> None:
+    assert person_id(written) == "José"
+    assert person_id(person_id(written)) == person_id(written)
+
+
+def test_ids_of_different_people_stay_apart() -> None:
+    different = ["ann", "Ann", "an n", "ann1", "安", "安娜", "x" * 256, "x" * 257, "x" * 258, "ﬁ", "fi"]
+    assert len({person_id(one) for one in different}) == len(different)
+    long = person_id("é" * 300)
+    assert (len(long) < 100, person_id(long), person_id("e\u0301" * 300)) == (True, long, long)
+    assert (person_id(" \ufeff"), person_id("")) == ("", "")

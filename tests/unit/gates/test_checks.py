@@ -112,7 +112,7 @@ def test_reason_with_many_slices_is_short_and_names_all_slices() -> None:
 
 
 def test_reason_without_slices() -> None:
-    assert slices_said() == "0 slices judged"
+    assert slices_said() == "0 of 0 slices judged"
 
 
 def test_verdict_without_checks_is_inconclusive() -> None:

@@ -17,7 +17,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.flows.cli.serve import _start_lines, _stop_serving
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.prefect.service_lock import serving_process
+from ratchet.flows.service.process import serving_process
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
 
@@ -25,7 +25,7 @@ SERVICE = """
 import signal, subprocess, sys, time
 from pathlib import Path
 from ratchet.flows.config.home import Home
-from ratchet.flows.prefect.service_lock import only_one
+from ratchet.flows.service.process import only_one
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 flow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
-from ratchet.flows.prefect import server, service_lock
+from ratchet.flows.prefect import server
 
 
 @pytest.fixture
@@ -135,17 +134,6 @@ def test_telemetry_is_disabled(home: Home) -> None:
     assert settings["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
     assert settings["DO_NOT_TRACK"] == "1"
     assert settings["PREFECT_HOME"].startswith(str(home.root))
-
-
-def test_only_one_process_serves_an_installation(home: Home) -> None:
-    assert service_lock.serving_process(home) is None
-    with service_lock.only_one(home):
-        process = service_lock.serving_process(home)
-        assert process is not None
-        assert process.pid == os.getpid()
-        with pytest.raises(Retryable, match="another `ratchet serve`"), service_lock.only_one(home):
-            pass
-    assert service_lock.serving_process(home) is None
 
 
 @pytest.mark.slow

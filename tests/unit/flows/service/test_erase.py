@@ -267,11 +267,16 @@ def test_the_command_reads_a_file_of_users_and_never_shows_their_ids(tmp_path: P
     promoted(context, installation.home)
     monkeypatch.setenv(variables.HOME, str(installation.home.root))
     listed = tmp_path / "users.txt"
-    listed.write_text(f"{user(0)}\n\n{user(1)}\n")
+    listed.write_text(f"\ufeff{user(0)} \r\n\n{user(1)}\nnobody\n", encoding="utf-8")
     runner = CliRunner()
     tried = runner.invoke(cli, ["erase", "--users-file", str(listed), "--dry-run"], catch_exceptions=False)
     assert (tried.exit_code, marks_in(installation.home.root).keys()) == (0, set(range(8)))
+    assert "none: check its spelling" in tried.output
     done = runner.invoke(cli, ["erase", "--users-file", str(listed), "--json"], catch_exceptions=False)
+    found = json.loads(done.stdout)["ids"]
+    assert found["users.txt:1"] == found["users.txt:3"] > 0 == found["users.txt:4"]
+    again = runner.invoke(cli, ["erase", "--users-file", str(listed), "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout)["ids"] == found, "a repetition shows what the first run found"
     assert json.loads(done.stdout)["lines"][0]["rows"]["traces"] == 4
     assert user(0) not in done.output
     assert marks_in(installation.home.root).keys() == set(range(2, 8))

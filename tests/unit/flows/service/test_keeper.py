@@ -353,7 +353,7 @@ def test_rollback_is_carried_out_while_a_long_ingest_runs(tmp_path: Path, said: 
 
     sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
     keeper = keep(sim, tmp_path, said)
-    keepers = Keepers(keeper._installation, [keeper], lambda _news: None, said.append)
+    keepers = Keepers(keeper._installation, [keeper], lambda _news: None, said.append, lambda _trouble: None)
     keepers._exported = float("inf")
     keepers.start()
     try:
@@ -381,7 +381,7 @@ def test_keepers_go_on_while_the_ledger_is_away(tmp_path: Path, said: list[str])
     installation.ledger = SimpleNamespace(lengths=lengths)
     keeper._installation = installation_of(sim)
     keeper._installation.home = installation.home
-    keepers = Keepers(installation, [keeper], lambda _news: news.set(), said.append)
+    keepers = Keepers(installation, [keeper], lambda _news: news.set(), said.append, lambda _trouble: None)
     keepers._exported = float("inf")
     keepers.start()
     until(lambda: "the database is away" in said)

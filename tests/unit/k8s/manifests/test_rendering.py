@@ -36,7 +36,7 @@ ACCOUNT = Account(cluster="prod", ami="al2023@v20260901")
 
 def version() -> ModelVersion:
     """Return a model version to be served."""
-    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64)
+    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64)
     return ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
 
 

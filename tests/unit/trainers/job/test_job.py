@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobState, Method, ResumePoint
+from ratchet.contracts.model import model_ref
 from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.manifest import MANIFEST, verify_manifest
@@ -158,9 +159,13 @@ def test_the_published_model_is_the_start_model_with_other_weights(tmp_path: Pat
         (start / name).write_text(f"start's {name}")
     safetensors(trained / "model.safetensors", a=("BF16", 16))
     (trained / "config.json").write_text("the library's")
+    (start / "additional_chat_templates").mkdir()
+    (start / "additional_chat_templates" / "tools.jinja").write_text("start's tools")
     folder = checkpoints.publishable(start, trained, tmp_path / "out")
-    names = {path.name for path in folder.iterdir()}
-    assert names == {"config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "model.safetensors"}
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    kept = {"config.json", "tokenizer.json", "chat_template.jinja", "generation_config.json", "additional_chat_templates/tools.jinja"}
+    assert names == kept | {"model.safetensors"}
+    assert model_ref(folder, "f").others == model_ref(start, "s").others
     assert (folder / "config.json").read_text() == "start's config.json"
     assert checkpoints.stored_dtype(start) == "BF16"
 

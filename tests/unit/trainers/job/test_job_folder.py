@@ -12,7 +12,7 @@ from ratchet.contracts.model import ModelRef
 from ratchet.runtime.jobs.job_protocol import TRAINER
 from ratchet.trainers.job.job_folder import supervised
 
-START = ModelRef(**dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "files"), "a" * 64))
+START = ModelRef(**dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64))
 
 
 def plan(recipe: dict[str, Any]) -> TrainingPlan:

@@ -16,7 +16,7 @@ from ratchet.flows.core.decide import Wait
 from ratchet.flows.engine.advance import drive
 from ratchet.flows.engine.evidence import approval_evidence
 from ratchet.flows.engine.line import open_cycle
-from ratchet.flows.prefect.cycle.approval_form import _fixed, evidence_page, fitting, table
+from ratchet.flows.prefect.cycle.approval_form import _fixed, evidence_page, fitting, form_text, table
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -50,7 +50,7 @@ def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     assert "- **pass: better**: +0.15 to +0.25" in page
     assert (
         page.split("\n\n")[1]
-        == "**+0.200 better (+0.150 to +0.250).** No slice is shown worse; the users get it in steps of 5 → 25 → 100 %."
+        == "**+0.200 better (+0.150 to +0.250).** Gate: pass. There are no slices; the users get it in steps of 5 → 25 → 100 %."
     )
     assert "5 % → 25 % → 100 %" in page
     assert page.index("Gate:") < page.index("Candidate against champion")
@@ -72,6 +72,47 @@ def test_rollout_form_says_where_the_evaluation_stopped() -> None:
     report["looks"] = LOOKS | {"level": report["comparisons"][0]["difference"]["level"]}
     page = evidence_page("r", evidence, EXPIRES)
     assert "The evaluation stopped after look 1 of 2 (100 of 200 prompts): the gain is shown; 200 requests saved. " in page
+
+
+def _with_slices(*sizes: int, low: float = -0.1, high: float = 0.2) -> dict[str, Any]:
+    evidence: dict[str, Any] = dict(_waiting(ApprovalKind.ROLLOUT))
+    overall = evidence["report"]["comparisons"][0]
+    interval = overall["difference"] | {"low": low, "high": high}
+    slices = [overall | {"name": f"slice:s{place}", "n": n, "difference": interval} for place, n in enumerate(sizes)]
+    return evidence | {"report": evidence["report"] | {"comparisons": [overall, *slices]}}
+
+
+def test_slices_that_cannot_be_judged_are_not_called_not_worse() -> None:
+    def said(*sizes: int, **interval: float) -> str:
+        return form_text("r", _with_slices(*sizes, **interval), EXPIRES, "links").split("\n\n")[1]
+
+    assert "None of the 8 slices can be judged: each has fewer than 20 prompts" in said(*[3] * 8)
+    assert "No slice is shown worse; **6 of 8 slices cannot be judged: fewer than 20 prompts**" in said(20, 50, *[19] * 6)
+    assert "Shown worse: s0; **1 of 2 slices" in said(30, 5, low=-0.3, high=-0.1)
+    assert "cannot be judged" not in said(20, 20)
+
+
+def test_the_form_is_short_and_names_a_gate_that_did_not_pass() -> None:
+    for kind in ApprovalKind:
+        evidence = _waiting(kind, search=True)
+        text = form_text("approval/sim/0001/x", evidence, EXPIRES, "[Report](http://127.0.0.1/ratchet/sim)")
+        assert len(text) < 1000
+        assert evidence_page("approval/sim/0001/x", evidence, EXPIRES).startswith(text.split("\n\n")[0])
+    unclear: dict[str, Any] = dict(_waiting(ApprovalKind.ROLLOUT))
+    checks = [{"check": "slices", "result": "inconclusive", "reason": "x"}]
+    unclear["verdict"] = {"result": "inconclusive", "checks": checks}
+    assert "Gate: INCONCLUSIVE (slices INCONCLUSIVE)." in form_text("r", unclear, EXPIRES, "")
+
+
+def test_no_text_of_a_person_is_read_as_markup() -> None:
+    image = "![x](https://example.com/a.png) <img src=x> **bold**"
+    for kind in ApprovalKind:
+        evidence: dict[str, Any] = dict(_waiting(kind)) | {"opened": image}
+        if kind is ApprovalKind.TRAINING:
+            evidence["choice"] = evidence["choice"] | {"reason": image}
+        for text in (form_text("r", evidence, EXPIRES, ""), evidence_page("r", evidence, EXPIRES)):
+            assert "![" not in text
+            assert not re.search(r"(?<!\\)<img", text)
 
 
 LOOKS = {"planned": 2, "prompts": 200, "clusters": 200, "compared": [100], "stopped": "success"}
