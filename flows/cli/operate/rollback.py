@@ -77,7 +77,7 @@ def _carried_out(installation: Installation, line: str, begun: LineView, as_json
     opened = context.line_view().open_cycle
     if opened is None:
         return back, []
-    from ratchet.flows.prefect.service_lock import serving_process
+    from ratchet.flows.service.process import serving_process
 
     if serving_process(installation.home) is not None:
         return back, [f"{opened} ends at its next turn in the service"]
