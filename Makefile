@@ -15,13 +15,15 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tools wheel release bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
+.PHONY: demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
 
 demo: $(VENV)/.train  ## run the whole loop on this machine (a few minutes after the install)
 	@$(BIN)/ratchet demo
+
+install: $(VENV)/.train  ## install everything into .venv; then `. .venv/bin/activate` puts ratchet on the PATH
 
 test: $(VENV)/.dev    ## run all tests, as CI does
 	@$(BIN)/python -m tests.cluster.rig build || echo "building the test cluster failed: the cluster tests cannot run; see the output above"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the wheel, installs it as a command in the two ways of docs/quickstart.md, and runs the first commands in an empty folder:
+# Builds the wheel, installs it as a command in the two ways of docs/howto/install.md, and runs the first commands in an empty folder:
 # with uv and the extra `train`, where a tiny model is adopted, and with pipx without torch, where `adopt` says what is missing.
 # All files are in a temporary folder. The dependencies are downloaded, several gigabytes with torch.
 set -eu

@@ -35,6 +35,8 @@ def without_newcomers(feedback: pl.DataFrame, traces: pl.DataFrame, as_of: datet
     installation's own, so that nobody can date a user back. `traces` are all traces of the lake. A trusted sender, and the operator's
     files, vouch for their users, and reviewers' references do not belong to a user.
     """
+    if traces.is_empty():
+        return feedback
     first = traces.group_by("user").agg(pl.col("ingested").min().alias("first"))
     begin = first["first"].min()
     new = first.filter((pl.col("first") > as_of - wait) & (pl.col("first") > pl.lit(begin) + wait))["user"]

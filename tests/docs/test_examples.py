@@ -55,7 +55,7 @@ def test_the_example_traces_are_accepted_without_loss(tmp_path: Path, monkeypatc
     assert counts["feedback"]["kept"] == counts["feedback"]["read"] > 0
 
 
-def test_the_quickstart_shows_the_example_traces() -> None:
-    page = (ROOT / "docs" / "quickstart.md").read_text()
+def test_the_page_shows_the_example_traces() -> None:
+    page = (ROOT / "docs" / "howto" / "own-traces.md").read_text()
     for line in TRACES.read_text().splitlines():
         assert line in page

@@ -13,6 +13,8 @@ from ratchet.flows.cli.names import cycle_argument, named_cycle
 from ratchet.flows.cli.output import json_line, json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import say, show
 from ratchet.flows.composition.installation import Installation
+from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.engine.line import approvals
 
 if TYPE_CHECKING:
     from ratchet.flows.report.timeline import Moment
@@ -24,9 +26,10 @@ _POLL = 1.0
 @click.command()
 @cycle_argument()
 @click.option("--follow", is_flag=True, help="Show new entries until the cycle has ended.")
+@click.option("--until-asked", is_flag=True, help="With --follow: also end when the cycle waits for a person's answer.")
 @click.option("--output", "lines", default=0, type=click.IntRange(0), help="Also show the last N lines of the training job's output.")
 @json_option
-def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
+def logs(cycle: str | None, follow: bool, until_asked: bool, lines: int, as_json: bool) -> None:
     """Show what CYCLE did, one line per event, with its time in UTC.
 
     CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE for its newest cycle. It can be omitted if there is only one line. The events are the
@@ -41,7 +44,7 @@ def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
         if problem and problem not in missing:
             missing.add(problem)
             say(f"the events of the training job are not available: {problem}")
-        return found, ended
+        return found, ended or (until_asked and is_asked(installation, view))
 
     if as_json and not follow:
         print_json([_as_json(moment) for moment in look()[0]])
@@ -57,6 +60,11 @@ def logs(cycle: str | None, follow: bool, lines: int, as_json: bool) -> None:
         newest = named_cycle(installation, view.id, quiet=True)
         for line in job_output(newest, installation.home, lines):
             show(line)
+
+
+def is_asked(installation: Installation, cycle: CycleView) -> bool:
+    """Return whether a cycle waits for a person's answer."""
+    return any(request.awaiting and request.cycle == cycle.id for request in approvals(installation.ledger, cycle.line))
 
 
 def followed(
