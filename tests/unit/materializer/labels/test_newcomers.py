@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Inconclusive
 from ratchet.contracts.ids import root_id
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.labels.credible import without_newcomers
@@ -104,3 +105,12 @@ def test_who_waits() -> None:
     assert without_newcomers(feedback, traces, late + WEEK, WEEK).rows() == rows_
     first_week = traces.filter(pl.col("ingested") > old)
     assert without_newcomers(feedback, first_week, late, WEEK).rows() == rows_, "the line is younger than a week"
+
+
+def test_a_lake_without_traces_has_no_newcomers(tmp_path: Path) -> None:
+    """No trace gives a time from which to count, so nothing is left out."""
+    with pytest.raises(Inconclusive, match="0 held-out traces"):
+        _datasets(tmp_path, 7).edition(1)
+    feedback = pl.DataFrame({"trace": ["t"], "user": ["u"], "received": [NOW]})
+    empty = pl.DataFrame(schema={"user": pl.String, "ingested": pl.Datetime("us", "UTC")})
+    assert without_newcomers(feedback, empty, NOW, WEEK).equals(feedback)
