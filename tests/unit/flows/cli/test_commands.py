@@ -26,6 +26,7 @@ from ratchet.flows.core.requests import fold_approval
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.line import answer, open_cycle
 from ratchet.flows.ledger.sql import SqlLedger
+from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import LOOP, home_of
 from tests.unit.flows.cycles import knowing, plan_result
@@ -215,8 +216,11 @@ def test_explain_shows_the_search_as_a_table_and_as_bars(tmp_path: Path, monkeyp
     sim.live()
     monkeypatch.setenv("RATCHET_HOME", str(home_of(sim, tmp_path).root))
     shown = run("explain", "sim/1").stdout.partition("Search over recipes")[2].partition("\nTraining")[0]
-    assert re.search(r"3: DPO, rate × 0\.33 +3 +0\.800 +\+0\.600 ± 0\.\d+ +\d+ +chosen", shown)
-    assert re.search(r"  3: DPO, rate × 0\.33 +#{16} +0\.800  chosen\n", shown)
+    won, found = sim.view().chosen, searched(sim.view())
+    assert won is not None
+    name, score = re.escape(f"{won.trial}: {won.variant}"), re.escape(f"{found.score:.3f}")
+    assert re.search(rf"{name} +\d+ +{score} +{re.escape(f'{found.gain:+.3f}')} ± {found.error:.3f} +\d+ +chosen", shown)
+    assert re.search(rf"  {name} +#+ +{score}  chosen\n", shown)
     assert "optimistic estimate" in shown
 
 

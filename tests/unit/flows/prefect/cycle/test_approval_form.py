@@ -17,6 +17,7 @@ from ratchet.flows.engine.advance import drive
 from ratchet.flows.engine.evidence import approval_evidence
 from ratchet.flows.engine.line import open_cycle
 from ratchet.flows.prefect.cycle.approval_form import _fixed, evidence_page, fitting, form_text, table
+from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -24,12 +25,17 @@ EXPIRES = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
 def _waiting(kind: ApprovalKind, search: bool = False) -> dict[str, object]:
     """Return the evidence of a simulated cycle that waits for the approval `kind`."""
+    return approval_evidence(_asked(kind, search).view(), kind)
+
+
+def _asked(kind: ApprovalKind, search: bool = False) -> SimulatedLine:
+    """Return a line with a cycle that waits for the approval `kind`."""
     sim = SimulatedLine(Scenario(seed=1, search=search))
     cycle = open_cycle(sim.context, "500 new traces")
     while True:
         assert isinstance(drive(cycle, sim.context, timeout=30), Wait)
         if kind in sim.view().asked:
-            return approval_evidence(sim.view(), kind)
+            return sim
         sim._people()
 
 
@@ -140,17 +146,20 @@ def test_training_form_shows_the_price_that_the_service_knows() -> None:
 
 
 def test_rollout_form_shows_the_results_of_the_search() -> None:
-    page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT, search=True), EXPIRES)
+    sim = _asked(ApprovalKind.ROLLOUT, search=True)
+    page = evidence_page("approval/sim/0001/rollout", approval_evidence(sim.view(), ApprovalKind.ROLLOUT), EXPIRES)
+    won, found = sim.view().chosen, searched(sim.view())
+    assert won is not None
     chosen, gain, cost, rows, bars = page.partition("**Search over recipes**")[2].split("\n\n")[:5]
-    assert "Chosen: trial 3 (DPO, rate × 0.33): score 0.800, +0.600 against trial 1" in chosen
-    assert gain.startswith("Gain over a cycle without a search: +0.600 with a standard error of 0.078.")
+    assert f"Chosen: trial {won.trial} ({won.variant}): score {found.score:.3f}, {found.gain:+.3f} against trial 1" in chosen
+    assert gain.startswith(f"Gain over a cycle without a search: {found.gain:+.3f} with a standard error of {found.error:.3f}.")
     assert "measured on the development prompts that chose the trial, so it is an optimistic estimate" in gain
     assert re.fullmatch(r"Trial 1 took \d+ s; the trials after it took \d+ s of the budget of 1,000,000 s\.", cost)
     table_rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows.splitlines()]
     assert table_rows[0] == ["trial", "steps", "score", "against trial 1"]
     assert [row[0] for row in table_rows[2:]] == ["1: DPO", "2: DPO, rate × 3", "3: DPO, rate × 0.33"]
     assert bars.splitlines()[0] == "```text"
-    assert bars.splitlines()[3].split("  ")[-1] == "chosen"
+    assert bars.splitlines()[won.trial].split("  ")[-1] == "chosen"
     assert bars.splitlines()[-1] == "```"
 
 
