@@ -47,21 +47,30 @@ def _files() -> frozenset[str]:
 
 
 @cache
-def _words() -> frozenset[str]:
-    """Returns every word in the code of the product, the loop files, the build files and the benchmarks."""
+def _code() -> str:
+    """Returns the code of the product, the loop files, the build files and the benchmarks."""
     ended = (".py", ".toml", ".sh", ".html", ".yaml", ".yml", ".json")
     code = [name for name in _files() if name.endswith(ended) and not name.startswith(("tests/", "docs/", "benchmarks/results/"))]
-    return frozenset(word for name in [*code, "Makefile"] for word in re.findall(r"\w+", (ROOT / name).read_text()))
+    return "\n".join((ROOT / name).read_text() for name in [*code, "Makefile"])
+
+
+@cache
+def _words() -> frozenset[str]:
+    """Returns every word in the code."""
+    return frozenset(re.findall(r"\w+", _code()))
 
 
 def stale(span: str) -> bool:
-    """Returns whether a code span of a page is a path, a file name or an identifier that the repository does not contain."""
+    """Returns whether a code span of a page is a path, a file name or an identifier that the repository does not contain.
+
+    A file that a command writes is named in the code.
+    """
     if re.fullmatch(r"[\w.-]*/[\w./-]+", span):
         name = span.rstrip("/")
         inside = name.split("/")[0] in FOLDERS or name.endswith((".py", ".sh", ".lock"))
         return inside and not any(f"/{path}".endswith(f"/{name}") for path in _files())
     if re.fullmatch(r"[\w.-]+\.(py|sh|lock|yml|toml|md)", span):
-        return not any(path.rsplit("/", 1)[-1] == span for path in _files())
+        return not any(path.rsplit("/", 1)[-1] == span for path in _files()) and f'"{span}"' not in _code()
     if re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\))?", span):
         return any(word not in _words() for word in re.findall(r"\w+", span.split("(")[0]))
     return False

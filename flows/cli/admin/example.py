@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.lines import named_line, named_loop
+from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say
 
@@ -62,17 +64,18 @@ def model(folder: Path, as_json: bool) -> None:
 
 
 @example.command()
-@click.argument("loop", type=click.Path(path_type=Path), default="loop.toml")
+@line_argument(required=False)
 @click.option("--rounds", type=click.IntRange(1), help="Number of rounds. Default: until the open cycle has ended.")
 @json_option
-def users(loop: Path, rounds: int | None, as_json: bool) -> None:
-    """Play 200 users of the line of LOOP, who send requests to its router and rate the answers.
+def users(line: str | None, rounds: int | None, as_json: bool) -> None:
+    """Play 200 users of LINE (default: the only line), who send requests to its router and rate the answers.
 
-    A round has 80 requests. The service must run. Users and reviewers get credentials of the line's receiver.
+    LINE is the name of a line or the path of its loop file. A round has 80 requests. The service must run. Users and reviewers get credentials of the line's receiver.
     """
     from ratchet.flows.demo.example_users import ExampleUsers
 
     installation = open_installation()
-    played = ExampleUsers(installation, installation.context(loop), lambda text: None if as_json else say(text)).play(rounds)
+    file = named_loop(installation, named_line(installation, line, as_json), quiet=True)
+    played = ExampleUsers(installation, installation.context(file), lambda text: None if as_json else say(text)).play(rounds)
     if as_json:
         print_json(asdict(played))

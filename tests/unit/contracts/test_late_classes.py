@@ -11,7 +11,7 @@ from threading import Barrier
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.serving import ModelVersion
 gate = Barrier(16)
-model = {name: "0" * 64 for name in ("weights", "tokenizer", "chat_template", "generation_config", "files")}
+model = {name: "0" * 64 for name in ("weights", "tokenizer", "chat_template", "generation_config", "others", "files")}
 version = {"line": "a", "number": 0, "tag": "v-1", "model": model, "cycle": None}
 loop = {"line": {"name": "a", "served_model": "a"}, "sources": [{"name": "r", "kind": "receiver"}], "rewards": [{"name": "exact_match"}]}
 def use(number):

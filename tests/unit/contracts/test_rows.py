@@ -188,7 +188,7 @@ def test_a_damaged_row_is_named_by_row_and_field() -> None:
     def sealed(stream: str, kind: str, data: dict[str, Any]) -> list[Any]:
         return [seal_row(stream, 1, Row(kind=kind, key="k", data=data), NOON + timedelta(seconds=1), 1, GENESIS)]
 
-    with pytest.raises(Permanent, match=r"row 1 of line/sim \(cycle_opened k\) is not a valid CycleNoted: traces: Field required"):
+    with pytest.raises(Permanent, match=r"row 1 of line/sim \(cycle_opened k\) is not a valid CycleNoted: traces: it is required"):
         fold_line("sim", sealed("line/sim", "cycle_opened", {"reason": "why"}))
     with pytest.raises(Permanent, match=r"row 1 of approval/sim/0001/training \(asked k\) is not a valid Asked: expires"):
         fold_approval(sealed("approval/sim/0001/training", "asked", {**ASKED, "kind": "training", "expires": "soon"}))

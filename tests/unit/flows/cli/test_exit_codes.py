@@ -137,7 +137,7 @@ def test_a_changed_row_of_the_ledger_is_named_without_its_content(capsys: pytest
     SqlLedger(Home.from_environment().ledger_url).append([Append(stream="line/sim", after=0, rows=(row,))], None, datetime.now(UTC))
     code, said = ended(capsys, "status")
     assert code == 1
-    assert "is not valid" in said
+    assert "is not a valid Adopted: version.number: a whole number is required" in said
     assert "`ratchet verify` shows whether the ledger was changed" in said
     assert "a text of a user" not in said
 
