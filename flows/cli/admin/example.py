@@ -70,7 +70,8 @@ def model(folder: Path, as_json: bool) -> None:
 def users(line: str | None, rounds: int | None, as_json: bool) -> None:
     """Play 200 users of LINE (default: the only line), who send requests to its router and rate the answers.
 
-    LINE is the name of a line or the path of its loop file. A round has 80 requests. The service must run. Users and reviewers get credentials of the line's receiver.
+    LINE is the name of a line or the path of its loop file. A round has 80 requests. The service must run. Users and reviewers get
+    credentials of the line's receiver.
     """
     from ratchet.flows.demo.example_users import ExampleUsers
 
