@@ -84,7 +84,7 @@ def cold_starts(folder: Path, loop: Path, version: ModelVersion, artifacts: Arti
     receiver = start_receiver(settings, home)
     seconds_until(lambda: healthy(receiver))
     found["receiver"] = time.monotonic() - begun
-    server = EmbeddedServer(home.serving("cold"), artifacts, **settings.serving.options)
+    server = EmbeddedServer(home.serving("cold"), artifacts, settings.line.served_model, **settings.serving.options)
     begun = time.monotonic()
     endpoint = server.ensure(version)
     seconds_until(lambda: chats(endpoint.url, endpoint.model))

@@ -39,12 +39,16 @@ class VllmOptions(Frozen):
 
 
 class _ProcessServer(Generic[Options]):
-    """Runs one process per version. Model files are fetched from the artifacts and verified."""
+    """Runs one process per version. Model files are fetched from the artifacts and verified.
+
+    A process answers to the tag of its version, and to the line's `served_model`, so that a proxy can send it requests of clients while
+    the router is down. It keeps the name that it was started with.
+    """
 
     capabilities = Capabilities(sampling=True, seed=True, logprobs=True)
     options_type: type[Options]
 
-    def __init__(self, folder: Path, artifacts: Artifacts, **options: Any) -> None:
+    def __init__(self, folder: Path, artifacts: Artifacts, served_model: str, **options: Any) -> None:
         try:
             self._options = self.options_type.model_validate(options)
         except ValidationError as error:
@@ -52,6 +56,7 @@ class _ProcessServer(Generic[Options]):
         self._folder = folder.absolute() / "servers"
         self._models = folder.absolute() / "models"
         self._artifacts = artifacts
+        self._served_model = served_model
 
     def ensure(self, version: ModelVersion) -> Endpoint:
         """Return the endpoint of a server for `version`. Starts the server if it does not run, and waits until it answers."""
@@ -92,7 +97,8 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
         return super().ensure(version)
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "ratchet.local.serve", str(model), "--name", tag, "--threads", str(self._options.threads)]
+        command = ["-m", "ratchet.local.serve", str(model), "--name", tag, "--name", self._served_model]
+        command += ["--threads", str(self._options.threads)]
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
         return ManagedProcess(self._folder / tag, command, environment)
 
@@ -103,7 +109,7 @@ class VllmServer(_ProcessServer[VllmOptions]):
     options_type = VllmOptions
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "ratchet.local.vllm", str(model), tag, self._options.executable, *self._options.arguments]
+        command = ["-m", "ratchet.local.vllm", str(model), tag, self._served_model, self._options.executable, *self._options.arguments]
         return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, timeout=self._options.patience)
 
 

@@ -1,7 +1,7 @@
 """Runs `vllm serve` for one model version, announces when it is ready, and exits when it exits.
 
-Run as `python -m ratchet.local.vllm MODEL NAME EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its /health.
-SIGTERM is forwarded, so that vLLM handles requests in flight by its own rules.
+Run as `python -m ratchet.local.vllm MODEL TAG SERVED_MODEL EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its
+/health. SIGTERM is forwarded, so that vLLM handles requests in flight by its own rules.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ratchet.contracts.jobs.exit_codes import PERMANENT
 from ratchet.runtime.serving.announcement import announce
 
 
-def serve_command(model: str, name: str, port: int, executable: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command line of `vllm serve`, which listens on loopback only."""
-    return [executable, "serve", model, "--served-model-name", name, "--host", "127.0.0.1", "--port", str(port), *arguments]
+def serve_command(model: str, names: Sequence[str], port: int, executable: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command line of `vllm serve`, which listens on loopback only and answers to all `names`."""
+    return [executable, "serve", model, "--served-model-name", *names, "--host", "127.0.0.1", "--port", str(port), *arguments]
 
 
 def free_port() -> int:
@@ -42,12 +42,12 @@ def vllm_is_healthy(port: int) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Run vLLM and return its exit code, or PERMANENT if the program is not found."""
-    model, name, executable, *more = arguments
+    model, tag, served_model, executable, *more = arguments
     if shutil.which(executable) is None:
         sys.stderr.write(f"program {executable!r} not found; install vLLM, or set serving.options.executable to its path\n")
         return PERMANENT
     port = free_port()
-    child = subprocess.Popen(serve_command(model, name, port, executable, more), stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(serve_command(model, (tag, served_model), port, executable, more), stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     while child.poll() is None and not vllm_is_healthy(port):
         time.sleep(0.5)

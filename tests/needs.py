@@ -22,6 +22,7 @@ class Need(StrEnum):
     CONTAINERD = "no containerd"
     POSTGRES = "no Postgres"
     CHROMIUM = "no Chromium"
+    HAPROXY = "no HAProxy"
     GPU = "no GPU"
     NEMO_RL = "no NeMo RL release"
     NAMESPACES = "no namespaces"
@@ -34,6 +35,7 @@ REMEDIES = {
     Need.CONTAINERD: "make tools (as root; the machine also needs control groups version 1)",
     Need.POSTGRES: "make tools (as root)",
     Need.CHROMIUM: "make tools (as root)",
+    Need.HAPROXY: "make tools (as root)",
     Need.GPU: "run on a machine with an NVIDIA GPU",
     Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
     Need.NAMESPACES: "run as root, or allow user namespaces",

@@ -58,6 +58,11 @@ class Site:
                         self.wfile.write(piece)
                         self.wfile.flush()
 
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
             def log_message(self, *_: Any) -> None:
                 pass
 

@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "anchor": ("ratchet.flows.cli.admin.anchor", "Export the signed heads of the ledger."),
     "k8s": ("ratchet.flows.cli.admin.k8s", "Render manifests, check the cluster, guard gangs and show job logs."),
     "prefect": ("ratchet.flows.cli.admin.prefect", "Print prefect.yaml for a work pool of an existing Prefect server."),
+    "proxy": ("ratchet.flows.cli.admin.proxy", "Print the configuration of a proxy that bypasses the router while it is down."),
     "example": ("ratchet.flows.cli.admin.example", "Write the files of the quickstart, make its model, and play its users."),
     "demo": ("ratchet.flows.cli.admin.demo", "Run the complete loop on this machine with simulated users."),
     "dev": ("ratchet.flows.cli.admin.dev", "Tools for developing Ratchet: a local Kubernetes test cluster."),

@@ -115,7 +115,9 @@ def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
     """Open the model servers of a line. Raises ConfigError if their extension is not installed or rejects its options."""
     serving = loop.serving
     extension = load(ExtensionKind.SERVER, serving.kind, "serving.kind")
-    server: Server = extension.create(home.serving(loop.line.name), artifacts, options=serving.options, where="serving.options")
+    server: Server = extension.create(
+        home.serving(loop.line.name), artifacts, loop.line.served_model, options=serving.options, where="serving.options"
+    )
     return server
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -103,8 +103,8 @@ class Batcher:
                 future.set_result(result)
 
 
-def build_app(model: Model, name: str) -> FastAPI:
-    """Return the ASGI app that serves a loaded model under the name `name`."""
+def build_app(model: Model, names: Sequence[str]) -> FastAPI:
+    """Return the ASGI app that serves a loaded model under each of the `names`. An answer has the name that was asked for."""
     batcher = Batcher(model)
     tokeniser = ThreadPoolExecutor(1, "tokeniser")
     most = min(max(model.context * _BYTES_PER_TOKEN, _BODY_BYTES[0]), _BODY_BYTES[1])
@@ -120,11 +120,11 @@ def build_app(model: Model, name: str) -> FastAPI:
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        return {"status": "ok", "model": name}
+        return {"status": "ok", "model": names[0]}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "ratchet"}]}
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "ratchet"} for name in names]}
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(call: Request) -> Response:
@@ -136,8 +136,8 @@ def build_app(model: Model, name: str) -> FastAPI:
             return _error(413, f"{error}, so it does not fit into the context of {model.context} tokens")
         except ValidationError as error:
             return _error(422, f"the request is invalid: {'; '.join(one.sentence(quote=False) for one in problems(error))}")
-        if request.model != name:
-            return _error(404, f"this server serves {name!r}, not {request.model!r}")
+        if request.model not in names:
+            return _error(404, f"this server serves {' and '.join(map(repr, names))}, not {request.model!r}")
         try:
             prompt = await asyncio.get_running_loop().run_in_executor(tokeniser, model.encode, request.messages, request.tools or None)
         except Exception as error:  # a failure of the chat template is an error of the caller
@@ -147,7 +147,7 @@ def build_app(model: Model, name: str) -> FastAPI:
             return _error(400, f"the prompt has {len(prompt)} tokens and leaves no space for an answer; the context has {model.context}")
         usage = request.stream_options is not None and request.stream_options.include_usage
         calls = model.call_format if request.tools else None
-        completion = Completion(model, name, len(prompt), request.n, request.logprobs, usage, calls)
+        completion = Completion(model, request.model, len(prompt), request.n, request.logprobs, usage, calls)
         if request.stream:
             return StreamingResponse(_stream(batcher, completion, request, prompt, room), media_type="text/event-stream")
         rows = _rows(request, prompt, room)

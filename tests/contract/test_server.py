@@ -38,7 +38,7 @@ class Site:
         self.server = self.restarted()
 
     def restarted(self) -> EmbeddedServer:
-        return EmbeddedServer(self.folder / "serving", FolderArtifacts(self.folder / "artifacts"), threads=1)
+        return EmbeddedServer(self.folder / "serving", FolderArtifacts(self.folder / "artifacts"), "assistant", threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_server_of_the_example_answers_and_is_found_after_a_restart(example: Pat
     version = ModelVersion(line="l", number=0, tag="v-canned", model=model_ref(model, artifacts.put_folder(model)), cycle=None)
 
     def restarted() -> Any:
-        return load(ExtensionKind.SERVER, "canned").create(tmp_path / "serving", artifacts, options={}, where="")
+        return load(ExtensionKind.SERVER, "canned").create(tmp_path / "serving", artifacts, "canned", options={}, where="")
 
     server = restarted()
     try:
@@ -189,4 +189,4 @@ def test_model_that_cannot_be_loaded_is_permanent(site: Site, tmp_path: Path) ->
 
 def test_unknown_options_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="threads"):
-        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), gpus=3)
+        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "assistant", gpus=3)

@@ -18,6 +18,7 @@ FOLDERS = (*PACKAGES, "tests", "docs", "examples", "loops", "benchmarks", "requi
 EXTERNAL = {
     "loop.toml",
     "pg_dump",
+    "tune.bufsize",
     "GENERATION",
     "maxRetry",
     "ErrImagePull",

@@ -70,7 +70,7 @@ class Servers:
         artifacts = FolderArtifacts(folder / "artifacts")
         model = write_model(folder / "model")
         self._model = model_ref(model, artifacts.put_folder(model))
-        self._real = EmbeddedServer(folder / "serving", artifacts, threads=1)
+        self._real = EmbeddedServer(folder / "serving", artifacts, "sim", threads=1)
         self.capabilities = self._real.capabilities
 
     def ensure(self, version: ModelVersion) -> Endpoint:

@@ -16,11 +16,14 @@ from ratchet.extend import Artifacts, Capabilities, Endpoint, ModelVersion, Retr
 
 
 class CannedServer:
-    """Serves the text under the key `answer` in a model's config.json. The option `patience` is the timeout of a start in seconds."""
+    """Serves the text under the key `answer` in a model's config.json. The option `patience` is the timeout of a start in seconds.
+
+    It answers to every model name, so also to `served_model`.
+    """
 
     capabilities = Capabilities(sampling=True, seed=True, logprobs=False)
 
-    def __init__(self, folder: Path, artifacts: Artifacts, patience: float = 30.0) -> None:
+    def __init__(self, folder: Path, artifacts: Artifacts, served_model: str, patience: float = 30.0) -> None:  # noqa: ARG002
         self._folder = folder / "canned"
         self._artifacts = artifacts
         self._patience = patience

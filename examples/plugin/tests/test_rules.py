@@ -76,7 +76,7 @@ class TestServer(ServerSuite):
 
     @pytest.fixture
     def restart(self, tmp_path: Path, artifacts: FolderArtifacts) -> Restart:
-        return partial(CannedServer, tmp_path / "serving", artifacts)
+        return partial(CannedServer, tmp_path / "serving", artifacts, "canned")
 
     @pytest.fixture
     def version(self, tmp_path: Path, artifacts: FolderArtifacts) -> ModelVersion:

@@ -16,4 +16,4 @@ from ratchet.runtime.artifacts import FolderArtifacts
 def test_a_missing_library_is_named_with_the_extra_that_contains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Permanent, match=r"needs torch; install ratchet\[train\]"):
-        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path)).ensure(fake_model("v-1"))
+        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "assistant").ensure(fake_model("v-1"))

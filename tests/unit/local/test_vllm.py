@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 parser = argparse.ArgumentParser()
 parser.add_argument("verb", choices=["serve"])
 parser.add_argument("model")
-parser.add_argument("--served-model-name", required=True)
+parser.add_argument("--served-model-name", required=True, nargs="+")
 parser.add_argument("--host", required=True)
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--max-model-len", type=int)
@@ -43,7 +43,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        text = f"{{asked['model']}} {{args.served_model_name}} {{args.max_model_len}}"
+        text = f"{{asked['model']}} {{' '.join(args.served_model_name)}} {{args.max_model_len}}"
         self.answer({{"choices": [{{"message": {{"content": text}}}}]}})
 
     def log_message(self, *_):
@@ -67,7 +67,7 @@ def version(tmp_path: Path) -> ModelVersion:
 
 def server(folder: Path, **options: object) -> VllmServer:
     """Return a server with these options, for the test's folders."""
-    return VllmServer(folder / "serving", FolderArtifacts(folder / "artifacts"), **options)
+    return VllmServer(folder / "serving", FolderArtifacts(folder / "artifacts"), "assistant", **options)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_version_is_served_found_again_and_stopped(tmp_path: Path, version: Mo
     try:
         body = {"model": endpoint.model, "messages": [{"role": "user", "content": "hello"}]}
         reply = httpx.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=10, trust_env=False)
-        assert reply.json()["choices"][0]["message"]["content"] == "v-one v-one 64"
+        assert reply.json()["choices"][0]["message"]["content"] == "v-one v-one assistant 64"
         assert server(tmp_path, **options).ensure(version) == endpoint
     finally:
         server(tmp_path, **options).stop("v-one")
@@ -101,5 +101,6 @@ def test_the_error_for_an_unknown_option_names_the_known_ones(tmp_path: Path) ->
 
 
 def test_the_server_listens_on_loopback_only() -> None:
-    argv = serve_command("m", "n", 8000, "vllm", ["--x"])
+    argv = serve_command("m", ("n", "assistant"), 8000, "vllm", ["--x"])
     assert argv[argv.index("--host") + 1] == "127.0.0.1"
+    assert argv[argv.index("--served-model-name") + 1 :][:2] == ["n", "assistant"]

@@ -94,7 +94,7 @@ def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
 def test_a_request_that_cannot_fit_into_the_context_is_refused_before_it_is_read(model: Model) -> None:
     from ratchet.local.serve.app import build_app
 
-    with TestClient(build_app(model, "v")) as client:
+    with TestClient(build_app(model, ("v", "assistant"))) as client:
         for size, status in ((10_000, 400), (2_000_000, 413)):
             body = {"model": "v", "messages": [{"role": "user", "content": "one " * (size // 4)}]}
             answer = client.post("/v1/chat/completions", content=json.dumps(body))
@@ -136,7 +136,7 @@ def test_a_generated_tool_call_is_one_only_if_the_request_has_tools() -> None:
     model: Any = Calling()
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     body = {"model": "v", "messages": [{"role": "user", "content": "?"}]}
-    with TestClient(build_app(model, "v")) as client:
+    with TestClient(build_app(model, ("v", "assistant"))) as client:
         (called,) = client.post("/v1/chat/completions", json=body | {"tools": [tool]}).json()["choices"]
         (plain,) = client.post("/v1/chat/completions", json=body).json()["choices"]
         streamed = client.post("/v1/chat/completions", json=body | {"tools": [tool], "stream": True}).text

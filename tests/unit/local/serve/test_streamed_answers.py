@@ -23,7 +23,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     from ratchet.local.serve.app import build_app
     from ratchet.local.serve.generate import Model
 
-    with TestClient(build_app(Model(write_model(tmp_path_factory.mktemp("model")), threads=1), "v")) as client:
+    with TestClient(build_app(Model(write_model(tmp_path_factory.mktemp("model")), threads=1), ("v",))) as client:
         yield client
 
 
