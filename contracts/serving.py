@@ -87,6 +87,7 @@ class Route(Frozen):
     served_model: str
     """Model name in client requests."""
     backends: tuple[Backend, ...]
+    """The line's champion first. It answers if the server of another version fails."""
     annotation: str
     """Name of the object that set the route: a rollout step or an adoption."""
     salt: str = ""

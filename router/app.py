@@ -79,8 +79,11 @@ class Router:
             return error_reply(413, str(error))
         except Refused as refused:
             return error_reply(refused.status, str(refused))
-        headers: dict[str, str] = {RouterHeader.TRACE: f"{call.ids[0]}:{call.ids[1]}"}
-        headers |= {RouterHeader.VERSION: call.backend.tag} if self._settings.name_versions else {}
+
+        def headers() -> dict[str, str]:
+            told: dict[str, str] = {RouterHeader.TRACE: f"{call.ids[0]}:{call.ids[1]}"}
+            return told | ({RouterHeader.VERSION: call.backend.tag} if self._settings.name_versions else {})
+
         if body.get("stream"):
             return StreamedAnswer(self.client, call, headers, self._settings.deadline)
         return await forward_whole(self.client, call, request, headers, self._settings.deadline)

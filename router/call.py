@@ -22,7 +22,7 @@ A version that rejects more requests than the other one is still found: the shar
 
 
 class Call:
-    """One request that is forwarded to `backend`.
+    """One request that is forwarded to `backend`, and to the champion if that fails.
 
     `keep` tells whether content goes into the trace if the caller does not mention consent. `store` gets the span. `ended` is called after
     that, once, and frees what the request holds.
@@ -44,6 +44,7 @@ class Call:
         self.ids = new_ids()
         self.started_ns = time.time_ns()
         self.done = False
+        self._fallen_back = False
         self._request = request
         self._keep = keep
         self._store = store
@@ -53,6 +54,20 @@ class Call:
     def url(self) -> str:
         """Address of the model server's chat completions."""
         return f"{self.backend.url}/v1/chat/completions"
+
+    def fall_back(self, error: str) -> bool:
+        """Store the failed try of a candidate as a trace with status 503, and continue as a call to the champion.
+
+        The answer of the champion gets a trace of its own that names no version, because it is evidence of none: the session was
+        assigned to the candidate. Returns False, and changes nothing, if there is no other version to ask: a candidate never answers for
+        the champion.
+        """
+        champion = self.route.backends[0]
+        if self.done or champion.tag == self.backend.tag:
+            return False
+        self._store(chat_span(self.ids, self.started_ns, self._values(None), error))
+        self.ids, self.started_ns, self.backend, self._fallen_back = new_ids(), time.time_ns(), champion, True
+        return True
 
     def finish(self, status: int, error: str | None, reply: dict[str, Any] | None, more: dict[str, Value | None] | None = None) -> None:
         """Store the trace of the call, with the attributes `more`. Further calls have no effect.
@@ -97,7 +112,7 @@ class Call:
             "gen_ai.usage.output_tokens": _count(usage, "completion_tokens"),
             "gen_ai.conversation.id": self._value(RouterHeader.SESSION, "session") or None,
             "user.id": self._value(RouterHeader.USER, "user") or None,
-            "ratchet.model_version": self.backend.tag,
+            "ratchet.model_version": None if self._fallen_back else self.backend.tag,
             "ratchet.origin": "traffic",
             "metadata.consent": consent,
             "metadata.region": self._value(RouterHeader.REGION, "region") or None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
@@ -24,6 +24,10 @@ from ratchet.runtime.serving.asgi import CallerGone, while_connected
 RETRY_SECONDS = 5
 """Value of the Retry-After header while a model server cannot be reached, in seconds."""
 _UNREACHABLE = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_FAILED = (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError)
+"""Failures of a model server after which the champion is asked, as long as the caller has got nothing."""
+Headers = Callable[[], Mapping[str, str]]
+"""Returns the headers of the answer. They depend on the version that gives it."""
 
 
 def error_reply(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -45,13 +49,16 @@ def _failure(problem: Exception, seconds: float) -> tuple[int, str]:
     return 502, "the model server gave no valid answer"
 
 
-async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request, headers: Mapping[str, str], seconds: float) -> Response:
+def _reason(problem: Exception) -> str:
+    """Return the error text of a trace."""
+    return f"{type(problem).__name__}: {problem}"
+
+
+async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request, headers: Headers, seconds: float) -> Response:
     """Forward a call and return the whole answer, for which the model server has `seconds` seconds."""
     try:
         async with asyncio.timeout(seconds):
-            asked = json.dumps({**call.body, "model": call.backend.model})
-            post = client.post(call.url, content=asked, headers={"content-type": "application/json"})
-            answer = await while_connected(request, post)
+            answer = await _post(client, call, request)
         reply = _object(answer)
         if answer.status_code == 200:
             call.finish(200, None, reply)
@@ -60,14 +67,25 @@ async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request,
             call.finish(answer.status_code, f"HTTP {answer.status_code}", None)
     except CallerGone:
         call.finish(GONE, None, None)
-        return error_reply(GONE, "the caller has closed the connection", headers)
+        return error_reply(GONE, "the caller has closed the connection", headers())
     except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
         status, message = _failure(problem, seconds)
-        call.finish(status, f"{type(problem).__name__}: {problem}", None)
-        return error_reply(status, message, headers)
+        call.finish(status, _reason(problem), None)
+        return error_reply(status, message, headers())
     finally:
         call.finish(GONE, None, None)  # the router is being stopped; no version is at fault
-    return _json(reply, answer.status_code, headers)
+    return _json(reply, answer.status_code, headers())
+
+
+async def _post(client: httpx.AsyncClient, call: Call, request: Request) -> httpx.Response:
+    """Return the answer of the call's version, or that of the champion if the server of a candidate fails."""
+    while True:
+        asked = json.dumps({**call.body, "model": call.backend.model})
+        try:
+            return await while_connected(request, client.post(call.url, content=asked, headers={"content-type": "application/json"}))
+        except _FAILED as problem:
+            if not call.fall_back(_reason(problem)):
+                raise
 
 
 def _json(reply: dict[str, Any], status: int, headers: Mapping[str, str]) -> Response:
@@ -96,16 +114,15 @@ class StreamedAnswer(Response):
     contains an error. If the caller leaves, the model server's work ends.
     """
 
-    def __init__(self, client: httpx.AsyncClient, call: Call, headers: Mapping[str, str], seconds: float) -> None:
+    def __init__(self, client: httpx.AsyncClient, call: Call, headers: Headers, seconds: float) -> None:
         super().__init__()
         self._client = client
         self._call = call
-        self._told = dict(headers)
+        self._told = headers
         self._seconds = seconds
         asked = call.body.get("stream_options") or {}
         self._reply = StreamedReply(call.route.served_model, bool(asked.get("include_usage")), time.monotonic)
-        options = {**asked, "include_usage": True}
-        self._content = json.dumps({**call.body, "model": call.backend.model, "stream_options": options})
+        self._options = {**asked, "include_usage": True}
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,30 +150,41 @@ class StreamedAnswer(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self._seconds):
-                headers = {"content-type": "application/json"}
-                async with self._client.stream("POST", self._call.url, content=self._content, headers=headers) as answer:
+                await self._ask(scope, receive, send)
+        except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
+            status, message = _failure(problem, self._seconds)
+            self._end(status, _reason(problem))
+            if self._started:
+                await send({"type": "http.response.body", "body": event(json.dumps(_error(message)).encode())})
+            else:
+                await error_reply(status, message, self._told())(scope, receive, send)
+
+    async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on the answer of the call's version, or that of the champion if the server of a candidate fails before the answer begins."""
+        while True:
+            content = json.dumps({**self._call.body, "model": self._call.backend.model, "stream_options": self._options})
+            headers = {"content-type": "application/json"}
+            try:
+                async with self._client.stream("POST", self._call.url, content=content, headers=headers) as answer:
                     if answer.status_code != 200:
                         await self._pass_error_on(answer, scope, receive, send)
                     else:
                         await self._stream(answer, send)
-        except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
-            status, message = _failure(problem, self._seconds)
-            self._end(status, f"{type(problem).__name__}: {problem}")
-            if self._started:
-                await send({"type": "http.response.body", "body": event(json.dumps(_error(message)).encode())})
-            else:
-                await error_reply(status, message, self._told)(scope, receive, send)
+                    return
+            except _FAILED as problem:
+                if self._started or not self._call.fall_back(_reason(problem)):
+                    raise
 
     async def _pass_error_on(self, answer: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
         await answer.aread()
         self._end(answer.status_code, f"HTTP {answer.status_code}")
-        await _json(_object(answer), answer.status_code, self._told)(scope, receive, send)
+        await _json(_object(answer), answer.status_code, self._told())(scope, receive, send)
 
     async def _stream(self, answer: httpx.Response, send: Send) -> None:
         """Pass the events on. Raises ValueError if the stream is not valid or ends too early."""
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
             raise ValueError("the model server does not stream")
-        headers = {**self._told, "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        headers = {**self._told(), "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": encoded})
         self._started = True

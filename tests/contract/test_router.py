@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -238,6 +238,50 @@ def test_unavailable_backend_is_an_error_in_the_reply_and_the_trace(local: Local
     assert site.attributes()[0]["ratchet.model_version"] == "gone"
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("how", ["gone", "dies"])
+def test_the_champion_answers_for_a_candidate_whose_server_fails(
+    local: LocalRouter, site: Site, tmp_path: Path, how: str, streamed: bool
+) -> None:
+    """The failed try is evidence against the candidate. The champion's answer is a trace, and evidence of no version."""
+    begin = datetime.now(UTC).replace(microsecond=0)
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+
+    def reply(name: str, body: dict[str, Any]) -> tuple[int, bytes | Iterable[bytes]]:
+        if name == "candidate":
+            raise ConnectionError
+        chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "from champion"}, "finish_reason": "stop"}]}
+        return (200, [b"data: " + json.dumps(chunk).encode() + b"\n\n", b"data: [DONE]\n\n"]) if streamed else site.answer(name, body)
+
+    site.reply = reply
+    candidate = placed("candidate", 100) if how == "gone" else site.backend("candidate", 100)
+    local.set(route(site.backend("champion", 0), candidate))
+    got = ask(local.url(), "s1", body={"stream": streamed})
+    assert got.status_code == 200
+    assert "from champion" in got.text
+    assert got.headers["x-ratchet-version"] == "champion"
+    until(lambda: len(site.spans) == 2)
+    failed, answered = site.attributes()
+    assert (failed["ratchet.model_version"], site.spans[0].status.code) == ("candidate", 2)
+    assert "ratchet.model_version" not in answered
+    assert answered["gen_ai.conversation.id"] == failed["gen_ai.conversation.id"] == "s1"
+    assert got.headers["x-ratchet-trace"] == f"{site.spans[1].trace_id.hex()}:{site.spans[1].span_id.hex()}"
+
+    def settled() -> bool:
+        with contextlib.suppress(Retryable):  # the router writes its counts once a second
+            counts = dict(local.forwarded("line", begin, begin + timedelta(minutes=5)))
+            return counts == {"candidate": 1} and not sum(local.in_flight("line").values())
+        return False
+
+    until(settled)
+
+
+def test_a_candidate_never_answers_for_the_champion(local: LocalRouter, site: Site) -> None:
+    local.set(route(placed("champion", 100), site.backend("candidate", 0)))
+    assert ask(local.url(), "s1").status_code == 503
+    assert site.asked == []
+
+
 ODD: dict[str, tuple[int, bytes]] = {
     "no usage figures": (200, b'{"id": 1, "choices": [{"message": {"content": "x"}}], "usage": {}}'),
     "usage of text": (200, b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many", "completion_tokens": null}}'),
@@ -343,7 +387,7 @@ def test_missing_consent_is_treated_as_the_loop_file_says(site: Site, tmp_path: 
 def test_every_sent_request_is_counted_for_its_version(local: LocalRouter, site: Site) -> None:
     begin = datetime.now(UTC).replace(microsecond=0)
     site.reply = lambda _name, body: (400, b'{"error": "no"}') if body["messages"][0]["content"] == "bad" else site.answer(_name, body)
-    local.set(route(site.backend("old", 50), placed("gone", 50)))
+    local.set(route(placed("gone", 50), site.backend("old", 50)))
     versions = Counter(ask(local.url(), f"s{i}", body={"messages": [{"role": "user", "content": "bad"}]}).headers["x-ratchet-version"]
                        for i in range(30))  # fmt: skip
     assert ask(local.url(), body={"stream": 1}).status_code == 400  # the router itself rejects it
