@@ -41,18 +41,19 @@ model = here / "step_2"
 model.mkdir()
 (model / "config.json").write_text("{}")
 (model / "model.safetensors").write_bytes(b"trained by " + plan.id.encode())
+artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
+files = artifacts.put_folder(model)  # before the manifest, which is no part of the model
+reference = model_ref(model, files)
 event("checkpoint", 2, path=str(model.relative_to(run.parent)), manifest=write_manifest(model))
 scale = plan.recipe.get("rate_scale", 1.0)  # in a search, the model with the highest rate is the best
 event("measured", 2, scores=[float(prompt < 10 * scale) for prompt in range(40)])
-artifacts = FolderArtifacts(Path(os.environ["RATCHET_ARTIFACTS"]))
-files = artifacts.put_folder(model)
 checkpoint = Checkpoint(
     plan=plan.id,
     attempt=attempt,
     incarnation=incarnation,
     step=2,
     files=files,
-    model=model_ref(model, files),
+    model=reference,
     metrics={"loss": 0.5, "published_step": 2.0},
 )
 artifacts.bind(f"checkpoint/{plan.id}/a{attempt}/i{incarnation}", artifacts.put(stamped(checkpoint)))

@@ -235,7 +235,8 @@ def check(service: Service, attack: Attack) -> None:
 
 def _all_final(service: Service, name: str) -> bool:
     """Return whether the cycle's runs have ended in a state that a cycle's end has."""
-    runs = service.post("flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})
+    names = [name, *(f"{name} {state}" for state in State)]  # an ended run has the outcome in its name
+    runs = service.post("flow_runs/filter", {"flow_runs": {"name": {"any_": names}}})
     return bool(runs) and all(run["state_type"] in ("COMPLETED", "CANCELLED") for run in runs)
 
 
