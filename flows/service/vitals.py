@@ -20,6 +20,7 @@ from pydantic import AwareDatetime
 
 from ratchet.contracts.model import Frozen
 from ratchet.flows.config.home import Home
+from ratchet.flows.core.problem import Problem
 from ratchet.flows.service.process import SILENT_SECONDS, Sign, read_sign
 
 LEAST_BYTES = 1 << 30
@@ -56,14 +57,6 @@ class Vitals(Frozen):
     prefect: str | None = None
     """Address of the Prefect server that the service uses and that does not answer."""
     backlogs: tuple[Backlog, ...] = ()
-
-
-class Problem(Frozen):
-    """Something that stops the installation from working, or that its operator should know."""
-
-    level: Literal["error", "note"]
-    about: Literal["service", "disk", "prefect", "backlog"]
-    text: str
 
 
 def take(home: Home, lines: Iterable[str], now: datetime, is_away: Callable[[str], bool]) -> Vitals:

@@ -17,10 +17,11 @@ from ratchet.flows.cli.terminal import say, show
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
+from ratchet.flows.core.problem import Problem
 from ratchet.flows.core.waiting import waiting_text
 from ratchet.flows.engine.context import busy_text
 from ratchet.flows.engine.line import cycle_requests
-from ratchet.flows.service.vitals import Problem, is_away, problems, take
+from ratchet.flows.service.vitals import is_away, problems, take
 
 JSON_CYCLES = 20
 """Number of the newest cycles of a line that --json contains."""
@@ -30,8 +31,9 @@ ENDED_CYCLES = 5
 
 @click.command()
 @line_argument(required=False)
+@click.option("--watch", "watched", is_flag=True, help="Show one line on one screen, and redraw it until Ctrl-C.")
 @json_option
-def status(line: str | None, as_json: bool) -> None:
+def status(line: str | None, watched: bool, as_json: bool) -> None:
     """Show whether the installation works, and all lines with their champions, recent cycles and pending approvals.
 
     With LINE, the name of a line or the path of its loop file, only this line is shown. Also shows which process works on a line now,
@@ -41,8 +43,17 @@ def status(line: str | None, as_json: bool) -> None:
     Prefect server that does not answer, traces that wait for their ingest. Exits with code 1 then, after the rest was shown. A service
     that was stopped or has never run is no error. Also fails if there is no installation, or if it has no line while another installation
     near the current folder has one.
+
+    With --watch, the line is shown as its steps, with the rollout and its evidence, the traffic of the last minutes, what comes next, and
+    who must act. Ctrl-C ends it with code 0. Without a terminal, it prints a new block when something has changed; with --json, a line of
+    JSON.
     """
     installation = open_installation()
+    if watched:
+        from ratchet.flows.cli.look.watch import watch
+
+        watch(installation, named_line(installation, line, as_json), as_json)
+        return
     names = [named_line(installation, line, as_json)] if line else known_lines(installation)
     now = datetime.now(UTC)
     wrong = problems(take(installation.home, names, now, is_away))
