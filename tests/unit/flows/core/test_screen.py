@@ -51,7 +51,11 @@ def rollout(*more: object) -> RolloutView:
     ratings = SequentialTest(estimate=-0.01, error=0.02, margin=0.05, equal=1.5, equal_at=3.0, harm=-1.0, harm_at=4.0, n=100, people=30)
     errors = ratings.model_copy(update={"equal": 5.0, "harm": 1.0, "margin": 0.02, "people": None})
     judgement = StepJudgement(
-        result=StepResult.WAIT, reasons=("70 of 100 requests seen",), requests=150, candidate_requests=70, tests={"ratings": ratings, "errors": errors}
+        result=StepResult.WAIT,
+        reasons=("70 of 100 requests seen",),
+        requests=150,
+        candidate_requests=70,
+        tests={"ratings": ratings, "errors": errors},
     )
     rows = [
         row_of("opened", opened),
@@ -186,7 +190,7 @@ def test_every_state_of_a_simulated_line_has_a_screen() -> None:
     sim = SimulatedLine(Scenario(seed=1))
     stream = open_cycle(sim.context, "a test")
     seen: set[str] = set()
-    for _ in range(300):
+    for sim.turn in range(300):
         rows = sim.ledger.read(rollout_stream(stream))
         view = sim.context.cycle_view(stream)
         line = fold_line("sim", sim.ledger.read(line_stream("sim")))
@@ -196,7 +200,9 @@ def test_every_state_of_a_simulated_line_has_a_screen() -> None:
         assert sum(one.state in ("running", "waiting") for one in shown.steps) == (0 if view.ended else 1)
         if view.ended:
             break
-        sim.turn()
+        sim.clock.sleep(7)
+        sim._people()
+        sim._work()
     assert shown.state == "promoted"
     assert {one.state for one in shown.steps} == {"done"}
     assert {"rolling", "attempt"} <= seen
