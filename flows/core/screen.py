@@ -17,7 +17,7 @@ from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.problem import Problem
 from ratchet.flows.core.requests import ApprovalView
-from ratchet.flows.core.steps import next_step
+from ratchet.flows.core.steps import next_step, step_of
 from ratchet.flows.core.waiting import answer_text
 
 
@@ -224,10 +224,8 @@ def _line_problems(line: LineView) -> Iterator[Problem]:
 
 
 def _steps(seen: Seen) -> Iterator[ShownStep]:
-    cycle = seen.cycle
-    promoted = seen.rollout is not None and seen.rollout.end == "promoted"
-    current = next_step(cycle, promoted) if cycle else None
-    order = list(Step)
+    cycle, order = seen.cycle, list(Step)
+    current = _current(cycle, seen.rollout) if cycle else None
     for number, step in enumerate(order):
         state: Literal["done", "running", "waiting", "ended", "not yet"] = "done"
         if cycle is None or (current is not None and number > order.index(current)):
@@ -237,6 +235,11 @@ def _steps(seen: Seen) -> Iterator[ShownStep]:
             pending = approval in cycle.asked and approval not in cycle.answers if approval else False
             state = "ended" if cycle.ended else "waiting" if pending else "running"
         yield ShownStep(step=step, title=STEPS[step].title, state=state)
+
+
+def _current(cycle: CycleView, rollout: RolloutView | None) -> Step | None:
+    """Return the step that a cycle is at, or at which it has ended; None after a promotion."""
+    return next_step(cycle, rollout is not None and rollout.end == "promoted") if cycle.ended else step_of(cycle, rollout)
 
 
 _NAMES = {"ratings": "ratings", "mirrored": "mirrored prompts", "errors": "errors", "refused": "refused", "slow": "slow answers"}
@@ -305,7 +308,7 @@ def _next(seen: Seen, problems: Sequence[Problem], rollout: ShownRollout | None,
         return _Next(f"the cycle ends: {line.recall_asked or f'requested by {line.rollback_asked or line.cancel_asked}'}")
     if rollout is not None:
         return _of_rollout(line.line, rollout, now)
-    step = next_step(cycle, seen.rollout is not None and seen.rollout.end == "promoted") or list(Step)[-1]
+    step = step_of(cycle, seen.rollout) or list(Step)[-1]
     approval = STEPS[step].approval
     if approval is not None and approval in cycle.asked and approval not in cycle.answers:
         return _of_request(cycle, approval, seen.requests.get(approval), now)

@@ -84,7 +84,7 @@ def _problems(screen: Screen, width: int, compact: int) -> list[Row]:
         shown += [[(mark if number == 0 else "  ", style), (text, style)] for number, text in enumerate(wrapped)]
     if len(screen.problems) > _MOST_PROBLEMS:
         shown.append([(f"  and {len(screen.problems) - _MOST_PROBLEMS} more: `ratchet status`", "bold")])
-    return shown or [[("✓ the service, its disk, Prefect and the ingest work", "green")]]
+    return shown or [[(_fit("✓ the service, its disk, Prefect and the ingest work", width), "green")]]
 
 
 def _cycle(screen: Screen, width: int) -> Row:
