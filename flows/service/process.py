@@ -118,7 +118,15 @@ def read_sign(home: Home) -> tuple[Sign | None, bool]:
         return sign, False
     if sign.place and sign.place != _place():
         return sign, (datetime.now(UTC) - sign.at).total_seconds() <= SILENT_SECONDS
-    return sign, is_running(sign.pid, sign.identity)
+    return sign, is_running(sign.pid, sign.identity) and not _is_zombie(sign.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether the first thread of a process has ended. It runs the event loop, so the service has ended with it."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def serving_process(home: Home) -> psutil.Process | None:

@@ -110,6 +110,7 @@ def test_a_killed_process_leaves_a_sign_that_it_did_not_stop(home: Home) -> None
         assert killed.stdout.readline() == "ready\n"
         assert serving_process(home) is not None
         killed.send_signal(signal.SIGKILL)
+        until(lambda: not read_sign(home)[1])  # before its parent has noticed the end
     until(lambda: not read_sign(home)[1])
     sign, _ = read_sign(home)
     assert sign is not None
