@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from ratchet.router.call import GONE, Call
 from ratchet.router.exporter import Exporter
 from ratchet.router.forward import StreamedAnswer, error_reply, forward_whole
 from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.outcomes import Outcomes
 from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body
 
@@ -56,11 +58,13 @@ class Router:
         forwarded: ForwardedCounts,
         client: httpx.AsyncClient,
         settings: RouterSettings,
+        outcomes: Outcomes,
     ) -> None:
         self.route = route
         self.exporter = exporter
         self.forwarded = forwarded
         self.client = client
+        self._outcomes = outcomes
         self._settings = settings
         self._callers = CallerLimit(settings.per_caller)
 
@@ -70,14 +74,17 @@ class Router:
             body = parsed(await read_body(request, MAX_BODY))
             route = self.route()  # after the body, because the route may change until the body is there
             if route is None:
+                self._outcomes.turn_away()
                 return error_reply(503, "the router has no route yet; try again later")
             check(body, route.served_model)
             call = self._begin(route, body, request)
         except CallerGone:
             return error_reply(GONE, "the caller has closed the connection")
         except TooLarge as error:
+            self._outcomes.turn_away()
             return error_reply(413, str(error))
         except Refused as refused:
+            self._outcomes.turn_away()
             return error_reply(refused.status, str(refused))
 
         def headers() -> dict[str, str]:
@@ -101,7 +108,11 @@ class Router:
             self.forwarded.end(interval)
             self._callers.leave(caller)
 
-        return Call(route, backend, body, request, self._settings.assume_consent, self.exporter.add, ended)
+        def store(span: Span) -> None:
+            self._outcomes.add(backend.tag, span)
+            self.exporter.add(span)
+
+        return Call(route, backend, body, request, self._settings.assume_consent, store, ended)
 
 
 def build_app(router: Router) -> Starlette:

@@ -13,6 +13,7 @@ import httpx
 from ratchet.router.app import Router, RouterSettings, build_app
 from ratchet.router.exporter import Exporter
 from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.outcomes import Outcomes
 from ratchet.router.report import Report
 from ratchet.router.settings import RouterLine
 from ratchet.router.state import FolderState
@@ -32,6 +33,7 @@ class RouterSite:
         state = FolderState(base / line.folder, line.spool_mb << 20)
         self._forwarded = ForwardedCounts(state)
         self._spans = state.spans
+        self._outcomes = Outcomes()
         self._report = Report(state, self._figures)
         self._exporter = Exporter(self._spans, base / line.receiver, base / line.token)
         # Each line has connections of its own, so that those to one model server cannot keep the others out.
@@ -43,10 +45,15 @@ class RouterSite:
         self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, transport=receiver)
         self._closed = False
         settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller)
-        self.app: App = build_app(Router(state.route, self._exporter, self._forwarded, self._client, settings))
+        self.app: App = build_app(Router(state.route, self._exporter, self._forwarded, self._client, settings, self._outcomes))
 
     def _figures(self) -> dict[str, object]:
-        return {"in_flight": self._forwarded.in_flight(), "dropped_traces": dict(self._spans.dropped), "waiting_bytes": self._spans.size}
+        return {
+            "in_flight": self._forwarded.in_flight(),
+            "dropped_traces": dict(self._spans.dropped),
+            "waiting_bytes": self._spans.size,
+            "outcomes": self._outcomes.figures(),
+        }
 
     def work(self) -> Sequence[Callable[[], None]]:
         """Begin to send traces, and return functions that write what has changed: counts, state, and the spool to the disk."""

@@ -17,7 +17,7 @@ _KIND = "RouterState"
 
 
 class Report:
-    """Writes the report of a line. `figures` returns the content that changes: the requests in flight, and figures of the traces."""
+    """Writes the report of a line. `figures` returns the content that changes: requests in flight, outcomes, figures of the traces."""
 
     def __init__(self, state: RouterState, figures: Callable[[], Mapping[str, Any]]) -> None:
         self._state = state
@@ -44,6 +44,11 @@ class Report:
                 raise
 
         return (write,)
+
+
+def figures(report: bytes) -> Mapping[str, Any]:
+    """Return the content of a report. Raises ValueError, or NewerRelease if a newer release wrote it."""
+    return unstamped(report, _KIND)
 
 
 def in_flight(report: bytes | None, pid: int, route: list[int]) -> dict[str, int]:

@@ -9,12 +9,12 @@ import threading
 import time
 import zoneinfo
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import psutil
 
     from ratchet.flows.service.claims import Claims
+    from ratchet.flows.service.process import Beat
 
 GUARD_SECONDS = 2.0
 """Seconds between two checks of a cluster's gangs."""
@@ -39,6 +40,8 @@ STOP_SECONDS = 60.0
 """Seconds after SIGTERM until `ratchet serve --stop` kills the service."""
 AT_ONCE = 8
 """Number of lines that are started or stopped at the same time."""
+START_SECONDS = 300.0
+"""Seconds of the start of the lines after which the service counts as hanging."""
 REPAIR_SECONDS = 60.0
 """Seconds that the start waits for the repairs of all lines, for example for model servers that load."""
 GUARD_ENDS = 10.0
@@ -109,8 +112,8 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     served = [service.Served(path, context.loop) for path, context in lines]
     for one in served:
         _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with only_one(home) as beat, _claimed(installation, [one.line for one in served]) as claims:
-        rows = _start_lines(lines, installation)
+    with only_one(home, url) as beat, _claimed(installation, [one.line for one in served]) as claims:
+        rows = _start_lines(lines, installation, beat)
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
@@ -175,8 +178,8 @@ def _cron_makes_sense(path: Path, cron: str | None) -> None:
         ) from None
 
 
-def _start_lines(lines: Sequence[tuple[Path, LineContext]], installation: Installation) -> list[list[str]]:
-    """Start what answers for the lines, several at the same time. Return the rows (line, service, address) to show.
+def _start_lines(lines: Sequence[tuple[Path, LineContext]], installation: Installation, beat: Beat) -> list[list[str]]:
+    """Start what answers for the lines, several at the same time, and give signs of life. Return the rows (line, service, address) to show.
 
     A line that cannot be served does not stop the others; the service tries again later. Raises its error if no line can be served.
     Repairs that take longer than REPAIR_SECONDS go on, and are left to the service if they have not begun.
@@ -185,6 +188,7 @@ def _start_lines(lines: Sequence[tuple[Path, LineContext]], installation: Instal
     errors: list[RatchetError] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         started = [(context.line, pool.submit(_start_line, path, context, installation)) for path, context in lines]
+        _await([future for _, future in started], START_SECONDS, beat)
     for name, future in started:
         try:
             rows += future.result()
@@ -196,9 +200,16 @@ def _start_lines(lines: Sequence[tuple[Path, LineContext]], installation: Instal
         raise errors[0]
     repairing = ThreadPoolExecutor(AT_ONCE, "repair")
     repairs = [repairing.submit(_repair, context) for _, context in lines]
-    wait(repairs, REPAIR_SECONDS)
+    _await(repairs, REPAIR_SECONDS, beat)
     repairing.shutdown(wait=False, cancel_futures=True)
     return rows
+
+
+def _await(futures: Sequence[Future[Any]], seconds: float, beat: Beat) -> None:
+    """Wait at most `seconds` until the futures are done, and give signs of life."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and wait(futures, min(left, 1.0)).not_done:
+        beat("")
 
 
 def _start_line(path: Path, context: LineContext, installation: Installation) -> list[list[str]]:
@@ -246,9 +257,11 @@ def _stop(installation: Installation, contexts: list[LineContext], as_json: bool
     """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
     from ratchet.flows.composition.services import stop_line
     from ratchet.flows.prefect import server
+    from ratchet.flows.service.process import mark_stopped
     from ratchet.runtime.serving.announcement import DRAIN_SECONDS
 
     stopped = _stop_serving(installation)
+    mark_stopped(installation.home)
     say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ended = list(pool.map(lambda context: _stop_job(context) + stop_line(context, installation.home), contexts))

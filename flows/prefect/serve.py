@@ -12,9 +12,11 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,33 @@ SEND_SECONDS = 2.0
 """Seconds for which a process that is about to end sends what Prefect has not received yet."""
 STOP_SECONDS = 8.0
 """Seconds within which runs and lines leave after a stop signal. Work that takes longer is cut off, as by a crash, and repeated later."""
+
+
+PULSE_SECONDS = 1.0
+"""Seconds between two notes of the event loop that it runs."""
+STALLED_SECONDS = 60.0
+"""Seconds without such a note after which the event loop counts as hanging."""
+
+
+@dataclass
+class Pulse:
+    """What the event loop notes about itself and Prefect. The thread that gives the signs of life reads it."""
+
+    at: float = field(default_factory=time.monotonic)
+    """Monotonic time of the newest note."""
+    attending: str = ""
+    """Why the runs in Prefect cannot be looked at; empty if they can."""
+    server: str = ""
+    """Why the installation's Prefect server cannot be started; empty if it can."""
+
+    def beat(self, beat: Beat, trouble: str, now: float) -> None:
+        """Give a sign of life with the trouble of the lines and that of the event loop. `now` is a monotonic time."""
+        if now - self.at >= STALLED_SECONDS:
+            trouble = f"{trouble}; {_STALLED}" if trouble else _STALLED
+        beat(trouble, self.server or self.attending)
+
+
+_STALLED = "its event loop hangs, so no cycle goes on and no approval is read"
 
 
 @dataclass(frozen=True)
@@ -86,11 +115,13 @@ async def serve(home: Home, lines: Sequence[Served], url: str, progress: Progres
         desk.on_news(news)
         running.call_soon_threadsafe(due.set)  # called from a thread
 
-    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], on_news, say, beat)
+    pulse = Pulse()
+    signs = partial(_sign, beat, pulse)
+    keepers = Keepers(own, [Keeper(own, served.path, say) for served in lines], on_news, say, signs)
     keepers.start()
-    watch = asyncio.gather(_keep_server(home, url, stop, say), _keep_claims(claims, stop, say))
+    watch = asyncio.gather(_keep_pulse(pulse, stop), _keep_server(home, url, stop, say, pulse), _keep_claims(claims, stop, say))
     try:
-        await _unless_stopped(_attend(desk, home, url, stop, due, say), stop)
+        await _unless_stopped(_attend(desk, home, url, stop, due, say, pulse), stop)
     finally:
         host.stopping.set()
         watch.cancel()
@@ -113,10 +144,23 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) 
         await task
 
 
-async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, due: asyncio.Event, say: Callable[[str], None]) -> None:
+def _sign(beat: Beat, pulse: Pulse, trouble: str) -> None:
+    pulse.beat(beat, trouble, time.monotonic())
+
+
+async def _keep_pulse(pulse: Pulse, stop: asyncio.Event) -> None:
+    """Note that the event loop runs, until the stop signal."""
+    while not stop.is_set():
+        pulse.at = time.monotonic()
+        await asyncio.sleep(PULSE_SECONDS)
+
+
+async def _attend(
+    desk: Desk, home: Home, url: str, stop: asyncio.Event, due: asyncio.Event, say: Callable[[str], None], pulse: Pulse
+) -> None:
     """Look at Prefect until the stop signal. While it is away, wait for it; when it comes back, begin anew.
 
-    `due` is set when the next look should be at once: there is news about a line, or the service stops.
+    `due` is set when the next look should be at once: there is news about a line, or the service stops. `pulse` gets the trouble.
 
     Raises ConfigError if the first server that responds cannot be used. Later, the same is only said.
     """
@@ -130,7 +174,7 @@ async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, due: as
                 opened = True
                 if trouble:
                     say("the Prefect server is available again")
-                    trouble = ""
+                    trouble = pulse.attending = ""
                 while not stop.is_set():
                     due.clear()
                     await desk.look(client)
@@ -142,7 +186,7 @@ async def _attend(desk: Desk, home: Home, url: str, stop: asyncio.Event, due: as
             text = _trouble(error, url)
             if text != trouble:
                 say(text)
-            trouble = text
+            trouble = pulse.attending = text
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), POLL_SECONDS)
 
@@ -156,7 +200,7 @@ def _trouble(error: Exception, url: str) -> str:
     return str(error) if isinstance(error, RatchetError) else f"{type(error).__name__}: {error}"
 
 
-async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None]) -> None:
+async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[[str], None], pulse: Pulse) -> None:
     """Restart the installation's Prefect server if its process dies. Does nothing for an external server."""
     trouble = ""
     while not stop.is_set() and not server.is_external():
@@ -166,11 +210,12 @@ async def _keep_server(home: Home, url: str, stop: asyncio.Event, say: Callable[
                 say("the Prefect server has stopped; restarting it")
                 await asyncio.to_thread(server.join_or_start, home, int(httpx.URL(url).port or 0))
                 say(f"the Prefect server is available again at {url}")
-            trouble = ""
+            trouble = pulse.server = ""
         except Exception as error:  # the watch goes on; the next look tries again
             text = str(error) if isinstance(error, RatchetError) else f"{type(error).__name__}: {error}"
+            pulse.server = f"cannot start the Prefect server: {text}"
             if text != trouble:
-                say(f"cannot start the Prefect server: {text}")
+                say(pulse.server)
             trouble = text
 
 

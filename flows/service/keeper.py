@@ -46,6 +46,8 @@ TICK_SECONDS = 5.0
 """Seconds between two looks at an open rollout."""
 ALIVE_SECONDS = 3.0
 """Seconds between two looks whether the line's processes are alive."""
+FAILING_SECONDS = 90.0
+"""Seconds after which a problem that lasts is the trouble of a line. What fails is tried again within 60 s."""
 AGAIN_SECONDS = 5.0
 """Seconds after a problem until the next round, unless the ledger changes before."""
 COLLECT_SECONDS = 86_400.0
@@ -93,6 +95,11 @@ class Keeper:
         self._failed_lengths: dict[str, int] = {}
         self._again = self._guarded = _NEVER
         self._guarded_lengths: dict[str, int] = {}
+        self._problems: list[str] = []
+        """What has failed in this round."""
+        self._failing = {"round": "", "sweep": ""}
+        """The first problem of the last round, and of the last complete sweep, which does more."""
+        self._failing_since = _NEVER
         self._said: set[str] = set()
         self._file: list[int] | None = None
         """Identity of the loop file that was read last; None if it does not exist."""
@@ -100,6 +107,11 @@ class Keeper:
         """Tags of the versions whose model servers must run, as of the last round."""
         self._share = hash_share("sweep", self.line) / 2
         """Part of the time between two sweeps by which this line's first ones come earlier, so that many lines do not sweep together."""
+
+    def trouble(self, now: float) -> str:
+        """Return what has failed for at least FAILING_SECONDS, or empty text. `now` is a monotonic time."""
+        failing = self._failing["round"] or self._failing["sweep"]
+        return failing if failing and now - self._failing_since >= FAILING_SECONDS else ""
 
     def streams(self) -> list[str]:
         """Return the ledger streams in which a new row is news for this line."""
@@ -154,6 +166,7 @@ class Keeper:
         sweep = begun or now - self._swept >= self._sweeps_every
         texts: list[str] = []
         self._is_new = self._failed = False
+        self._problems = []
         self._worked = now
         context = self._context(texts)
         changed = begun or self._urgent or self._seen(lengths) != self._lengths
@@ -176,8 +189,9 @@ class Keeper:
             self._swept = now
             with self._part(texts):
                 repairs = reconcile(context)
-                if any(text.startswith("could not") for text in repairs):
+                if unrepaired := [text for text in repairs if text.startswith("could not")]:
                     self._looked = now + SWEEP_SECONDS
+                    self._problems += unrepaired
                 texts += repairs
         with self._part(texts):
             line = context.line_view()
@@ -204,8 +218,17 @@ class Keeper:
                 self._swept = now - self._sweeps_every + SWEEP_SECONDS
             self._again = now + (URGENT_SECONDS if self._urgent else AGAIN_SECONDS)
             self._failed_lengths = self._seen(lengths)
+        self._note_failing(now, sweep)
         self._tell(texts, sweep)
         return news
+
+    def _note_failing(self, now: float, swept: bool) -> None:
+        """Note what has failed in this round, and since when something fails."""
+        was = any(self._failing.values())
+        for kind in ("round", "sweep") if swept else ("round",):
+            self._failing[kind] = self._problems[0] if self._problems else ""
+        if not was:
+            self._failing_since = now
 
     def is_urgent(self, now: float, lengths: Mapping[str, int]) -> bool:
         """Return whether `guard` is to be called while `work` still runs. `now` and `lengths` are as for `has_work`."""
@@ -237,14 +260,16 @@ class Keeper:
         except Leased as error:
             texts.append(str(error))
         except Retryable as error:
-            self._failed = True
-            texts.append(str(error))
+            self._fail(texts, str(error))
         except RatchetError as error:
-            self._failed = True
-            texts.append(f"{type(error).__name__}: {error}")
+            self._fail(texts, f"{type(error).__name__}: {error}")
         except Exception as error:  # a defect in one line must not stop the others
-            self._failed = True
-            texts.append(unforeseen(error))
+            self._fail(texts, unforeseen(error))
+
+    def _fail(self, texts: list[str], text: str) -> None:
+        self._failed = True
+        self._problems.append(text)
+        texts.append(text)
 
     def _context(self, texts: list[str]) -> LineContext:
         """Return the line's context. While the loop file is invalid, its last valid content stays in force, but no cycle becomes due."""
@@ -256,6 +281,7 @@ class Keeper:
             self._valid, self._is_valid = context, True
         except Exception as error:
             texts.append(f"the loop file cannot be used, so its last valid content stays in force and no cycle opens: {error}")
+            self._problems.append(texts[-1])
             self._is_valid = False
         return replace(self._valid, holder=process_holder())
 

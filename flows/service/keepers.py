@@ -13,18 +13,19 @@ from ratchet.flows.composition.anchors import open_anchors
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.engine.advance import unforeseen
 from ratchet.flows.service.keeper import SWEEP_SECONDS, Keeper, News
-from ratchet.flows.service.process import Beat
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks for work."""
 WORKERS = 8
 """Number of lines that are worked on at the same time."""
+HANG_SECONDS = 900.0
+"""Seconds after which work on a line that has not ended counts as hanging. The ingest of a large backlog takes minutes."""
 
 
 class Keepers:
     """The keepers of an installation's lines. `on_news`, `say` and `beat` are called from their threads.
 
-    `beat` gets a sign of life after each look for work, with the problem if there is one.
+    `beat` gets a sign of life after each look for work, with what is wrong: of all lines, or of those whose work fails or hangs.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Keepers:
         keepers: Sequence[Keeper],
         on_news: Callable[[News], None],
         say: Callable[[str], None],
-        beat: Beat,
+        beat: Callable[[str], None],
     ) -> None:
         self._installation = installation
         self._keepers = keepers
@@ -45,6 +46,8 @@ class Keepers:
         self._guards = ThreadPoolExecutor(WORKERS, "guard")
         self._busy: dict[str, Future[None]] = {}
         self._guarded: dict[str, Future[None]] = {}
+        self._begun: dict[str, tuple[float, datetime]] = {}
+        """When the newest work on a line began: monotonic time, and time of day."""
         self._thread = threading.Thread(target=self._run, name="keepers", daemon=True)
         self._exported = 0.0
         self._trouble = ""
@@ -76,7 +79,18 @@ class Keepers:
                 if text != self._trouble:
                     self._say(text)
                 self._trouble = text
-            self._beat(self._trouble)
+            self._beat(self._trouble or self.line_troubles(time.monotonic()))
+
+    def line_troubles(self, now: float) -> str:
+        """Return which lines' work fails or hangs, and why; empty text if none does. `now` is a monotonic time."""
+        found = []
+        for keeper in self._keepers:
+            begun, at = self._begun.get(keeper.line, (now, datetime.now(UTC)))
+            if now - begun >= HANG_SECONDS and not _is_over(self._busy.get(keeper.line)):
+                found.append(f"{keeper.line}: the work that began at {at:%Y-%m-%d %H:%M:%S} UTC has not ended")
+            elif text := keeper.trouble(now):
+                found.append(f"{keeper.line}: {text}")
+        return "; ".join(found)
 
     def _look(self) -> None:
         """Hand every line with work to a thread, and what is urgent to a second one. One query of the ledger serves all lines."""
@@ -85,6 +99,7 @@ class Keepers:
         for keeper in self._keepers:
             if _is_over(self._busy.get(keeper.line)):
                 if keeper.has_work(now, lengths):
+                    self._begun[keeper.line] = now, datetime.now(UTC)
                     self._busy[keeper.line] = self._pool.submit(self._work, keeper, now, lengths)
             elif _is_over(self._guarded.get(keeper.line)) and keeper.is_urgent(now, lengths):
                 self._guarded[keeper.line] = self._guards.submit(keeper.guard, now, lengths)

@@ -6,10 +6,11 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 from pydantic import AwareDatetime, ValidationError
@@ -24,8 +25,15 @@ from ratchet.runtime.process_identity import is_running, process_identity
 BEAT_SECONDS = 10.0
 """Seconds between two signs of life."""
 
-Beat = Callable[[str], None]
-"""Gives a sign of life, at most one every BEAT_SECONDS seconds unless the text about the trouble changes; empty: there is none."""
+SILENT_SECONDS = 60.0
+"""Seconds without a sign of life after which a running service counts as hanging."""
+
+
+class Beat(Protocol):
+    """Gives a sign of life, at most one every BEAT_SECONDS seconds unless a text about a trouble changes."""
+
+    def __call__(self, trouble: str, prefect_trouble: str = "") -> None:
+        """`trouble` is why the lines are not kept, `prefect_trouble` why Prefect cannot be used; empty if there is none."""
 
 
 class Sign(Frozen):
@@ -34,16 +42,23 @@ class Sign(Frozen):
     pid: int
     identity: str | None
     at: AwareDatetime
+    place: str = ""
+    """The host and the process namespace in which `pid` is valid; empty if unknown."""
+    prefect: str = ""
+    """Address of the Prefect API that the process uses; empty before it is known."""
     trouble: str = ""
     """Why the process cannot work on its lines."""
+    prefect_trouble: str = ""
+    """Why the process cannot use the Prefect server."""
     stopped: bool = False
     """Whether an operator stopped the process."""
 
 
 @contextmanager
-def only_one(home: Home) -> Iterator[Beat]:
+def only_one(home: Home, prefect: str = "") -> Iterator[Beat]:
     """Hold the lock that allows one serving process per installation, for the duration of the block. The block gives signs of life.
 
+    `prefect` is the address of the Prefect API that the process uses.
     Raises Retryable if another process holds the lock. The operating system releases the lock when the process ends.
     """
     home.prefect.mkdir(parents=True, exist_ok=True)
@@ -54,40 +69,71 @@ def only_one(home: Home) -> Iterator[Beat]:
             raise Retryable(
                 f"another `ratchet serve` is running for {home.root}; stop it first with `ratchet serve --stop LOOP.toml`"
             ) from None
-        pid, last, told = os.getpid(), float("-inf"), ""
-        identity = process_identity(pid)
+        pid, last, told = os.getpid(), float("-inf"), ("", "")
+        first = Sign(pid=pid, identity=process_identity(pid), at=datetime.now(UTC), place=_place(), prefect=prefect)
 
-        def store(trouble: str, stopped: bool = False) -> None:
-            sign = Sign(pid=pid, identity=identity, at=datetime.now(UTC), trouble=trouble, stopped=stopped)
-            write_atomic(_path(home), canonical(sign))
-
-        def beat(trouble: str) -> None:
+        def beat(trouble: str, prefect_trouble: str = "") -> None:
             nonlocal last, told
-            if trouble != told or time.monotonic() - last >= BEAT_SECONDS:
-                last, told = time.monotonic(), trouble
-                with suppress(OSError):  # a full disk; the missing sign says so
-                    store(trouble)
+            if (trouble, prefect_trouble) != told or time.monotonic() - last >= BEAT_SECONDS:
+                last, told = time.monotonic(), (trouble, prefect_trouble)
+                with suppress(Retryable):  # a full disk; the missing sign says so
+                    _store(home, first, trouble=trouble, prefect_trouble=prefect_trouble)
 
-        store("")
+        _store(home, first)
         yield beat
-        with suppress(OSError):
-            store("", stopped=True)
+        with suppress(Retryable):
+            _store(home, first, stopped=True)
+
+
+def _store(home: Home, sign: Sign, **changes: object) -> None:
+    write_atomic(_path(home), canonical(sign.model_copy(update={"at": datetime.now(UTC), **changes})))
+
+
+def mark_stopped(home: Home) -> None:
+    """Note that an operator stopped the process that served, if it left no note of its own: it was killed, or it ended by an error."""
+    sign, alive = read_sign(home)
+    if sign is not None and not sign.stopped and not alive:
+        _store(home, sign, stopped=True)
+
+
+def _place() -> str:
+    """Return the host and its process namespace: elsewhere, for example in another container, the process id names another process."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return f"{os.uname().nodename} {namespace}"
 
 
 def read_sign(home: Home) -> tuple[Sign | None, bool]:
-    """Return the newest sign of life, and whether the process that gave it runs. (None, False) if there is none."""
+    """Return the newest sign of life, and whether the process that gave it runs. (None, False) if there is none.
+
+    A process of another host or container cannot be looked up. It counts as running for SILENT_SECONDS after its sign.
+    """
     try:
         sign = Sign.model_validate(json.loads(_path(home).read_bytes()))
     except (FileNotFoundError, ValueError, ValidationError):
         return None, False
-    return sign, not sign.stopped and sign.identity is not None and is_running(sign.pid, sign.identity)
+    if sign.stopped or sign.identity is None:
+        return sign, False
+    if sign.place and sign.place != _place():
+        return sign, (datetime.now(UTC) - sign.at).total_seconds() <= SILENT_SECONDS
+    return sign, is_running(sign.pid, sign.identity) and not _is_zombie(sign.pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Return whether the first thread of a process has ended. It runs the event loop, so the service has ended with it."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def serving_process(home: Home) -> psutil.Process | None:
     """Return the process that serves this installation, or None if none is running."""
     sign, alive = read_sign(home)
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(sign.pid) if sign is not None and alive else None
+        return psutil.Process(sign.pid) if sign is not None and alive and sign.place in ("", _place()) else None
     return None
 
 

@@ -5,31 +5,40 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime
 
 from ratchet.contracts.model import Frozen
 from ratchet.flows.config.home import Home
-from ratchet.flows.service.process import Sign, read_sign
-from ratchet.materializer.receive.spool import spooled
+from ratchet.flows.core.problem import Problem
+from ratchet.flows.service.process import SILENT_SECONDS, Sign, read_sign
 
 LEAST_BYTES = 1 << 30
 """Free bytes on the disk of the home below which receivers, ingest and training begin to fail."""
-SILENT_SECONDS = 60.0
-"""Seconds without a sign of life after which a running service counts as hanging. It gives one every BEAT_SECONDS seconds."""
 WAIT_SECONDS = 300.0
 """Age in seconds of the oldest waiting traces from which they are a backlog. The service takes new ones within seconds."""
+ANSWER_SECONDS = 1.0
+"""Seconds for which a command waits for the Prefect server. The service itself finds a server that takes longer and says so."""
 
 
 class Backlog(Frozen):
-    """Traces that a line has received and that no ingest has taken yet."""
+    """Traces of a line that wait."""
 
     line: str
-    requests: int
+    at: Literal["receiver", "router"] = "receiver"
+    """receiver: it has them, and no ingest has taken them yet. router: the receiver does not have them yet."""
+    files: int
+    """Number of files: requests to the receiver, or segments of the router's spool."""
     bytes: int
     oldest: AwareDatetime
 
@@ -50,45 +59,67 @@ class Vitals(Frozen):
     backlogs: tuple[Backlog, ...] = ()
 
 
-class Problem(Frozen):
-    """Something that stops the installation from working, or that its operator should know."""
-
-    level: Literal["error", "note"]
-    about: Literal["service", "disk", "prefect", "backlog"]
-    text: str
-
-
-def take(home: Home, lines: Iterable[str], now: datetime, away: Callable[[Home], str | None]) -> Vitals:
-    """Measure an installation. `away` returns the address of its Prefect server if that does not answer. Changes nothing."""
+def take(home: Home, lines: Iterable[str], now: datetime, is_away: Callable[[str], bool]) -> Vitals:
+    """Measure an installation. `is_away` tells whether no Prefect server answers at an address. Changes nothing."""
     sign, alive = read_sign(home)
     return Vitals(
         home=str(home.root),
         at=now,
         service=sign,
         alive=alive,
-        free=shutil.disk_usage(home.root).free,
-        prefect=away(home) if alive else None,
-        backlogs=tuple(found for line in lines if (found := _backlog(home, line)) is not None),
+        free=_free(home.root),
+        prefect=sign.prefect if sign is not None and alive and sign.prefect and is_away(sign.prefect) else None,
+        backlogs=tuple(found for line in lines for found in backlogs(home, line)),
     )
 
 
-def _backlog(home: Home, line: str) -> Backlog | None:
-    sizes, times = [], []
-    for path in spooled(home.spool(line)):
-        try:
-            stat = path.stat()
-        except FileNotFoundError:  # an ingest took it just now
-            continue
-        sizes.append(stat.st_size)
-        times.append(stat.st_mtime)
-    if not sizes:
-        return None
-    return Backlog(line=line, requests=len(sizes), bytes=sum(sizes), oldest=datetime.fromtimestamp(min(times), UTC))
+def _free(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder, which may not exist yet."""
+    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
+
+
+def backlogs(home: Home, line: str) -> Iterator[Backlog]:
+    """Yield what waits for an ingest of the line, and what its router on this machine has not sent yet."""
+    for folder, at in ((home.spool(line), "receiver"), (home.serving(line) / "router" / "spool", "router")):
+        sizes, times = [], []
+        with suppress(FileNotFoundError), os.scandir(folder) as files:
+            for file in files:
+                if file.name.startswith("."):  # is being written
+                    continue
+                with suppress(FileNotFoundError, ValueError):  # taken just now, or not named by the time of its begin
+                    sizes.append(file.stat().st_size)
+                    times.append(int(file.name.partition("-")[0]))
+        if times:
+            oldest = datetime.fromtimestamp(min(times) / 1e9, UTC)
+            yield Backlog.model_validate({"line": line, "at": at, "files": len(sizes), "bytes": sum(sizes), "oldest": oldest})
+
+
+def is_away(url: str) -> bool:
+    """Return whether nothing listens at the address of a Prefect API. Takes at most ANSWER_SECONDS.
+
+    A server that accepts the connection may still hang. The service, which waits for its answers, says so by a sign of life.
+    """
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(_refuses(url)), daemon=True)  # the look-up of a name has no time limit
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    return found == [True]
+
+
+def _refuses(url: str) -> bool:
+    place = urlsplit(url)
+    try:
+        socket.create_connection((place.hostname, place.port or (443 if place.scheme == "https" else 80)), ANSWER_SECONDS).close()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def problems(found: Vitals) -> list[Problem]:
     """Return what is wrong, most urgent first."""
-    return [*_service(found), *_disk(found), *_prefect(found), *_backlogs(found)]
+    return [*_disk(found), *_service(found), *_prefect(found), *_backlogs(found)]  # a full disk is also the cause of others
 
 
 def _service(found: Vitals) -> Sequence[Problem]:
@@ -105,7 +136,7 @@ def _service(found: Vitals) -> Sequence[Problem]:
         text = f"the service (process {sign.pid}) hangs: its last sign of life is of {_time(sign.at)} ({_ago(found, sign.at)})"
         return (Problem(level="error", about="service", text=f"{text}; restart it, nothing is lost"),)
     if sign.trouble:
-        return (Problem(level="error", about="service", text=f"the service cannot work: {sign.trouble}"),)
+        return (Problem(level="error", about="service", text=f"the service cannot do its work: {sign.trouble}"),)
     return ()
 
 
@@ -117,17 +148,26 @@ def _disk(found: Vitals) -> Sequence[Problem]:
 
 
 def _prefect(found: Vitals) -> Sequence[Problem]:
-    if found.prefect is None:
+    if found.prefect is not None:
+        text = f"the Prefect server at {found.prefect} does not answer"
+    elif found.alive and found.service is not None and found.service.prefect_trouble:
+        text = f"the service cannot use Prefect: {found.service.prefect_trouble}"
+    else:
         return ()
-    text = f"the Prefect server at {found.prefect} does not answer; lines go on, approvals are possible with `ratchet approve`"
+    text += "; rollouts, rollbacks and ingest go on, but no cycle does; `ratchet approve` works"
     return (Problem(level="error", about="prefect", text=text),)
 
 
 def _backlogs(found: Vitals) -> Iterable[Problem]:
     for one in found.backlogs:
         if (found.at - one.oldest).total_seconds() > WAIT_SECONDS:
-            text = f"{one.line}: {one.requests:,} requests with traces ({one.bytes / 1e6:.1f} MB) wait for an ingest, the oldest since "
-            yield Problem(level="error", about="backlog", text=f"{text}{_time(one.oldest)} ({_ago(found, one.oldest)})")
+            size = f"{one.bytes / 1e6:.1f} MB"
+            text = (
+                f"{one.line}: {one.files:,} requests with traces ({size}) wait for an ingest"
+                if one.at == "receiver"
+                else f"{one.line}: the router has {size} of traces that the receiver does not take"
+            )
+            yield Problem(level="error", about="backlog", text=f"{text}, the oldest since {_time(one.oldest)} ({_ago(found, one.oldest)})")
 
 
 def _time(at: datetime) -> str:

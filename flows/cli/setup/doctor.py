@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,13 @@ _GIGABYTE = 1 << 30
 def doctor(loop: str | None, gpu: bool, as_json: bool) -> None:
     """Check this installation, and a loop file if given.
 
-    LOOP is the path of a loop file, or the name of a line.     Exits with code 1 if any check reports an error.
+    LOOP is the path of a loop file, or the name of a line. Exits with code 1 if any check reports an error.
     """
     home = Home.from_environment()
     if gpu:
         findings = list(_gpu(home))
     else:
-        findings = [*_packages(), *_plugins(), *_home(home), *_ledger(home), *_prefect(home)]
+        findings = [*_packages(), *_plugins(), *_home(home), *_ledger(home), *_prefect(home), *_service(home)]
         if loop is not None:
             findings += _line(home, loop, as_json)
     if as_json:
@@ -170,6 +171,20 @@ def _prefect(home: Home) -> list[Finding]:
     except httpx.HTTPError as error:
         return [("error", "prefect", f"{url} does not respond ({type(error).__name__}); start the server, or unset PREFECT_API_URL")]
     return [("ok" if answer.status_code == 200 else "error", "prefect", f"{url} responds with HTTP {answer.status_code}")]
+
+
+def _service(home: Home) -> list[Finding]:
+    """Check the service and what it reports. The disk and the Prefect server have checks of their own."""
+    from ratchet.flows.service.vitals import is_away, problems, take
+
+    lines = sorted(path.name for path in (home.root / "lines").glob("*") if path.is_dir())
+    found = take(home, lines, datetime.now(UTC), is_away)
+    wrong: list[Finding] = [(one.level, one.about, one.text) for one in problems(found) if one.about != "disk"]
+    if any(about == "service" for _, about, _ in wrong):
+        return wrong
+    if found.service is None:
+        return [("note", "service", "no service has run yet; `ratchet serve LOOP.toml` starts it"), *wrong]
+    return [("ok", "service", f"process {found.service.pid}, last sign of life at {found.service.at:%H:%M:%S} UTC"), *wrong]
 
 
 def _line(home: Home, loop: str, quiet: bool) -> list[Finding]:

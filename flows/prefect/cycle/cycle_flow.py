@@ -95,7 +95,7 @@ class CarriedCycle:
         if kind is not None:
             await self._wait_for_answer(step, kind)
         now = self._position()
-        if now is None or step in self._shown or not (now.step is step or now.cycle.has(step)):
+        if now is None or (now.step is not step and (step in self._shown or not now.cycle.has(step))):
             return
         await TASKS[step](now.cycle.id, return_state=True)
         await self._leave_if_stopping()
@@ -196,7 +196,7 @@ async def enter(line: str, when: When, reason: str) -> CarriedCycle:
             if carrier != str(run):
                 return CarriedCycle(run, None, f"{cycle} is carried by another run, {carrier}", frozenset())
             at = position(host.installation, cycle).cycle
-            shown = await _shown(client, run, at)
+            shown = await _shown(client, run, at, position(host.installation, cycle).step)
             if not shown:
                 await cards.publish_report(host.installation, at)
             return CarriedCycle(run, cycle, "", shown)
@@ -236,10 +236,11 @@ def _open(line: str, when: When, reason: str) -> tuple[str | None, str]:
         return None, str(error)
 
 
-async def _shown(client: PrefectClient, run: UUID, cycle: CycleView) -> frozenset[str]:
+async def _shown(client: PrefectClient, run: UUID, cycle: CycleView, current: Step | None) -> frozenset[str]:
     """Return the names of the steps that Prefect shows as completed, and end the task runs that a dead process has left.
 
-    The ledger says whether the step of such a task run was completed.
+    The ledger says whether the step of such a task run was completed. A training and a rollout have a result as soon as they have begun,
+    so the step that the cycle is at, `current`, is never completed.
     """
     shown = set()
     chosen = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
@@ -251,7 +252,7 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView) -> frozense
             shown.add(str(at))
         elif not step.state.is_final():
             left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
-            if at is not Step.TRAIN and cycle.has(at):
+            if at is not Step.TRAIN and at is not current and cycle.has(at):
                 left = Completed(message="the step was completed; its task run was interrupted afterwards")
                 shown.add(str(at))
             await client.set_task_run_state(step.id, left, force=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,17 @@ import pytest
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.loop import Loop
-from ratchet.flows.cli.serve import _start_lines, _stop_serving
+from ratchet.flows.cli.serve import _await, _start_lines, _stop_serving
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.service.process import serving_process
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.waiting import until
+
+
+def no_beat(trouble: str, prefect_trouble: str = "") -> None:
+    """Give no sign of life."""
+
 
 SERVICE = """
 import signal, subprocess, sys, time
@@ -69,7 +75,7 @@ def test_line_that_cannot_be_served_does_not_stop_the_others(
     lines: list[tuple[Path, LineContext]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installation: Any = SimpleNamespace(home=Home(tmp_path))
-    rows = _start_lines(lines, installation)
+    rows = _start_lines(lines, installation, no_beat)
     assert {(name, where) for name, what, where in rows if what == "OTLP receiver"} == {
         (name, f"http://receiver-of-{name}/v1/traces") for name in "abc"
     }
@@ -80,11 +86,20 @@ def test_line_that_cannot_be_served_does_not_stop_the_others(
         return "http://receiver"
 
     monkeypatch.setattr("ratchet.flows.composition.services.start_receiver", start)
-    rows = _start_lines(lines, installation)
+    rows = _start_lines(lines, installation, no_beat)
     assert [row for row in rows if row[0] == "b"] == [["b", "not served", "the receiver cannot listen on 127.0.0.1:80; free the port"]]
     assert {row[0] for row in rows if row[1] == "OTLP receiver"} == {"a", "c"}
     with pytest.raises(Permanent, match="free the port"):
-        _start_lines(lines[1:2], installation)
+        _start_lines(lines[1:2], installation, no_beat)
+
+
+def test_a_start_that_takes_long_gives_signs_of_life_for_a_limited_time() -> None:
+    signs, never = [], Future[None]()
+    _await([never], 2.5, lambda trouble, prefect="": signs.append(trouble + prefect))
+    assert signs[:2] == ["", ""]
+    never.set_result(None)
+    _await([never], 60.0, lambda trouble, prefect="": signs.append("it waits"))
+    assert "it waits" not in signs
 
 
 def test_stop_without_a_service_stops_nothing(tmp_path: Path) -> None:

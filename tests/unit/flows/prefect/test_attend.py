@@ -36,17 +36,22 @@ class Desk:
         self._stop.set()
 
 
-def attend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logins: list[Exception | None], away: int) -> tuple[list[str], list[str]]:
+def attend(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logins: list[Exception | None], away: int, troubles: list[str] | None = None
+) -> tuple[list[str], list[str]]:
     """Attend an external server that is away `away` times, and whose logins then are checked with these results.
 
-    Returns what happened, and what was said.
+    Returns what happened, and what was said. `troubles` gets what the signs of life say before each look and at the end.
     """
     happened: list[str] = []
     said: list[str] = []
+    pulse = serve.Pulse()
     attempts = iter(range(away))
 
     @asynccontextmanager
     async def client() -> AsyncIterator[None]:
+        if troubles is not None:
+            pulse.beat(lambda trouble, prefect="": troubles.append(trouble + prefect), "", pulse.at)
         if next(attempts, None) is not None:
             raise httpx.ConnectError("refused")
         yield
@@ -64,9 +69,11 @@ def attend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logins: list[Excepti
     async def run() -> None:
         stop = asyncio.Event()
         desk: Any = Desk(happened, stop)
-        await serve._attend(desk, Home(tmp_path), URL, stop, asyncio.Event(), said.append)
+        await serve._attend(desk, Home(tmp_path), URL, stop, asyncio.Event(), said.append, pulse)
 
     asyncio.run(run())
+    if troubles is not None:
+        troubles.append(pulse.attending)
     return happened, said
 
 
@@ -74,6 +81,21 @@ def test_external_server_that_is_away_at_start_is_awaited_and_its_login_checked(
     happened, said = attend(monkeypatch, tmp_path, [None], away=3)
     assert happened == ["check", "open"]
     assert said == [f"the Prefect server at {URL} does not respond; waiting for it", "the Prefect server is available again"]
+
+
+def test_signs_of_life_tell_that_prefect_is_away_until_it_is_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    troubles: list[str] = []
+    attend(monkeypatch, tmp_path, [None], away=1, troubles=troubles)
+    assert troubles == ["", f"the Prefect server at {URL} does not respond; waiting for it", ""]
+
+
+def test_signs_of_life_tell_that_the_event_loop_hangs() -> None:
+    signs: list[tuple[str, str]] = []
+    pulse = serve.Pulse(at=100.0, attending="it is away", server="cannot start it")
+    for now in (159.0, 161.0):
+        pulse.beat(lambda trouble, prefect="": signs.append((trouble, prefect)), "the ledger is away", now)
+    assert signs[0] == ("the ledger is away", "cannot start it")
+    assert signs[1][0].startswith("the ledger is away; its event loop hangs")
 
 
 def test_server_that_answers_without_a_login_is_refused_when_it_comes_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,12 +27,14 @@ from ratchet.flows.service.keeper import (
     ALIVE_SECONDS,
     COLLECT_SECONDS,
     DUE_SECONDS,
+    FAILING_SECONDS,
     IDLE_SWEEP_SECONDS,
+    SWEEP_SECONDS,
     URGENT_SECONDS,
     Keeper,
     News,
 )
-from ratchet.flows.service.keepers import Keepers
+from ratchet.flows.service.keepers import HANG_SECONDS, Keepers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
 from tests.waiting import until
@@ -158,6 +162,63 @@ def test_defect_in_one_round_is_said_and_the_next_round_works(tmp_path: Path, sa
         assert work(keeper, sim, 0.5) is None, "it is not tried again at once"
     assert "unforeseen ZeroDivisionError" in said[0]
     assert work(keeper, sim, IDLE_SWEEP_SECONDS + 1) is not None
+
+
+def test_what_fails_for_long_is_the_trouble_of_the_line(tmp_path: Path, said: list[str]) -> None:
+    sim, away = SimulatedLine(Scenario(seed=1)), [True]
+
+    def batches() -> Any:
+        if away[0]:
+            raise OSError("the bucket is away")
+        return []
+
+    sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    assert keeper.trouble(FAILING_SECONDS - 1) == "", "it is tried again soon"
+    for turn_of in range(1, 5):
+        work(keeper, sim, turn_of * SWEEP_SECONDS)
+    assert "source 'in' failed" in keeper.trouble(4 * SWEEP_SECONDS)
+    away[0] = False
+    work(keeper, sim, 6 * SWEEP_SECONDS)
+    assert keeper.trouble(6 * SWEEP_SECONDS) == ""
+
+
+def test_a_round_that_does_less_does_not_end_the_trouble_of_a_sweep(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    monkeypatch.setattr(keepers_module, "reconcile", lambda _context: ["could not start the server of v-1: no memory"])
+    work(keeper, sim, 0.0)
+    open_cycle(sim.context, "a new row")
+    work(keeper, sim, ALIVE_SECONDS + 1)
+    assert keeper.trouble(FAILING_SECONDS + 1) == "could not start the server of v-1: no memory"
+
+
+def test_work_that_does_not_end_is_told_by_the_signs_of_life(tmp_path: Path, said: list[str]) -> None:
+    sim, signs = SimulatedLine(Scenario(seed=1)), []
+    begun, ends = threading.Event(), threading.Event()
+
+    def batches() -> Any:
+        begun.set()
+        ends.wait(60)
+        return []
+
+    sim.context = replace(sim.context, sources=[SimpleNamespace(name="in", batches=batches)])
+    keeper = keep(sim, tmp_path, said)
+    keepers = Keepers(keeper._installation, [keeper], lambda _news: None, said.append, signs.append)
+    keepers._exported = float("inf")
+    keepers.start()
+    try:
+        assert begun.wait(60)
+        until(lambda: bool(signs))
+        assert keepers.line_troubles(time.monotonic()) == "", "a long ingest is no trouble"
+        assert re.fullmatch(r"sim: the work that began at .* has not ended", keepers.line_troubles(time.monotonic() + HANG_SECONDS + 60))
+        assert set(signs) == {""}
+    finally:
+        ends.set()
+        assert keepers.stop(20)
 
 
 def test_permanent_problem_of_the_ingest_stops_neither_the_rest_nor_is_it_tried_again_at_once(tmp_path: Path, said: list[str]) -> None:

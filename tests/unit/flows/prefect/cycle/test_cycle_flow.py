@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
+from prefect.states import Running
 
+from ratchet.contracts.steps import State, Step
 from ratchet.flows.prefect.cycle import cycle_flow
+from tests.unit.flows.cycles import cycle
 
 
 class WokenHost:
@@ -46,3 +50,55 @@ def test_rows_that_a_failed_step_writes_do_not_end_its_pause_but_a_cancellation_
 )
 def test_task_run_is_recognised_before_prefect_has_given_it_its_name(name: str, step: str | None) -> None:
     assert cycle_flow._step_of(name) == step
+
+
+class Client:
+    """A Prefect whose only task run is one of `step`, which a dead process has left at work."""
+
+    def __init__(self, step: str) -> None:
+        self.run = SimpleNamespace(id="t", name=step, state=Running())
+        self.states: list[str] = []
+
+    async def read_task_runs(self, **_filters: Any) -> list[Any]:
+        """The task run."""
+        return [self.run]
+
+    async def set_task_run_state(self, _run: Any, state: Any, force: bool) -> None:
+        """Note the state."""
+        assert force
+        self.states.append(str(state.name))
+
+
+@pytest.mark.parametrize(
+    ("step", "current", "state"),
+    [
+        ("roll_out", Step.ROLL_OUT, "Crashed"),
+        ("roll_out", Step.PROMOTE, "Completed"),
+        ("register", Step.APPROVE_ROLLOUT, "Completed"),
+        ("train", Step.TRAIN, "Crashed"),
+        ("roll_out", None, "Completed"),
+    ],
+)
+def test_a_step_that_the_cycle_is_at_is_not_completed_by_the_death_of_the_service(step: str, current: Step | None, state: str) -> None:
+    client: Any = Client(step)
+    shown = asyncio.run(cycle_flow._shown(client, UUID(int=0), cycle(State.ROLLING), current))
+    assert client.states == [state]
+    assert shown == ({step} if state == "Completed" else set())
+
+
+def test_a_run_carries_the_step_that_the_cycle_is_at_although_prefect_shows_it_as_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried: list[str] = []
+
+    async def task(name: str, return_state: bool) -> None:
+        assert return_state
+        carried.append(name)
+
+    rolling = cycle(State.ROLLING)
+    host = SimpleNamespace(installation=None, stopping=SimpleNamespace(is_set=lambda: False))
+    monkeypatch.setattr(cycle_flow, "the_host", lambda: host)
+    monkeypatch.setattr(cycle_flow, "position", lambda _installation, _cycle: SimpleNamespace(cycle=rolling, step=Step.ROLL_OUT))
+    monkeypatch.setattr(cycle_flow, "TASKS", dict.fromkeys(Step, task))
+    run = cycle_flow.CarriedCycle(UUID(int=0), rolling.id, "", frozenset({"roll_out", "register"}))
+    for step in (Step.REGISTER, Step.ROLL_OUT, Step.PROMOTE):
+        asyncio.run(run.take(step))
+    assert carried == [rolling.id], "only the rollout goes on"
