@@ -61,7 +61,7 @@ def narrate(cycle: CycleView, rollout: RolloutView | None) -> list[Sentence]:
 def summarize(cycle: CycleView) -> Summary:
     """Return the row of an ended cycle. A dash stands for what the cycle has not reached."""
     overall = cycle.report.comparison("overall") if cycle.report else None
-    before, after = (f"{overall.champion:.0%}", f"{overall.candidate:.0%}") if overall else ("–", "–")
+    before, after = (_percent(overall.champion), _percent(overall.candidate)) if overall else ("–", "–")
     method = cycle.method.upper() if cycle.method else "–"
     return Summary(method, before, after, _words(cycle.state), _REASONS.get(cycle.state, "`ratchet explain` says why"))
 
@@ -74,6 +74,10 @@ _REASONS = {
     State.NOT_TRAINED: "no training method had enough evidence",
 }
 """End of a cycle -> the reason in a few words."""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _words(state: State) -> str:
@@ -98,8 +102,9 @@ def _gate(cycle: CycleView) -> Iterator[Sentence]:
     if report is None or overall is None or verdict is None:
         return
     early = f" (stopped early, of {report.looks.prompts})" if report.looks and report.looks.stopped else ""
+    serving = f"the serving model {_percent(overall.champion)}"
     asked = f"on {report.answered_by_both} unseen questions{early}"
-    yield Sentence("Gate", f"{asked}, the candidate answers {overall.candidate:.0%} right, the serving model {overall.champion:.0%}")
+    yield Sentence("Gate", f"{asked}, the candidate answers {_percent(overall.candidate)} right, {serving}")
     if verdict.result is Result.PASS:
         yield Sentence("Gate", "passed: chance alone hardly explains this difference")
 

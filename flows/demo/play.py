@@ -112,7 +112,7 @@ class Demo:
         time.sleep(1.0)  # the router exports its traces every 0.5 s
         ingest(context, wait=TURN_SECONDS)  # the service may hold the lease for its own ingest
         cursor = context.datasets.cursor()
-        right = f"{tally.right / tally.asked:.0%} of the answers were right"
+        right = f"{100 * tally.right / tally.asked:.0f} % of the answers were right"
         self.lap("Traffic", f"{right}; users and reviewers gave {cursor.feedback} ratings and corrections")
         return installation, context, crowd
 

@@ -92,7 +92,7 @@ def test_every_command_has_a_help_text(command: str) -> None:
     assert len(result.output.splitlines()) > 4
 
 
-@pytest.mark.parametrize("loop", sorted((ROOT / "loops").glob("*.toml")), ids=lambda loop: loop.name)
+@pytest.mark.parametrize("loop", sorted((ROOT / "loops").glob("*/loop.toml")), ids=lambda loop: loop.parent.name)
 def test_every_loop_file_parses(loop: Path) -> None:
     assert load_loop(loop).line.name
 
