@@ -117,13 +117,14 @@ class Reader:
         """End the terminals, and the services of the folder."""
         for terminal in self._terminals.values():
             terminal.close()
-        if (self.folder / "loop.toml").exists() and (self.folder / ".ratchet").exists():
+        if processes_of(self.folder):
             self.ratchet("serve", "--stop", "loop.toml", check=False)
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the ids of the processes whose command line names the folder."""
-    return [process.pid for process in psutil.process_iter() if str(folder) in " ".join(_command(process))]
+    """Return the ids of the processes whose command line names the folder, except the tests' own."""
+    found = [process.pid for process in psutil.process_iter() if str(folder) in " ".join(_command(process))]
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def replace(folder: Path, saved: Path) -> None:

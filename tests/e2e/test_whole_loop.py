@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,10 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
         first, second = json.loads(run(home, "status", "--json").stdout)[0]["cycles"]
         assert first["state"] == "promoted", first
         assert second["state"] in ("rejected", "rolled_back"), second
-        assert "Prefect UI  http://127.0.0.1:" in said.stderr
+        assert re.search(r"Prefect UI +http://127\.0\.0\.1:", said.stderr)
+        assert "Result    promoted: the candidate now serves all users" in said.stderr
+        assert "evidence of" not in said.stderr + said.stdout, "the figures of the tests belong to `ratchet explain`"
+        assert "the rollout showed no harm (at 5 %" in first["reason"]
 
         story = run(home, "explain", "kubectl/1").stdout
         for chapter in (
