@@ -122,8 +122,8 @@ class Reader:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the ids of the processes whose command line names the folder, except the tests' own."""
-    found = [process.pid for process in psutil.process_iter() if str(folder) in " ".join(_command(process))]
+    """Return the ids of the processes whose command line or environment names the folder, except the tests' own."""
+    found = [process.pid for process in psutil.process_iter() if str(folder) in _told(process)]
     return [pid for pid in found if pid != os.getpid()]
 
 
@@ -133,8 +133,9 @@ def replace(folder: Path, saved: Path) -> None:
     shutil.copytree(saved, folder, symlinks=True)
 
 
-def _command(process: psutil.Process) -> list[str]:
+def _told(process: psutil.Process) -> str:
+    """Return the command line, the working folder and the environment of a process. The Prefect server names its folder in the last."""
     try:
-        return process.cmdline()
+        return " ".join([*process.cmdline(), process.cwd(), *process.environ().values()])
     except psutil.Error:
-        return []
+        return ""
