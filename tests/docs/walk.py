@@ -11,7 +11,7 @@ A comment above each shell block says where it runs, or why no test runs it:
 
 A comment of its own in front of the first block that runs says where the page begins: `<!-- after quickstart -->` (in the folder of the
 quickstart, whose service is stopped), `<!-- with the quickstart's model -->` (in a new folder with `model`, for an example a copy of its
-folder), `<!-- in this folder -->` (in a copy of the folder of the page).
+folder), `<!-- in this folder -->` (in a copy of the folder of the page), `<!-- in a new folder -->`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLLOWED = [ROOT / "README.md", *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 """The pages whose shell blocks all have a mark, besides the quickstart."""
-AFTER_QUICKSTART, WITH_MODEL, IN_FOLDER = "after quickstart", "with the quickstart's model", "in this folder"
+AFTER_QUICKSTART, WITH_MODEL = "after quickstart", "with the quickstart's model"
+IN_FOLDER, NEW_FOLDER = "in this folder", "in a new folder"
 _FENCE = re.compile(
     r"^(?P<indent> *)(?:<!-- (?P<mark>[^\n]+?) -->\n(?P=indent))?```(?P<language>\S*)[^\n]*\n(?P<body>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 _TERMINAL = re.compile(r"terminal (?P<number>[12])(?P<may_fail>, may fail: .+)?")
-_BEGIN = re.compile(rf"^<!-- ({AFTER_QUICKSTART}|{WITH_MODEL}|{IN_FOLDER}) -->$", re.MULTILINE)
+_BEGIN = re.compile(rf"^<!-- ({AFTER_QUICKSTART}|{WITH_MODEL}|{IN_FOLDER}|{NEW_FOLDER}) -->$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

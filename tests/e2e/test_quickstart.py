@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import ROOT
-from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, IN_FOLDER, WITH_MODEL, begin, blocks, runs
+from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, WITH_MODEL, begin, blocks, runs
 from tests.e2e.terminals import processes_of, reading, replace
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
@@ -62,17 +62,16 @@ def test_the_quickstart_ends_in_a_promotion_and_a_rejection(followed: Followed) 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path: Path) -> None:
     folder, began = tmp_path / "reader", time.monotonic()
-    match begin(page):
-        case place if place == AFTER_QUICKSTART:
-            folder = followed.loop
-            replace(folder, followed.saved)
-        case place if place in (WITH_MODEL, IN_FOLDER):
-            if page.name == "README.md":
-                shutil.copytree(page.parent, folder)
-            else:
-                folder.mkdir()
-            if place == WITH_MODEL:
-                shutil.copytree(followed.saved / "model", folder / "model")
+    place = begin(page)
+    if place == AFTER_QUICKSTART:
+        folder = followed.loop
+        replace(folder, followed.saved)
+    elif page.name == "README.md":
+        shutil.copytree(page.parent, folder)
+    else:
+        folder.mkdir()
+    if place == WITH_MODEL:
+        shutil.copytree(followed.saved / "model", folder / "model")
     with reading(folder, tmp_path) as reader:
         reader.follow(blocks(page), 300)
     assert processes_of(folder) == []
