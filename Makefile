@@ -74,7 +74,7 @@ soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.loops --all
 
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
-	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/gsm8k.sh
+	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh
 
 lock:            ## compile the lock files again
 	@sh requirements/compile.sh

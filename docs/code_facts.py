@@ -111,7 +111,7 @@ def streams() -> Iterator[tuple[str, str, str]]:
 
 def environment() -> set[str]:
     """Return the RATCHET_* variables that the product's files name."""
-    scripts = sorted((ROOT / "loops").glob("*.sh"))
+    scripts = sorted((ROOT / "loops").glob("*/*.sh"))
     return {name for path in (*sources(), *scripts) for name in re.findall(r"\bRATCHET_[A-Z_]*[A-Z]\b", path.read_text())}
 
 

@@ -13,7 +13,7 @@ from properdocs.config.defaults import ProperDocsConfig
 from properdocs.structure.files import File, Files
 from pygments.formatters import HtmlFormatter
 
-PUBLISHED = ("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/site.css", "loops/*")
+PUBLISHED = ("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/site.css", "loops/README.md", "loops/*/*")
 """Files of the site, as patterns relative to the repository root."""
 
 

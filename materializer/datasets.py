@@ -289,7 +289,7 @@ class LakeDatasets:
                 self.lake.unpin(table, name)
             raise Inconclusive(
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held)} held-out traces); "
-                "log metadata.reference with some traces, or send reviewer_reference evaluations"
+                "record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or reviewer_reference"
             )
         prompts = independent(prompts, held, self.loop.line.salt)
         chosen = choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)

@@ -393,4 +393,5 @@ def _stopped_at_the_end(cycle: CycleView, seen: Observation) -> End | None:
 def _shown(cycle: CycleView, seen: Observation) -> str:
     checks = cycle.result(JudgeResult).verdict.checks
     quality, reason = next((one.reason for one in checks if one.check == "quality"), ""), seen.rollout[1] if seen.rollout else ""
-    return f"the gate showed an improvement ({quality}), and the rollout showed no harm ({reason})"
+    gate, rollout = (f" ({text})" if text else "" for text in (quality, reason))
+    return f"the gate showed an improvement{gate}, and the rollout showed no harm{rollout}"

@@ -1,4 +1,4 @@
-"""Builds the small base model for `loops/gsm8k.toml` from correct answers to questions that the loop does not read.
+"""Builds the small base model for `loops/02-gsm8k/loop.toml` from correct answers to questions that the loop does not read.
 
 Usage: `python -m ratchet.flows.demo.gsm8k DATA OUT`, where DATA is the folder of the GSM8K traces. The loop reads the third of the
 questions that is in OTLP format. This script uses the correct answers of the other two thirds, so the base model has seen neither the

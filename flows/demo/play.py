@@ -6,7 +6,6 @@ results of both cycles are computed, not scripted.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from ratchet.contracts.data.senders import Role
 from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.steps import State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
@@ -23,6 +23,7 @@ from ratchet.flows.composition.services import start_receiver
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.demo.narration import narrate
 from ratchet.flows.demo.users import Crowd, Habits
 from ratchet.flows.demo.world import DemoWorld, base_ready, build_world, start_base, traffic, write_golden
 from ratchet.flows.engine.context import TURN_SECONDS, LineContext
@@ -43,6 +44,10 @@ BAD_RECIPE = {
 steps, so that nothing but the gate holds the result back."""
 
 
+_NORMAL = ("training, attempt", "the rollout", "approval of ")
+"""Beginnings of the reasons for which a cycle of the demo normally waits."""
+
+
 @dataclass
 class Demo:
     """One run of the demo in its own folder. `say` receives its messages."""
@@ -53,12 +58,21 @@ class Demo:
     """Answers the pending approval request of the cycle with the given id."""
     started: float = field(default_factory=time.monotonic)
     world: DemoWorld = field(default_factory=build_world)
-    reported_kinds: set[str] = field(default_factory=set)
-    """Kinds of status that were reported in the open cycle."""
+    told: dict[str, int] = field(default_factory=dict)
+    """Cycle -> number of its sentences that were reported."""
+    troubles: set[str] = field(default_factory=set)
+    """Troubles that were reported."""
 
-    def lap(self, text: str) -> None:
-        """Report a message with the seconds since the start of the demo."""
-        self.say(f"{time.monotonic() - self.started:6.1f} s  {text}")
+    def lap(self, topic: str, text: str) -> None:
+        """Report a message with the seconds since the start of the demo. `topic` is one word that names the part of the loop."""
+        self.say(f"{time.monotonic() - self.started:4.0f} s  {topic:<9} {text}")
+
+    def tell(self, context: LineContext, cycle: str) -> None:
+        """Report what has happened in the cycle since the last call."""
+        sentences = narrate(context.cycle_view(cycle), context.rollout_view(rollout_stream(cycle)))
+        for one in sentences[self.told.get(cycle, 0) :]:
+            self.lap(one.topic, one.text)
+        self.told[cycle] = len(sentences)
 
     def prepare(self) -> Path:
         """Write the loop file and the golden set to the demo's folder; return the path of the loop file."""
@@ -73,16 +87,17 @@ class Demo:
         """Run both cycles and return their final states. `beside` is called while the base model is training."""
         loop = self.prepare()
         installation, context, crowd = self.open_installation(loop, beside)
+        self.say("\nFirst cycle: a normal training recipe. The candidate should be better.")
         first = self.cycle(installation, context, crowd, "a cycle with a normal recipe")
         loop.write_text(spoil(loop.read_text(encoding="utf-8")), encoding="utf-8")
-        self.lap("the recipe is changed: preference loss only, with a learning rate that is far too high")
+        self.say("\nSecond cycle: a bad recipe on purpose, with a learning rate that is far too high. The gate should notice it.")
         second = self.cycle(installation, installation.context(loop), crowd, "a cycle with a bad recipe")
         return [first, second]
 
     def open_installation(self, loop: Path, beside: Callable[[], None]) -> tuple[Installation, LineContext, Crowd]:
         """Train, adopt and serve the base model, and ingest the first traffic. `beside` is called while the base model is training."""
         training = start_base(self.world, self.home.root)
-        self.lap("training a small base model from scratch; it learns six of eight intents")
+        self.lap("Model", "a small model is trained from scratch; it learns six of eight kinds of requests")
         installation = Installation(self.home, self._progress)
         context = installation.context(loop)
         receiver = start_receiver(context.loop, self.home)
@@ -90,16 +105,15 @@ class Demo:
         # The first call of the registry creates its tables; do that while the base model is training.
         threading.Thread(target=context.registry.aliases, args=(context.line,), daemon=True).start()
         adopt(context, base_ready(training, self.home.root), "ada")
-        for line in reconcile(context, TURN_SECONDS):
-            self.lap(line)
+        reconcile(context, TURN_SECONDS)
         crowd = Crowd(context.router.url(), receiver, self._tokens(context.line), context.loop.line.served_model, Habits(), _SEED)
-        self.lap(f"sending {_FIRST_TRAFFIC} requests of 200 users to {context.router.url()}; each answer is recorded as an OTLP trace")
+        self.lap("Traffic", f"200 simulated users send {_FIRST_TRAFFIC} requests to it; each answer is recorded as a trace")
         tally = crowd.ask_all(traffic(self.world, _FIRST_TRAFFIC, _SEED))
-        self.lap(f"{tally.right} of {tally.asked} answers were correct; users rate and sometimes correct them, reviewers label a sample")
         time.sleep(1.0)  # the router exports its traces every 0.5 s
         ingest(context, wait=TURN_SECONDS)  # the service may hold the lease for its own ingest
         cursor = context.datasets.cursor()
-        self.lap(f"lake: {cursor.traces} traces, {cursor.feedback} feedback records")
+        right = f"{100 * tally.right / tally.asked:.0f} % of the answers were right"
+        self.lap("Traffic", f"{right}; users and reviewers gave {cursor.feedback} ratings and corrections")
         return installation, context, crowd
 
     def _tokens(self, line: str) -> dict[Role, str]:
@@ -113,8 +127,6 @@ class Demo:
         Returns the final state. Raises Permanent if the simulation fails or the cycle does not end within five minutes.
         """
         cycle = open_cycle(context, what)
-        self.reported_kinds.clear()
-        self.lap(f"{cycle}: {what}")
         frozen, until = installation.cycle_context(context.cycle_view(cycle)), time.monotonic() + 300
         with self._people(context, cycle, crowd) as trouble:
             while not isinstance(run_to_end(frozen, context.cycle_view(cycle), 2.0, poll=0.3), End):
@@ -122,9 +134,8 @@ class Demo:
                     raise Permanent(f"the simulated users failed: {trouble[0]}") from trouble[0]
                 if time.monotonic() > until:
                     raise Permanent(f"{cycle} did not end within five minutes; `ratchet explain` shows its state")
-        view = context.cycle_view(cycle)
-        self.lap(f"{cycle} ended {view.state}: {view.reason}")
-        return view
+        self.tell(context, cycle)
+        return context.cycle_view(cycle)
 
     @contextmanager
     def _people(self, context: LineContext, cycle: str, crowd: Crowd) -> Iterator[list[Exception]]:
@@ -136,6 +147,7 @@ class Demo:
             seed = context.cycle_view(cycle).number * 1000
             try:
                 while not stop.wait(0.2):
+                    self.tell(context, cycle)
                     state = context.cycle_view(cycle).state
                     if state is State.REGISTERED:
                         self.approve(context, cycle)
@@ -153,18 +165,12 @@ class Demo:
             stop.set()
             people.join(30)
 
-    def _progress(self, what: str, done: int, total: int) -> None:
-        """Report each kind of status once per cycle, and the completion of long evaluations.
-
-        Statuses that differ only in their numbers are of one kind. Waiting for the service's own lease is normal and not reported.
-        """
-        what = what.removeprefix("cycle/kubectl/")
-        news = what if total == 0 else f"{what}: {total} answers" if what.startswith("querying") and done == total else None
-        if news and "training, attempt" not in news and " is leased by " not in news:
-            kind = re.sub(r"\d+", "", news)
-            if kind not in self.reported_kinds:
-                self.reported_kinds.add(kind)
-                self.lap(news)
+    def _progress(self, what: str, done: int, total: int) -> None:  # noqa: ARG002
+        """Report each trouble once. What a cycle normally waits for is not reported: `narrate` tells what it has done."""
+        _, waits, reason = what.partition(" waits: ")
+        if waits and not reason.startswith(_NORMAL) and " is leased by " not in reason and reason not in self.troubles:
+            self.troubles.add(reason)
+            self.lap("Waiting", reason)
 
 
 def demo_loop() -> str:

@@ -27,7 +27,7 @@ LOOP = "demo.toml"
 
 
 class Stage:
-    """Runs `ratchet serve` for the demo's loop file in a separate process. `say` receives messages."""
+    """Runs `ratchet serve` for the demo's loop file in a separate process. `say` receives a sentence for each answer of the approver."""
 
     def __init__(self, home: Home, say: Say) -> None:
         self._home = home
@@ -64,8 +64,6 @@ class Stage:
         api = self._wait("the Prefect server", lambda: server.known_url(self._home))
         prefect = httpx.Client(base_url=api, headers=server.authorization(self._home), timeout=30, trust_env=False)
         run = self._wait(f"the form of {request}", lambda: _suspended(prefect, cycle.removeprefix("cycle/")))
-        self._say(f"          approval request in the Prefect UI: {api.removesuffix('/api')}/v2/runs/flow-run/{run['id']}")
-        self._say(f"          (the UI asks for the login in {self._home.prefect_login()})")
         answer = {"run_input": {"decision": "approve", "approver": "ada", "note": "the gate's figures look right to me"}}
         reply = prefect.post(f"flow_runs/{run['id']}/resume", json=answer)
         for _ in range(10):  # Prefect answers 503 while its SQLite database is busy
@@ -75,7 +73,7 @@ class Stage:
             reply = prefect.post(f"flow_runs/{run['id']}/resume", json=answer)
         if reply.status_code != 201:
             raise Permanent(f"Prefect rejected the answer to {request}: {reply.text[:300]}")
-        self._say("          ada approved it with the form")
+        self._say("approved by the simulated operator ada, with the form in the Prefect UI")
         self._wait(f"the answer to {request}", lambda: context.ledger.read(request)[1:] or None)
 
     def _wait(self, what: str, condition: Any) -> Any:

@@ -93,7 +93,7 @@ def observe(cycle: CycleView, context: LineContext) -> Observation:
         case Step.TRAIN if (job := _running_job(cycle)) is not None:
             status = context.executor.observe(job)
             return replace(outside, job=status, saved=_saved(cycle, context, status.proposal))
-        case Step.ROLL_OUT if cycle.has(Step.ROLL_OUT):
+        case Step.ROLL_OUT | None if cycle.has(Step.ROLL_OUT):  # None: promoted, and the end of the cycle states the rollout's reason
             rollout = context.rollout_view(rollout_stream(cycle.id))
             return replace(outside, rollout=(rollout.end, rollout.reason) if rollout and rollout.end else None)
         case _:

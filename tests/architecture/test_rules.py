@@ -163,7 +163,7 @@ def test_nothing_imports_a_folder_by_its_bare_name() -> None:
 def test_every_loop_file_is_one() -> None:
     from ratchet.flows.config.load import load_loop
 
-    files = [*sorted((REPO / "loops").glob("*.toml")), REPO / "flows" / "demo" / "demo.toml"]
+    files = [*sorted((REPO / "loops").glob("*/loop.toml")), REPO / "flows" / "demo" / "demo.toml"]
     assert files
     for file in files:
         assert load_loop(file).line.name

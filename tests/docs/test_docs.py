@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "loops", "benchmarks", "requirements", ".ci")
 EXTERNAL = {
     "loop.toml",
+    "bad-loop.toml",
     "pg_dump",
     "tune.bufsize",
     "GENERATION",
@@ -27,10 +29,10 @@ EXTERNAL = {
     "examples/configs/grpo_math_1B.yaml",
 }
 """Names of the reader's files, of Postgres, Langfuse, Volcano, Kubernetes and NeMo RL."""
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_command_in_the_documentation_exists(page: Path) -> None:
     text = page.read_text()
     for name in set(re.findall(r"(?:^|[`(\s/])ratchet ([a-z0-9]+)", text, re.MULTILINE)) - {"turns"}:
@@ -82,14 +84,16 @@ def test_a_stale_name_is_found(span: str) -> None:
     assert stale(span)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "reference"], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_every_name_in_the_documentation_exists(page: Path) -> None:
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     spans = set(re.findall(r"`([^`\n]+)`", prose)) - EXTERNAL
     assert sorted(span for span in spans if not re.fullmatch(r"[0-9a-f]{12}", span) and stale(span)) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_in_the_documentation_leads_to_a_file(page: Path) -> None:
     for link in set(re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text())):
         assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
@@ -102,9 +106,36 @@ def test_every_command_has_a_help_text(command: str) -> None:
     assert len(result.output.splitlines()) > 4
 
 
-@pytest.mark.parametrize("loop", sorted((ROOT / "loops").glob("*.toml")), ids=lambda loop: loop.name)
+@pytest.mark.parametrize("loop", sorted((ROOT / "loops").glob("*/loop.toml")), ids=lambda loop: loop.parent.name)
 def test_every_loop_file_parses(loop: Path) -> None:
     assert load_loop(loop).line.name
+
+
+def test_every_page_states_the_python_versions_of_the_package() -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    first, end = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", required).groups()  # type: ignore[union-attr]
+    whole = f"Python 3.{first} to 3.{int(end) - 1}"
+    files = [page for page in PAGES if "nemo" not in page.name]  # NeMo RL has a Python of its own
+    for page in [*files, *sorted((ROOT / "loops").rglob("*.*")), ROOT / "Makefile"]:
+        stated = set(re.findall(r"Python 3\.\d+(?: to 3\.\d+)?", page.read_text()))
+        assert stated <= {whole}, page
+    for page in ("README.md", "CONTRIBUTING.md", "docs/quickstart.md"):
+        assert whole in (ROOT / page).read_text(), page
+
+
+def test_the_readme_begins_with_a_sentence_a_picture_and_three_commands() -> None:
+    title, sentence, picture, *rest = (ROOT / "README.md").read_text().split("\n\n")[:6]
+    assert title == "# Ratchet"
+    assert sentence.count(". ") == 0, "one sentence"
+    shown = re.search(r"\]\((docs/images/.+\.svg)\)", picture)
+    assert shown
+    image = (ROOT / shown[1]).read_text()
+    assert int(image.split('width="')[1].split('"')[0]) <= 440, "its texts are readable on a phone"
+    assert "<script" not in image
+    commands = rest[0].splitlines()[2:-1]
+    assert [line.split()[0] for line in commands] == ["git", "cd", "make"]
+    assert rest[1].startswith("**For you** if")
+    assert "**Not for you** if" in rest[1]
 
 
 def test_init_writes_a_valid_loop_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,24 @@ from ratchet.flows.cli.main import cli
 from ratchet.flows.config.load import load_loop
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOPS = sorted((ROOT / "loops").glob("*.toml"))
-LADDER = [loop for loop in LOOPS if loop.name[:2].isdigit()]
+LADDER = sorted((ROOT / "loops").glob("*/loop.toml"))
 CLUSTER = [loop for loop in LADDER if "\n[cluster]\n" in loop.read_text()]
-TRACES = ROOT / "loops" / "01-own-traces.jsonl"
+TRACES = LADDER[0].parent / "traces.jsonl"
+PAGE = ROOT / "loops" / "README.md"
 
 
 def test_the_ladder_is_complete() -> None:
-    assert [loop.stem for loop in LADDER] == ["01-own-traces", "02-gpu-vllm", "03-cluster-dpo", "04-nemo-rl-grpo", "05-team"]
-    assert [loop.stem[:2] for loop in CLUSTER] == ["03", "04", "05"]
+    names = [loop.parent.name for loop in LADDER]
+    assert [int(name[:2]) for name in names] == list(range(1, 8))
+    assert [int(loop.parent.name[:2]) for loop in CLUSTER] == [4, 5, 6, 7]
+    assert sorted(path.name for path in (ROOT / "loops").iterdir()) == [*names, "README.md"], "every example is a numbered folder"
+    rows = re.findall(r"^\| (?:\[`(.+?)`\]|\[(quickstart)\])", PAGE.read_text(), re.MULTILINE)
+    listed = [folder or page for folder, page in rows]
+    assert listed == [names[0], "quickstart", *names[1:]], "the table lists the examples by difficulty"
+    assert "`ratchet example files`" in PAGE.read_text()
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.stem)
+@pytest.mark.parametrize("loop", LADDER, ids=lambda loop: loop.parent.name)
 def test_every_example_loads(loop: Path) -> None:
     settings = load_loop(loop)
     assert settings.line.name
@@ -31,12 +38,17 @@ def test_every_example_loads(loop: Path) -> None:
     assert settings.rewards
 
 
-@pytest.mark.parametrize("loop", LADDER, ids=lambda loop: loop.stem)
-def test_every_example_begins_with_its_purpose(loop: Path) -> None:
-    assert loop.read_text().startswith(f"# Example {int(loop.stem[:2])}: ")
+@pytest.mark.parametrize("loop", LADDER, ids=lambda loop: loop.parent.name)
+def test_every_example_says_what_it_shows_and_needs_and_how_it_is_run(loop: Path) -> None:
+    title, page = f"# Example {int(loop.parent.name[:2])}: ", (loop.parent / "README.md").read_text()
+    assert loop.read_text().startswith(title)
+    assert page.startswith(title)
+    places = [page.find(f"**{part}") for part in ("Shows:**", "Needs:**", "Run it**", "Expected:**")]
+    assert -1 not in places
+    assert places == sorted(places)
 
 
-@pytest.mark.parametrize("loop", CLUSTER, ids=lambda loop: loop.stem)
+@pytest.mark.parametrize("loop", CLUSTER, ids=lambda loop: loop.parent.name)
 def test_each_method_of_a_cluster_example_has_a_manifest(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
     result = CliRunner().invoke(cli, ["k8s", "render", str(loop), "--gang"])

@@ -1,101 +1,78 @@
-"""Follows the quickstart word by word: takes its commands out of the page and runs them in two terminals."""
+"""Follows the quickstart, and then each page whose commands can run here, word by word: takes the commands out of the pages and runs them.
+
+The quickstart is followed once. The pages that need its result begin with a copy of its folder, at the same path.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import shutil
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.command import ROOT
-from tests.docs.walk import blocks
-from tests.waiting import until
+from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, WITH_MODEL, begin, blocks, runs
+from tests.e2e.terminals import processes_of, reading, replace
 
-PAGE = ROOT / "docs" / "quickstart.md"
-pytestmark = pytest.mark.slow
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    left = {name: value for name, value in os.environ.items() if not name.startswith(("RATCHET_", "PREFECT_API", "PREFECT_HOME"))}
-    return left | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+PAGES = [page for page in FOLLOWED if runs(page)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-class Terminal:
-    """A shell that runs the lines of its blocks one after the other and ends at the first failure. All output goes to one file."""
+@dataclass(frozen=True)
+class Followed:
+    """The result of the quickstart."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], log: Path) -> None:
-        self.log = log
-        self._shell = subprocess.Popen(
-            ["bash", "-e"], cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=log.open("wb"), stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        self._done = 0
-
-    def text(self) -> str:
-        """Return what the terminal shows."""
-        return self.log.read_text(encoding="utf-8", errors="replace")
-
-    def type(self, commands: tuple[str, ...]) -> str:
-        """Type the commands and return the text after which their output ends."""
-        self._done += 1
-        end = f"block {self._done} is done"
-        assert self._shell.stdin is not None
-        self._shell.stdin.write("".join(f"{command}\n" for command in (*commands, f"echo {end}")).encode())
-        self._shell.stdin.flush()
-        return end
-
-    def wait(self, shown: str, seconds: float) -> None:
-        """Wait until the terminal shows the text. Raises AssertionError with its output if the shell ends, or after `seconds` seconds."""
-
-        def there() -> bool:
-            assert shown in self.text() or self._shell.poll() is None, f"the shell ended:\n{self.text()[-3000:]}"
-            return shown in self.text()
-
-        until(there, seconds, pause=0.5, why=lambda: self.text()[-3000:])
-
-    def close(self) -> None:
-        """End the shell, and the service that it runs."""
-        if self._shell.poll() is None:
-            os.killpg(self._shell.pid, signal.SIGTERM)
-            self._shell.wait(60)
+    loop: Path
+    """Its folder. Its service is stopped."""
+    saved: Path
+    """A copy."""
+    text: str
+    """What its terminals have shown."""
+    history: list[str]
+    """The outcomes of the versions."""
 
 
-def test_the_quickstart_ends_in_a_promotion_and_a_rejection(tmp_path: Path) -> None:
-    environment, loop = _environment(tmp_path), tmp_path / "first-loop"
-    one = Terminal(tmp_path, environment, tmp_path / "one.log")
-    two: Terminal | None = None
-    began = time.monotonic()
-    try:
-        for block in blocks(PAGE):
-            if block.where == "terminal 1":
-                end = one.type(block.commands)
-                serves = block.commands[-1].startswith("ratchet serve loop.toml")
-                one.wait("Prefect UI and approvals" if serves else end, 600)
-            elif block.where == "terminal 2":
-                two = two or Terminal(loop, environment, tmp_path / "two.log")
-                two.wait(two.type(block.commands), 900)
-        assert two is not None
-        shown = subprocess.run(["ratchet", "history", "kubectl", "--json"], cwd=loop, env=environment, capture_output=True, check=True)
-        assert [one["outcome"] for one in json.loads(shown.stdout)] == ["adopted", "promoted", "rejected"], two.text()
-        assert "kubectl/0001 ended promoted" in two.text()
-        assert [one for one in psutil.process_iter(["cwd"]) if str(loop) in " ".join(_command(one))] == [], "a process is left"
-        print(f"the quickstart took {time.monotonic() - began:.0f} s")
-    finally:
-        one.close()
-        if two is not None:
-            two.close()
-        if (loop / "loop.toml").exists():
-            subprocess.run(["ratchet", "serve", "--stop", "loop.toml"], cwd=loop, env=environment, check=False, capture_output=True)
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
+    folder = tmp_path_factory.mktemp("reader")
+    loop, began = folder / "first-loop", time.monotonic()
+    with reading(folder, folder) as reader:
+        for block in blocks(QUICKSTART):
+            if block.terminal == 2:
+                reader.folder = loop
+            reader.follow([block], 900)
+        text, history = reader.text(), json.loads(reader.ratchet("history", "kubectl", "--json"))
+    print(f"the quickstart took {time.monotonic() - began:.0f} s")
+    shutil.copytree(loop, folder / "saved", symlinks=True)
+    yield Followed(loop, folder / "saved", text, [one["outcome"] for one in history])
+    shutil.rmtree(folder / "saved")
 
 
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+def test_the_quickstart_ends_in_a_promotion_and_a_rejection(followed: Followed) -> None:
+    assert followed.history == ["adopted", "promoted", "rejected"], followed.text
+    assert "kubectl/0001 ended promoted" in followed.text
+    assert processes_of(followed.loop) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path: Path) -> None:
+    folder, began = tmp_path / "reader", time.monotonic()
+    place = begin(page)
+    if place == AFTER_QUICKSTART:
+        folder = followed.loop
+        replace(folder, followed.saved)
+    elif page.name == "README.md":
+        shutil.copytree(page.parent, folder)
+    else:
+        folder.mkdir()
+    if place == WITH_MODEL:
+        shutil.copytree(followed.saved / "model", folder / "model")
+    with reading(folder, tmp_path) as reader:
+        reader.follow(blocks(page), 300)
+    assert processes_of(folder) == []
+    print(f"{page.name} took {time.monotonic() - began:.0f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,10 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
         first, second = json.loads(run(home, "status", "--json").stdout)[0]["cycles"]
         assert first["state"] == "promoted", first
         assert second["state"] in ("rejected", "rolled_back"), second
-        assert "Prefect UI  http://127.0.0.1:" in said.stderr
+        assert re.search(r"Prefect UI +http://127\.0\.0\.1:", said.stderr)
+        assert "Result    promoted: the candidate now serves all users" in said.stderr
+        assert "evidence of" not in said.stderr + said.stdout, "the figures of the tests belong to `ratchet explain`"
+        assert "the rollout showed no harm (at 5 %" in first["reason"]
 
         story = run(home, "explain", "kubectl/1").stdout
         for chapter in (
@@ -70,10 +74,10 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
 
 
 def shortened(loop: str, traces: Path, folder: Path) -> str:
-    """Return the text of loops/gsm8k.toml for a shorter test: fewer steps and prompts, shorter answers."""
+    """Return the text of loops/02-gsm8k/loop.toml for a shorter test: fewer steps and prompts, shorter answers."""
     golden = folder / "golden.jsonl"
     golden.write_text("\n".join((traces / "gsm8k_eval.jsonl").read_text().splitlines()[:40]))
-    data = "../../shared/data/gsm8k_traces"
+    data = "../../../shared/data/gsm8k_traces"
     for found, instead in (
         (f"{data}/gsm8k_eval.jsonl", str(golden)),
         (data, str(traces)),
@@ -93,7 +97,7 @@ def shortened(loop: str, traces: Path, folder: Path) -> str:
 def test_candidate_from_traces_that_are_too_hard_does_not_pass_the_gate(tmp_path: Path) -> None:
     traces = shared_data("gsm8k_traces")
     home, loop = tmp_path / "home", tmp_path / "gsm8k.toml"
-    loop.write_text(shortened((ROOT / "loops" / "gsm8k.toml").read_text(), traces, tmp_path))
+    loop.write_text(shortened((ROOT / "loops" / "02-gsm8k" / "loop.toml").read_text(), traces, tmp_path))
     try:
         subprocess.run(
             [sys.executable, "-m", "ratchet.flows.demo.gsm8k", str(traces), str(home / "base"), "--steps", "10"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -12,12 +14,15 @@ from ratchet.flows.cli.terminal import say
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView
 
+DEFAULT = ".ratchet-demo"
+"""Folder of the demo, unless another one is given."""
+
 
 @click.command()
 @click.option(
     "--home",
     type=click.Path(path_type=Path),
-    default=Path(".ratchet-demo"),
+    default=Path(DEFAULT),
     show_default=True,
     help="Folder of the demo. Its previous content is deleted.",
 )
@@ -39,33 +44,40 @@ def demo(home: Path, stop: bool, as_json: bool) -> None:
             print_json({"home": str(place.root), "stopped": stopped})
         return
     theatre.clear_home(place)
-    stage = theatre.Stage(place, say)
+    say("The complete loop on this machine, with simulated users. It takes two to four minutes.\n")
+    stage = theatre.Stage(place, lambda text: played.lap("Approval", text))
+    played = Demo(place, say, stage.approve)
     try:
-        cycles = Demo(place, say, stage.approve).play(stage.open)
+        cycles = played.play(stage.open)
         if as_json:
             print_json([{"cycle": c.id, "state": c.state, "reason": c.reason} for c in cycles])
         else:
             _show(place, home, cycles, stage.url)
     finally:
         stage.close()
-    say(f"finished in {time.monotonic() - started:.0f} s; `ratchet demo --stop` stops the model servers, the router and Prefect")
+    say(f"Finished in {time.monotonic() - started:.0f} s.")
 
 
 def _show(place: Home, home: Path, cycles: list[CycleView], url: str) -> None:
     from ratchet.flows.composition.ports import open_ledger
+    from ratchet.flows.demo.narration import summarize
     from ratchet.flows.report.page import write_page
 
     page = write_page(open_ledger(place), place, "kubectl", place.reports / "kubectl.html")
-    rows = [[c.id, str(c.method or "–"), *_change(c), str(c.state).replace("_", " "), c.reason] for c in cycles]
-    table("", ["cycle", "method", "before", "after", "state", "reason"], rows)
-    say(f"\nreport      {page}")
-    say(f"Prefect UI  {url}")
-    say(f"details     RATCHET_HOME={home} .venv/bin/ratchet explain kubectl/1   (and kubectl/2)")
+    rows = [[f"kubectl/{c.number}", one.method, one.before, one.after, one.result, one.reason] for c in cycles for one in [summarize(c)]]
+    say("")
+    table("", ["cycle", "method", "right before", "right after", "result", "why"], rows)
+    command = _command()
+    say("\nLook further (models, router and Prefect keep running):")
+    say(f"  why, with all figures   RATCHET_HOME={home} {command} explain kubectl/1      (the second cycle: kubectl/2)")
+    say(f"  report with charts      {page}")
+    say(f"  Prefect UI              {url}      (login: the content of {place.prefect_login()})")
+    say(f"  stop everything         {command} demo --stop" + ("" if home == Path(DEFAULT) else f" --home {home}"))
+    say("  next                    docs/quickstart.md takes you through the same steps by hand; loops/README.md lists further examples")
 
 
-def _change(cycle: CycleView) -> tuple[str, str]:
-    """Return the accuracy of champion and candidate on questions excluded from training."""
-
-    report = cycle.report
-    overall = next((c for c in report.comparisons if c.name == "overall"), None) if report else None
-    return (f"{overall.champion:.3f}", f"{overall.candidate:.3f}") if overall else ("–", "–")
+def _command() -> str:
+    """Return how the user called `ratchet`: its path if it is not on the PATH."""
+    called = sys.argv[0]
+    found = shutil.which("ratchet")
+    return called if Path(called).name == "ratchet" and (found is None or Path(found) != Path(called).absolute()) else "ratchet"

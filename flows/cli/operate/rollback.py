@@ -133,7 +133,9 @@ def cancel(line: str, by: str, reason: str, as_json: bool) -> None:
         return
     for note in notes:
         say(note)
-    say(f"cancellation requested; {opened} stops after its current step" if opened else f"line {name} has no open cycle")
+    say(
+        f"cancellation requested; {opened} stops after its current step" if opened else f"{cancelled} has ended; the champion keeps serving"
+    )
 
 
 def _end_open_cycle(installation: Installation, context: LineContext, turn: Callable[..., object]) -> list[str]:

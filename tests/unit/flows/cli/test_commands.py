@@ -86,6 +86,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 WITHOUT_JSON = {
     "k8s render": "its output is YAML",
+    "proxy": "its output is a configuration",
     "prefect render": "its output is YAML",
     "completion": "its output is a shell script",
     "dev cluster up": "another program prints",

@@ -318,7 +318,9 @@ def test_end_of_the_rollout_determines_the_end_of_the_cycle() -> None:
     assert (back.state, "worse" in back.reason) == (State.ROLLED_BACK, True)
     promoted = Observation(rollout=("promoted", "fine"))
     assert decide(cycle(State.ROLLING), promoted, NOON) == Do.of(Step.PROMOTE)
-    assert decide(cycle(State.ROLLING, done=done(PromoteResult(version="v-1"))), promoted, NOON).state is State.PROMOTED  # type: ignore[union-attr]
+    result = judge_result(Result.PASS), PromoteResult(version="v-1")
+    ended = decide(cycle(State.ROLLING, done=done(*result)), promoted, NOON)
+    assert ended == End(State.PROMOTED, "the gate showed an improvement, and the rollout showed no harm (fine)")
 
 
 def line(**fields: Any) -> LineView:

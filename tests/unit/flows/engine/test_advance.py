@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.contracts.cycle import Append, Entry, Lease, Row
 from ratchet.contracts.errors import NewerRelease, Retryable
-from ratchet.contracts.ids import canonical, effect_name, line_stream
+from ratchet.contracts.ids import canonical, effect_name, line_stream, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobState, Method
 from ratchet.contracts.schema import SCHEMA_VERSION
@@ -101,6 +101,15 @@ def test_a_result_that_is_out_of_reach_does_not_block_other_jobs(monkeypatch: py
     monkeypatch.setattr(sim.executor, "reconcile", fails)
     assert f"could not reconcile job {job}: the bucket does not answer" in reconcile(sim.context)
     assert done == ["rt-other-a1"]
+
+
+def test_the_end_of_a_promoted_cycle_states_what_the_rollout_showed() -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    sim.live()
+    rollout = sim.context.rollout_view(rollout_stream(sim.view().id))
+    assert rollout is not None
+    assert rollout.reason
+    assert sim.view().reason.endswith(f"and the rollout showed no harm ({rollout.reason})")
 
 
 def test_row_of_a_newer_release_stops_every_write_until_the_upgrade() -> None:

@@ -125,7 +125,7 @@ def test_method_that_costs_far_more_than_its_cap_is_not_planned() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[4]
-FILES = {"demo": "flows/demo/demo.toml", "gsm8k": "loops/gsm8k.toml"}
+FILES = {"demo": "flows/demo/demo.toml", "gsm8k": "loops/02-gsm8k/loop.toml"}
 
 
 @pytest.mark.parametrize(("name", "weights"), [("demo", 700_000), ("gsm8k", 1_200_000)])

@@ -30,6 +30,7 @@ from tests.unit.k8s.golden import agrees
 from tests.unit.k8s.samples import BUCKET, gang, job, settings
 
 REPO = Path(__file__).resolve().parents[4]
+EXAMPLE = REPO / "loops" / "07-team-cluster"
 PROFILES = ["aws-p4d-efa", "aws-p5en-efa", "cpu", "generic-gpu", "gke-a3", "gke-a4-rdma"]
 ACCOUNT = Account(cluster="prod", ami="al2023@v20260901")
 
@@ -313,20 +314,18 @@ def test_reminders_name_the_parts_that_cannot_be_rendered() -> None:
 @pytest.fixture
 def example() -> Loop:
     """Return the example loop for a cluster."""
-    return load_loop(REPO / "loops" / "cluster.toml")
+    return load_loop(EXAMPLE / "loop.toml")
 
 
 @pytest.mark.slow
 def test_the_example_loop_renders_its_manifests(example: Loop, tmp_path: Path) -> None:
-    whole = render_cluster(example, REPO / "loops", Home(tmp_path), "all", eks="prod", ami="al2023@v20260901")
+    whole = render_cluster(example, EXAMPLE, Home(tmp_path), "all", eks="prod", ami="al2023@v20260901")
     documents = [document for document in yaml.safe_load_all(whole) if document]
     kinds = [document["kind"] for document in documents]
     assert kinds[0] == "Namespace"
     assert kinds.count("Job") == 2
     assert [task["name"] for task in documents[-1]["spec"]["tasks"]] == ["head", "worker"]
-    parts = [
-        render_cluster(example, REPO / "loops", Home(tmp_path), part, eks="prod", ami="al2023@v20260901") for part in ("admin", "gang")
-    ]
+    parts = [render_cluster(example, EXAMPLE, Home(tmp_path), part, eks="prod", ami="al2023@v20260901") for part in ("admin", "gang")]
     assert [one for part in parts for one in yaml.safe_load_all(part) if one] == documents
     for document in documents:
         by = "the service, per gang" if document["metadata"]["name"].startswith("rt-") else "an administrator, once"
@@ -342,14 +341,14 @@ def test_ratchet_home_decides_the_folder_of_the_jobs(example: Loop, tmp_path: Pa
 
 def test_a_method_that_the_settings_exclude_is_named_and_not_rendered(example: Loop, tmp_path: Path) -> None:
     loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",), "sft": {"batch": 24}})})
-    text = render_cluster(loop, REPO / "loops", Home(tmp_path), "gang")
+    text = render_cluster(loop, EXAMPLE, Home(tmp_path), "gang")
     assert "# No gang for sft: recipe: batch 24 is not a multiple of the 16 GPUs of the run" in text
     assert not any(yaml.safe_load_all(text))
 
 
 def test_rendering_without_a_cluster_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no section \[cluster\]"):
-        render_cluster(load_loop(REPO / "flows" / "demo" / "demo.toml"), REPO / "loops", Home(tmp_path), "all")
+        render_cluster(load_loop(REPO / "flows" / "demo" / "demo.toml"), EXAMPLE, Home(tmp_path), "all")
 
 
 def _pods(value: Any) -> Iterator[dict[str, Any]]:
