@@ -14,7 +14,7 @@ from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
 from ratchet.flows.cli.lines import named_line, named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import open_installation
-from ratchet.flows.cli.terminal import say
+from ratchet.flows.cli.terminal import say, show
 from ratchet.router.bypass import Proxy, proxy_config
 from ratchet.runtime.artifacts import write_atomic
 
@@ -45,7 +45,7 @@ def proxy(line: str, kind: str, listen: str, target: Path | None, follow: bool, 
     name = named_line(installation, line, quiet=True)
     file = named_loop(installation, line, quiet=True)
     if target is None:
-        click.echo(_config(installation, name, file, Proxy(kind), listen), nl=False)
+        show(_config(installation, name, file, Proxy(kind), listen), newline=False)
         return
     applied = ""
     while True:
