@@ -87,7 +87,8 @@ def test_a_dead_service_shows_before_the_first_line_exists(tmp_path: Path, monke
     SqlLedger(home.ledger_url)
     leave(home)
     result = run("status", "--json")
-    assert (result.exit_code, json.loads(result.stdout)) == (1, [])
+    assert result.stdout == "[]\n", (result.output, result.exception)
+    assert result.exit_code == 1
     assert "the service is not running" in result.stderr
 
 
