@@ -23,6 +23,7 @@ from ratchet.flows.service.process import Sign, _path, only_one
 from ratchet.runtime.artifacts import write_atomic
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import home_of
+from tests.unit.flows.cli.test_lines import alone
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_a_dead_service_is_the_first_line_and_the_exit_code(home: Home, argument
 def test_a_dead_service_shows_before_the_first_line_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "home")
     monkeypatch.setenv("RATCHET_HOME", str(home.root))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(alone(tmp_path))  # the homes of other tests must not be near
     SqlLedger(home.ledger_url)
     leave(home)
     result = run("status", "--json")
