@@ -66,6 +66,8 @@ def named_request(installation: Installation, name: str | None, quiet: bool) -> 
     if len(named) == 1:
         return named[0]
     listed = "\n".join(f"  {view.id}  until {view.expires:%Y-%m-%d %H:%M} UTC" for view in waiting) or "  none"
+    if not waiting and (about or not name):
+        raise Rejected("which_request", "no request is pending; `ratchet status` shows what each cycle waits for")
     number = f"{len(named)} requests{about} are pending; name one"
     problem = f"there is no request {name!r}" if name and not about else number if about else f"no REQUEST given, and {number}"
     raise Rejected("which_request", f"{problem}; pending requests:\n{listed}")
@@ -128,7 +130,7 @@ def _completes(candidates: Callable[[Installation], Iterable[str]], files: bool 
     return complete
 
 
-def _known(candidates: Callable[[Installation], Iterable[str]]) -> Iterable[str]:
+def _known(candidates: Callable[[Installation], Iterable[str]]) -> list[str]:
     from ratchet.flows.composition.installation import Installation
     from ratchet.flows.config.home import Home
 
@@ -177,12 +179,24 @@ complete_version = _completes(
 )
 
 
+class LineName(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """The name of a line, or the path of its loop file. A message about a missing one names what there is."""
+
+    name = "text"
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:  # noqa: ARG002
+        """Return the lines of the installation and the loop files of the current folder, or None if there are none."""
+        lines, files = _known(_lines), _loop_files("")
+        told = [f"{what}: {', '.join(names)}" for what, names in (("lines", lines), ("loop files here", files)) if names]
+        return "; ".join(told) or None
+
+
 def line_argument(required: bool = True) -> Callable[[Any], Any]:
     """Return the argument LINE: the name of a line, or the path of its loop file."""
-    return click.argument("line", required=required, shell_complete=complete_line)
+    return click.argument("line", type=LineName(), required=required, shell_complete=complete_line)
 
 
-loop_argument = click.argument("loop", shell_complete=complete_line)
+loop_argument = click.argument("loop", type=LineName(), shell_complete=complete_line)
 """The argument LOOP of commands that also work before the line exists: the path of a loop file, or the name of a line."""
 
 

@@ -67,9 +67,10 @@ def span(seconds: float) -> str:
     """Return a duration for people, for example `4 min 10 s`."""
     whole = round(seconds)
     days, hours, minutes = whole // 86_400, whole % 86_400 // 3600, whole % 3600 // 60
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (whole % 60, "s")]
+    first = next((number for number, (value, _) in enumerate(parts) if value), len(parts) - 1)
+    shown = parts[first : first + 2]
+    return " ".join(f"{value} {unit}" for value, unit in shown if value) or "0 s"
 
 
 @contextmanager

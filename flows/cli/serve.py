@@ -20,7 +20,7 @@ import click
 
 from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
 from ratchet.flows.cli.lines import is_file_name, named_loop
-from ratchet.flows.cli.names import complete_line
+from ratchet.flows.cli.names import LineName, complete_line
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.composition.installation import Installation
@@ -49,7 +49,7 @@ GUARD_ENDS = 10.0
 
 
 @click.command()
-@click.argument("loops", nargs=-1, required=True, shell_complete=complete_line)
+@click.argument("loops", type=LineName(), nargs=-1, required=True, shell_complete=complete_line)
 @click.option(
     "--port", default=0, show_default="the previous port, or a free one", help="Port of the Prefect server and its UI on 127.0.0.1."
 )

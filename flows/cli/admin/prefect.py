@@ -6,7 +6,7 @@ import click
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.flows.cli.lines import named_loop
-from ratchet.flows.cli.names import complete_line
+from ratchet.flows.cli.names import LineName, complete_line
 from ratchet.flows.cli.output import open_installation
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.config.load import load_loop
@@ -18,7 +18,7 @@ def prefect() -> None:
 
 
 @prefect.command()
-@click.argument("loops", nargs=-1, required=True, shell_complete=complete_line, metavar="LOOP...")
+@click.argument("loops", type=LineName(), nargs=-1, required=True, shell_complete=complete_line, metavar="LOOP...")
 @click.option("--pool", default="ratchet", show_default=True, help="Name of the process work pool.")
 def render(loops: tuple[str, ...], pool: str) -> None:
     """Print `prefect.yaml` with one deployment ratchet-request/LINE per LOOP.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 60.0
 """Seconds that a rollback waits until every session is back, for example for a model server that loads."""
-_reason = click.option("--reason", default="", help="Reason, recorded in the ledger.")
+_reason = click.option("--why", "reason", default="", help="Reason, recorded in the ledger.")
 
 
 @click.command()

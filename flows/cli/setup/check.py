@@ -15,7 +15,7 @@ from ratchet.contracts.errors import ConfigError, RatchetError
 from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
-from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
+from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table, watched
 from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def decidable(context: LineContext) -> Iterator[Finding]:
 
     settings = context.loop.rollout
     context.progress("reading the lake …", 0, 0)
-    days = settings.max_seconds / 86_400
+    past = f"in the last {span(settings.max_seconds)}"
     live = _live(context, settings.max_seconds)
     if settings.mirror:
         yield _mirrored(context, live)
@@ -255,9 +255,9 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     mirror = _mirror_remedy(context, live)
     if found is None:
         needed = f"a margin of {settings.margin:g} needs about {ratings_needed(settings):,} ratings if each is of another user{mirror}"
-        yield "note", "rollout", f"fewer than two users have rated live answers in the last {days:.3g} days; {needed}"
+        yield "note", "rollout", f"fewer than two users have rated live answers {past}; {needed}"
         return
-    who = f"{found.people:,} users gave {found.ratings:,.0f} ratings in the last {days:.3g} days"
+    who = f"{found.people:,} users gave {found.ratings:,.0f} ratings {past}"
     if not found.enough_people:
         enough = f"they count as {found.effective:.0f} of rollout.min_people = {settings.min_people} effective people per version"
         level, remedy = ("error", 'set rollout.unit = "session", or wait') if settings.unit == "user" else ("warning", "wait")
@@ -317,8 +317,8 @@ def _mirrored(context: LineContext, live: Arm | None) -> Finding:
         )
     if live is None:
         return "note", "rollout", f"{needed}; there is no live traffic yet"
-    days, people = settings.max_seconds / 86_400, live.users or 0
-    who = f"{people:,} users sent {live.requests:,} requests in the last {days:.3g} days"
+    people = live.users or 0
+    who = f"{people:,} users sent {live.requests:,} requests in the last {span(settings.max_seconds)}"
     if _few_people(live):
         return (
             "warning",

@@ -38,7 +38,7 @@ def findings(rated: tuple[tuple[int, float], ...], **changes: Any) -> list[tuple
 def test_a_line_with_many_raters_decides_its_margin() -> None:
     [(level, about, text)] = findings(((20, 14.0),) * 1000)
     assert (level, about) == ("ok", "rollout")
-    assert "1,000 users gave 20,000 ratings in the last 7 days" in text
+    assert "1,000 users gave 20,000 ratings in the last 7 d" in text
 
 
 def test_a_small_line_is_told_what_it_can_decide() -> None:
@@ -110,7 +110,7 @@ def test_mirrored_prompts_are_not_offered_where_they_cannot_decide() -> None:
             3000,
             True,
             "ok",
-            "3,000 requests in the last 7 days; about 302 mirrored prompts decide rollout.margin = 0.1",
+            "3,000 requests in the last 7 d; about 302 mirrored prompts decide rollout.margin = 0.1",
         ),
         (100, 12, 3000, True, "warning", "rollout.mirror = 100 is too few"),
         (400, 7, 3000, True, "warning", "fewer than 10 people decide nothing"),

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, Rejected
 from ratchet.flows.cli.main import cli
 from ratchet.flows.config.home import Home
 from ratchet.flows.ledger.sql import SqlLedger
@@ -223,3 +223,16 @@ def test_the_first_command_of_a_new_user_may_suggest_init(tmp_path: Path, monkey
     monkeypatch.chdir(alone(tmp_path))
     monkeypatch.delenv("RATCHET_HOME", raising=False)
     assert refused("check", "loop.toml") == "there is no loop file loop.toml; create one with `ratchet init loop.toml`"
+
+
+def test_a_missing_line_names_the_lines_and_the_loop_files(shop: Path) -> None:
+    for command in (["rollback"], ["freeze", "--why", "x"], ["serve"], ["check"]):
+        result = CliRunner().invoke(cli, command)
+        assert result.exit_code == 2
+        assert "lines: sim; loop files here: loop.toml" in " ".join(result.stderr.split()), command
+
+
+def test_a_request_that_is_not_there_is_not_counted(shop: Path) -> None:
+    problem = CliRunner().invoke(cli, ["approve"]).exception
+    assert isinstance(problem, Rejected)
+    assert "no request is pending; `ratchet status` shows what each cycle waits for" in str(problem)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.flows.cli import output
-from ratchet.flows.cli.output import print_json, table
+from ratchet.flows.cli.output import print_json, span, table
 from ratchet.flows.cli.terminal import say, show
 
 
@@ -82,3 +82,10 @@ def test_every_command_prints_through_these_modules() -> None:
     for module in Path(output.__file__).parent.rglob("*.py"):
         if module.name not in ("output.py", "terminal.py"):
             assert not re.search(r"click\.s?echo\(|(?<![_\w.])print\(", module.read_text()), module.name
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.6, "1 min"), (250, "4 min 10 s"), (3600, "1 h"), (3661, "1 h 1 min"), (7 * 86_400, "7 d")]
+)
+def test_a_duration_has_at_most_two_units_and_no_zero(seconds: float, text: str) -> None:
+    assert span(seconds) == text
