@@ -87,7 +87,8 @@ class GangReconciler:
         if caps.cap_month is not None and self.submissions.spent(time.time()) >= caps.cap_month:
             return f"stopped with a checkpoint: the line reached its cap of {caps.cap_month:.2f} for this month", Outcome.PERMANENT
         if observation.broken > limit or (waits is not None and time.time() - waits > limit):
-            again = "" if meter.started is None else " again"
+            ran = meter.started is not None or meter.lost or meter.preemptions  # a round may miss a short time in which it is whole
+            again = " again" if ran else ""
             return f"not whole{again} within {limit:g} s: {why}", Outcome.LOST
         return None
 
