@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -88,8 +89,9 @@ class TestServers(ServerSuite):
 def test_server_of_the_example_answers_and_is_found_after_a_restart(example: Path, tmp_path: Path) -> None:
     artifacts, model = FolderArtifacts(tmp_path / "artifacts"), tmp_path / "model"
     model.mkdir()
-    (model / "model.safetensors").write_bytes(b"weights")
-    (model / "config.json").write_text('{"answer": "hello"}')
+    header = json.dumps({"__metadata__": {"answer": "hello"}}).encode()
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (model / "config.json").write_text("{}")
     version = ModelVersion(line="l", number=0, tag="v-canned", model=model_ref(model, artifacts.put_folder(model)), cycle=None)
 
     def restarted() -> Any:

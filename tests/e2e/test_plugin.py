@@ -79,8 +79,9 @@ def write_line(folder: Path) -> Path:
     (folder / "exports" / "2026-11-01.chat.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "exports" / "notes.txt").write_text("not an export")
     (folder / "model").mkdir()
-    (folder / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    (folder / "model" / "config.json").write_text(json.dumps({"answer": "I do not know."}))
+    header = json.dumps({"__metadata__": {"answer": "I do not know."}}).encode()
+    (folder / "model" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (folder / "model" / "config.json").write_text("{}")
     loop = folder / "loop.toml"
     text = (PLUGIN / "loop.toml").read_text().replace("/var/log/gateway/access.log", str(folder / "access.log"))
     loop.write_text(text.replace("max_ratio = 2.0", "max_ratio = 2.0\nfast_ms = 60000.0"))  # a busy machine must not decide the gate
@@ -152,8 +153,8 @@ def test_the_job_of_the_trainer_has_published_its_model(played: Played) -> None:
     assert played.cycle.checkpoint.metrics["demonstrations"] > 10
     assert played.cycle.candidate is not None
     manifest = json.loads(played.context.artifacts.get(played.cycle.candidate.model.files))
-    config = played.context.artifacts.get(manifest["files"]["config.json"])
-    assert json.loads(config)["answer"] == "see OPS-1"
+    weights = played.context.artifacts.get(manifest["files"]["model.safetensors"])
+    assert json.loads(weights[8:])["__metadata__"]["answer"] == "see OPS-1"
 
 
 def test_the_check_has_its_part_in_the_verdict(played: Played) -> None:

@@ -16,7 +16,7 @@ from ratchet.extend import Artifacts, Capabilities, Endpoint, ModelVersion, Retr
 
 
 class CannedServer:
-    """Serves the text under the key `answer` in a model's config.json. The option `patience` is the timeout of a start in seconds.
+    """Serves the answer in the metadata of a model's weights. The option `patience` is the timeout of a start in seconds.
 
     It answers to every model name, so also to `served_model`.
     """
@@ -34,7 +34,7 @@ class CannedServer:
             return found
         place = self._folder / version.tag
         model = self._artifacts.fetch(version.model.files, place / "model")
-        command = [sys.executable, "-m", "example_plugin.server", str(model / "config.json"), str(place / "process.json")]
+        command = [sys.executable, "-m", "example_plugin.server", str(model), str(place / "process.json")]
         with (place / "log").open("ab") as log:
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + self._patience
@@ -76,9 +76,10 @@ class CannedServer:
         return Endpoint(tag=tag, url=url, model=tag) if alive else None
 
 
-def serve(config: Path, announcement: Path) -> None:
+def serve(model: Path, announcement: Path) -> None:
     """Answer every chat request with the canned answer. Writes process id and port to `announcement` when it listens."""
-    answer = json.loads(config.read_bytes())["answer"]
+    weights = (model / "model.safetensors").read_bytes()  # a header of JSON behind its length in eight bytes, and no tensors
+    answer = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])["__metadata__"]["answer"]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -74,8 +74,8 @@ def main() -> None:
         result |= {"outcome": Outcome.PERMANENT.value, "reason": f"{count} demonstrations, min_count is {plan.recipe['min_count']}"}
     else:
         model = Path(shutil.copytree(RunFile.MODEL, incarnation / IncarnationFile.MODEL, dirs_exist_ok=True))
-        config = json.loads((model / "config.json").read_bytes())
-        (model / "config.json").write_text(json.dumps(config | {"answer": answer}))
+        header = json.dumps({"__metadata__": {"answer": answer}}).encode()  # training may change the weights only
+        (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     partial = incarnation / "result.partial"
     partial.write_text(json.dumps(result))
     partial.replace(incarnation / IncarnationFile.RESULT)

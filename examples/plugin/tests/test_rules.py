@@ -82,8 +82,9 @@ class TestServer(ServerSuite):
     def version(self, tmp_path: Path, artifacts: FolderArtifacts) -> ModelVersion:
         model = tmp_path / "model"
         model.mkdir()
-        (model / "model.safetensors").write_bytes(b"weights")
-        (model / "config.json").write_text('{"answer": "hello"}')
+        header = json.dumps({"__metadata__": {"answer": "hello"}}).encode()
+        (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        (model / "config.json").write_text("{}")
         return ModelVersion(line="l", number=0, tag="v-canned", model=model_ref(model, artifacts.put_folder(model)), cycle=None)
 
 
