@@ -23,7 +23,7 @@ _RIGHT = {True: 0.1, False: 0.9}
 _RATED, _FLIPPED, _CORRECTED, _REFERENCED, _CONSENT = 0.6, 0.1, 0.3, 0.35, 0.95
 BAD_RECIPE = {
     'methods = ["sft", "dpo"]': 'methods = ["dpo"]',
-    "losses = { sigmoid = 0.2, sft = 1.0 }\nmost_steps = 250": "losses = { sigmoid = 1.0 }\nlearning_rate = 1e-3\nsteps = 60",
+    "losses = { sigmoid = 0.2, sft = 1.0 }\nmost_steps = 250": "losses = { sigmoid = 1.0 }\nlearning_rate = 3e-3\nsteps = 120",
 }
 """What the bad loop file changes: only the preference loss, at a far too high learning rate, for a fixed number of steps."""
 

@@ -115,7 +115,7 @@ def test_commands_without_requests_or_cycles_are_errors(ratchet, tmp_path: Path)
     for words in (["status"], ["approve"], ["explain", "x/1"], ["rollback", "x"]):
         assert "there is no installation in" in ratchet(*words, code=2).stderr
     ratchet("check", loop_file(tmp_path / "w.toml", 'kind = "receiver"'))
-    assert "0 requests are pending" in ratchet("approve", code=2).stderr
+    assert "no request is pending" in ratchet("approve", code=2).stderr
     assert "there is no request" in ratchet("reject", "approval/x/0001/rollout", code=2).stderr
     assert "there is no line 'x'" in ratchet("explain", "x/1", code=2).stderr
     assert "there is no line" in ratchet("report", "x", code=2).stderr
