@@ -108,8 +108,8 @@ class Router:
             self.forwarded.end(interval)
             self._callers.leave(caller)
 
-        def store(span: Span) -> None:
-            self._outcomes.add(backend.tag, span)
+        def store(tag: str, span: Span) -> None:
+            self._outcomes.add(tag, span)
             self.exporter.add(span)
 
         return Call(route, backend, body, request, self._settings.assume_consent, store, ended)

@@ -24,8 +24,8 @@ A version that rejects more requests than the other one is still found: the shar
 class Call:
     """One request that is forwarded to `backend`, and to the champion if that fails.
 
-    `keep` tells whether content goes into the trace if the caller does not mention consent. `store` gets the span. `ended` is called after
-    that, once, and frees what the request holds.
+    `keep` tells whether content goes into the trace if the caller does not mention consent. `store` gets each span with the tag of the
+    version that was asked. `ended` is called once, after the last span, and frees what the request holds.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Call:
         body: dict[str, Any],
         request: Request,
         keep: bool,
-        store: Callable[[Span], None],
+        store: Callable[[str, Span], None],
         ended: Callable[[], None],
     ) -> None:
         self.route = route
@@ -65,7 +65,7 @@ class Call:
         champion = self.route.backends[0]
         if self.done or champion.tag == self.backend.tag:
             return False
-        self._store(chat_span(self.ids, self.started_ns, self._values(None), error))
+        self._store(self.backend.tag, chat_span(self.ids, self.started_ns, self._values(None), error))
         self.ids, self.started_ns, self.backend, self._fallen_back = new_ids(), time.time_ns(), champion, True
         return True
 
@@ -82,7 +82,7 @@ class Call:
             refused = status in _CALLERS_FAULT
             values = self._values(reply) | (more or {})
             values["ratchet.refused"] = True if refused else None
-            self._store(chat_span(self.ids, self.started_ns, values, None if refused else error))
+            self._store(self.backend.tag, chat_span(self.ids, self.started_ns, values, None if refused else error))
         finally:
             self._ended()
 

@@ -26,6 +26,9 @@ from ratchet.contracts.schema import SCHEMA_VERSION
 from ratchet.contracts.serving import Backend
 from ratchet.extend.testkit import RouterSuite
 from ratchet.local.router import LocalRouter
+from ratchet.router.outcomes import window
+from ratchet.router.report import figures
+from ratchet.router.state import Document
 from ratchet.runtime.extensions import ExtensionKind, load
 from tests import serving_site
 from tests.serving_site import Site, route, started
@@ -270,8 +273,15 @@ def test_the_champion_answers_for_a_candidate_whose_server_fails(
     def settled() -> bool:
         with contextlib.suppress(Retryable):  # the router writes its counts once a second
             counts = dict(local.forwarded("line", begin, begin + timedelta(minutes=5)))
-            return counts == {"candidate": 1} and not sum(local.in_flight("line").values())
+            idle = not sum(local.in_flight("line").values())
+            return idle and counts == {"candidate": 1} and watched() == {"candidate": (1, 1), "champion": (1, 0)}
         return False
+
+    def watched() -> dict[str, tuple[int, int]]:
+        """Requests and errors by version, as a person sees them who watches the line."""
+        report = next(tmp_path.rglob(Document.REPORT.value)).read_bytes()
+        found, _turned_away = window(figures(report)["outcomes"], time.time(), minutes=5)
+        return {tag: (one["requests"], one["errors"]) for tag, one in found.items()}
 
     until(settled)
 

@@ -39,10 +39,12 @@ def status(line: str | None, watched: bool, as_json: bool) -> None:
     With LINE, the name of a line or the path of its loop file, only this line is shown. Also shows which process works on a line now,
     whether the line is frozen, and which versions are recalled.
 
-    The first lines say what is wrong: a service that has ended without a stop, that hangs or that fails at its work, a full disk, a
-    Prefect server that does not answer, traces that wait for their ingest. Exits with code 1 then, after the rest was shown. A service
-    that was stopped or has never run is no error. Also fails if there is no installation, or if it has no line while another installation
-    near the current folder has one.
+    Problems come first: a service that crashed, hangs or fails at its work; a full disk; a Prefect server that does not answer; traces
+    that wait too long for their ingest. If there is one, the exit code is 1, and the lines are shown nevertheless. A service that was
+    stopped, or that has never run, is not a problem.
+
+    The exit code is also 1 if there is no installation here, or if it has no line but another installation near the current folder has
+    one.
 
     With --watch, the line is shown as its steps, with the rollout and its evidence, the traffic of the last minutes, what comes next, and
     who must act. Ctrl-C ends it with code 0. Without a terminal, it prints a new block when something has changed; with --json, a line of
