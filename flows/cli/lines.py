@@ -42,6 +42,8 @@ def named_line(installation: Installation, name: str | None, quiet: bool) -> str
     Unless `quiet`, one line on standard error says what was taken. Raises ConfigError if the line does not exist, or if the user names
     none although there are several.
     """
+    if name is not None and not is_file_name(name) and not installation.home.has_ledger and Path(f"{name}.toml").is_file():
+        raise unknown_line(installation.home, [], name)
     lines = known_lines(installation)
     if name is None:
         if len(lines) != 1:
@@ -116,13 +118,13 @@ def unknown_line(home: Home, lines: list[str], name: str | None, file: str = "")
 
     text = "there is no line" if name is None else f"there is no line {name!r}{nearest(name, lines)}"
     text += f"{_mark(text)} Lines in {home_text(home)}: {', '.join(lines)}" if lines else f" in {home_text(home)}"
-    remedy = remedy_text(home, name) or ("" if lines else remedy_text(home))
+    remedy = remedy_text(home, name)
     if not remedy and file:
         remedy = f"`ratchet adopt {file} MODEL_FOLDER` creates the line"
     if not remedy and name is not None and Path(f"{name}.toml").is_file():
-        remedy = f"{name}.toml is in the current folder; to use this loop file, give its name"
+        remedy = f"to use the loop file {name}.toml of this folder, pass {name}.toml"
     if not remedy and not lines:
-        remedy = "`ratchet adopt LOOP.toml MODEL_FOLDER` creates a line"
+        remedy = remedy_text(home) or "`ratchet adopt LOOP.toml MODEL_FOLDER` creates a line"
     return ConfigError(f"{text}; {remedy}" if remedy else text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ from ratchet.flows.config.values import wrong_booleans, wrong_trigger
 
 def load_loop(path: Path) -> Loop:
     """Read the loop file at `path`. Raises ConfigError with one line per error if it is missing or invalid."""
+    text = ""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"there is no loop file {path}; give the path of a loop file (*.toml)") from None
     except IsADirectoryError:
@@ -30,8 +33,25 @@ def load_loop(path: Path) -> Loop:
     except OSError as error:
         raise ConfigError(f"cannot read the loop file {path}: {error.strerror}; make it readable for this user") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+        raise ConfigError(f"{path} is not TOML: {error}{_wrong_line(text, str(error))}") from error
     return parse_loop(data, str(path))
+
+
+def _wrong_line(text: str, error: str) -> str:
+    """Return the key of the line at which the parser stopped, but not its value, which may be secret; and what is often wrong there."""
+    place = re.search(r"line (\d+)", error)
+    line = text.splitlines()[int(place[1]) - 1 : int(place[1])] if place else []
+    if not line:
+        return ""
+    key, equals, value = line[0].partition("=")
+    if not equals:
+        return f": {key.strip()[:60]!r}"
+    remedy = ""
+    if set("“”„‘’") & set(value):
+        remedy = '; write straight quotation marks (") instead of typographic ones'
+    elif re.match(r"\s*(?!(true|false|inf|nan)\b)[A-Za-z_/~.]", value):
+        remedy = "; a text needs quotation marks"
+    return f": the value of {key.strip()[:60]!r}{remedy}"
 
 
 def parse_loop(data: dict[str, Any], where: str) -> Loop:

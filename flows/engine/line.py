@@ -33,7 +33,10 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     """
     line = context.line_view()
     if not folder.is_dir():
-        raise Permanent(f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer)")
+        raise Permanent(
+            f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer). "
+            "A model of a hub must be downloaded first, for example with `hf download OWNER/NAME --local-dir FOLDER`"
+        )
     _refuse_foreign_links(folder)
     refuse_code(folder)
     context.progress(f"copying model {folder} …", 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -52,10 +53,10 @@ new_traces = 1000                # also open a cycle after this many new traces
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), default="loop.toml")
-@click.option("--line", default="my-model", show_default=True, help="Name of the model line.")
+@click.option("--line", help="Name of the model line. Default: the file's name, or `my-model` for loop.toml.")
 @json_option
-def init(path: Path, line: str, as_json: bool) -> None:
-    """Create a starter loop file at PATH (default: loop.toml).
+def init(path: Path, line: str | None, as_json: bool) -> None:
+    """Create a starter loop file at PATH (default: loop.toml). A PATH without an extension gets `.toml`.
 
     An existing file is not overwritten.
     """
@@ -63,6 +64,8 @@ def init(path: Path, line: str, as_json: bool) -> None:
 
     from ratchet.flows.config.load import parse_loop
 
+    path = path if path.suffix else path.with_suffix(".toml")
+    line = line or _line_name(path)
     text = _TEMPLATE.format(line=line, name=path.name)
     parse_loop(tomllib.loads(text), "the new loop file")
     try:
@@ -76,3 +79,9 @@ def init(path: Path, line: str, as_json: bool) -> None:
         print_json({"path": str(path), "line": line})
         return
     say(f"wrote {path}; next steps:\n  ratchet check {path}\n  ratchet adopt {path} MODEL_FOLDER\n  ratchet serve {path}")
+
+
+def _line_name(path: Path) -> str:
+    """Return the file's name as the name of a line."""
+    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
+    return name if name and name != "loop" else "my-model"
