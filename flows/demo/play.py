@@ -33,7 +33,7 @@ from ratchet.flows.engine.reconcile import reconcile
 from ratchet.flows.engine.work import run_to_end
 
 Say = Callable[[str], None]
-_FIRST_TRAFFIC, _SEED = 900, 1
+_FIRST_TRAFFIC, _SEED = 1600, 1
 MARKER = ".ratchet-demo"
 """Marker file in every folder created by the demo. The demo deletes only folders that contain it."""
 BAD_RECIPE = {

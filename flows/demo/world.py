@@ -15,7 +15,7 @@ from ratchet.contracts.errors import Permanent
 from ratchet.flows.demo.task import ESTABLISHED_INTENTS, NEW_INTENTS, Request, requests
 from ratchet.runtime.threads import threads_of
 
-_LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 520
+_LEARNT, _HINTS, _GOLDEN, _ASKED = 800, 6, 400, 900
 
 
 @dataclass(frozen=True)

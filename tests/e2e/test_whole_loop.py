@@ -36,8 +36,8 @@ def test_demo_promotes_the_better_model_and_not_the_worse_one(tmp_path: Path) ->
     try:
         said = run(home, "demo", "--home", str(home), cwd=folder, PYTHONPATH=str(folder))
         first, second = json.loads(run(home, "status", "--json").stdout)[0]["cycles"]
-        assert first["state"] == "promoted", first
-        assert second["state"] in ("rejected", "rolled_back"), second
+        assert first["state"] == "promoted", f"{first['state']}: {first['reason']}"
+        assert second["state"] in ("rejected", "rolled_back"), f"{second['state']}: {second['reason']}"
         assert re.search(r"Prefect UI +http://127\.0\.0\.1:", said.stderr)
         assert "Result    promoted: the candidate now serves all users" in said.stderr
         assert "evidence of" not in said.stderr + said.stdout, "the figures of the tests belong to `ratchet explain`"
