@@ -135,6 +135,11 @@ def approval_stream(cycle: str, kind: str) -> str:
     return f"approval/{cycle.removeprefix('cycle/')}/{kind}"
 
 
+def exports_stream(line: str) -> str:
+    """Return the ledger stream of a line's exported training sets."""
+    return f"exports/{line}"
+
+
 def rollout_stream(cycle: str) -> str:
     """Return the ledger stream of a cycle's rollout. Its name is also the rollout's id."""
     return f"rollout/{cycle.removeprefix('cycle/')}"

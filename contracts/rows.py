@@ -219,6 +219,26 @@ class GarbageCollected(RowContent):
     bytes: int
 
 
+# Rows of a line's exports
+
+
+class DatasetExported(RowContent):
+    """A training set that was written to files for a trainer elsewhere."""
+
+    actor: str
+    source: str
+    """cycle/LINE/NUMBER, or `now`."""
+    format: str
+    rows: dict[str, int]
+    """File -> number of its rows."""
+    snapshot: Digest
+    """Content of the snapshot."""
+    files: Digest
+    """Digest over names and contents of the files."""
+    folder: str
+    """Folder that the files were written to."""
+
+
 # Rows of a rollout
 
 

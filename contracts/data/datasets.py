@@ -301,6 +301,8 @@ class TrainingSet(Frozen):
     """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot."""
 
 
+EXPORT_FORMATS = ("trl", "nemo-rl", "openai", "parquet")
+"""Formats in which a training set can be exported."""
 CROSS_VALIDATED_BELOW = 10
 """A run finds its number of steps by cross-validation over its training prompts if there are fewer development prompts."""
 CROSS_VALIDATED_PROMPTS = 1000

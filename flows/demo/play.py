@@ -124,16 +124,16 @@ class Demo:
     def cycle(self, installation: Installation, context: LineContext, crowd: Crowd, what: str) -> CycleView:
         """Run one cycle to its end, with simulated users and approvals. `what` is the reason for opening the cycle.
 
-        Returns the final state. Raises Permanent if the simulation fails or the cycle does not end within five minutes.
+        Returns the final state. Raises Permanent if the simulation fails or the cycle does not end within fifteen minutes.
         """
         cycle = open_cycle(context, what)
-        frozen, until = installation.cycle_context(context.cycle_view(cycle)), time.monotonic() + 300
+        frozen, until = installation.cycle_context(context.cycle_view(cycle)), time.monotonic() + 900
         with self._people(context, cycle, crowd) as trouble:
             while not isinstance(run_to_end(frozen, context.cycle_view(cycle), 2.0, poll=0.3), End):
                 if trouble:
                     raise Permanent(f"the simulated users failed: {trouble[0]}") from trouble[0]
                 if time.monotonic() > until:
-                    raise Permanent(f"{cycle} did not end within five minutes; `ratchet explain` shows its state")
+                    raise Permanent(f"{cycle} did not end within fifteen minutes; `ratchet explain` shows its state")
         self.tell(context, cycle)
         return context.cycle_view(cycle)
 

@@ -12,7 +12,7 @@ from typing import Any
 from ratchet.contracts.data.datasets import Snapshot, TrainingSet
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest
-from ratchet.contracts.loop import PrivacySettings
+from ratchet.contracts.loop import Loop, PrivacySettings
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.core.data_notes import crowding, masking_note
@@ -36,12 +36,14 @@ def dataset_card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
     frozen, planned = cycle.get(FreezeResult), cycle.get(PlanResult)
     if frozen is None:
         return []
-    snapshot = frozen.snapshot
+    return card_of(cycle.loop, frozen.snapshot, planned.dataset if planned else None, artifacts)
+
+
+def card_of(loop: Loop, snapshot: Snapshot, dataset: TrainingSet | None, artifacts: Artifacts) -> list[Section]:
+    """Return the sections of a card about a snapshot and, if it is known, its training set."""
     samples = _rows(artifacts, snapshot.samples, ["prompt_id", "prompt", "answer", "reward", "tier", "origin", "user", "slice"])
-    sections = [_source(snapshot, cycle), _answers(samples), *_texts(samples), _people(samples), *_examples(samples, cycle.loop.privacy)]
-    if planned is not None:
-        sections += _training(planned.dataset, artifacts)
-    return sections
+    sections = [_source(snapshot, loop), _answers(samples), *_texts(samples), _people(samples), *_examples(samples, loop.privacy)]
+    return sections if dataset is None else [*sections, *_training(dataset, artifacts)]
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
@@ -59,10 +61,10 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
-def _source(snapshot: Snapshot, cycle: CycleView) -> Section:
-    rules = cycle.loop.governance
+def _source(snapshot: Snapshot, loop: Loop) -> Section:
+    rules = loop.governance
     text = (
-        f"Snapshot {snapshot.content[:12]} of line {cycle.line}, with all records up to {snapshot.as_of:%Y-%m-%d %H:%M} UTC.",
+        f"Snapshot {snapshot.content[:12]} of line {loop.line.name}, with all records up to {snapshot.as_of:%Y-%m-%d %H:%M} UTC.",
         f"Consent is {rules.consent}; regions: {', '.join(rules.regions) or 'all'}; confidentiality labels: "
         f"{', '.join(rules.confidentiality) or 'all'}.",
         f"{masking_note(snapshot.masked)}.",
