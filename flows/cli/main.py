@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("ratchet.flows.cli.look.diff", "Compare two versions of a line."),
     "explain": ("ratchet.flows.cli.look.explain", "Explain the decisions of a cycle from the ledger."),
     "card": ("ratchet.flows.cli.look.card", "Show the dataset card of a cycle."),
+    "model": ("ratchet.flows.cli.look.model", "Copy the model of a version, verified."),
     "report": ("ratchet.flows.cli.look.explain", "Write the report of a line as one HTML file."),
     "open": ("ratchet.flows.cli.look.browser", "Open a report or a page of the Prefect UI in a browser."),
     "approve": ("ratchet.flows.cli.operate.approvals", "Approve a pending request."),

@@ -1,0 +1,58 @@
+"""`ratchet model`: copies a version's model out of the installation, for a server or a trainer elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.flows.cli.names import named_version
+from ratchet.flows.cli.output import json_option, open_installation, print_json, watched
+from ratchet.flows.cli.terminal import say, show
+
+
+@click.group()
+def model() -> None:
+    """Copy the models of a line."""
+
+
+@model.command()
+@click.argument("version")
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+def fetch(version: str, folder: Path, as_json: bool) -> None:
+    """Copy the model of VERSION to the new FOLDER, and verify it.
+
+    VERSION is LINE/champion, LINE/previous, LINE/NUMBER for the candidate of a cycle, LINE/0 for the adopted model, or a tag. Every file is
+    compared with its digest, and the whole with the ledger. If the model is an adapter, its base model is copied to FOLDER/base.
+    """
+    if folder.exists():
+        raise ConfigError(f"{folder} exists; name a new folder")
+    with watched(as_json, f"copying the model of {version} …"):
+        from ratchet.contracts.model import model_ref
+        from ratchet.flows.composition.ports import open_artifacts
+
+        installation = open_installation()
+        made = named_version(installation, version).version
+        part = folder.with_name(f".{folder.name}.part")
+        try:
+            shutil.rmtree(part, ignore_errors=True)  # of a copy that was killed
+            artifacts = open_artifacts(installation.home)
+            artifacts.fetch(made.model.files, part)
+            if model_ref(part, made.model.files, made.model.parent) != made.model:
+                raise Permanent(f"the files of {made.tag} are not those that the ledger names; `ratchet verify` looks for damage")
+            if made.model.parent is not None:
+                artifacts.fetch(made.model.parent, part / "base")
+            part.rename(folder)
+        except OSError as error:
+            raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    if as_json:
+        told = {"folder": str(folder), "version": made.tag, "line": made.line, "number": made.number, "cycle": made.cycle}
+        print_json(told | {"model": made.model.id, "adapter": made.model.parent is not None})
+        return
+    say(f"{made.tag}, version {made.number} of the line {made.line}, verified against the ledger")
+    show(str(folder))
