@@ -51,6 +51,11 @@ class Call:
         self._ended = ended
 
     @property
+    def name(self) -> str:
+        """Model name that the caller uses, which the answer repeats: the line's present one or a former one."""
+        return str(self.body["model"])
+
+    @property
     def url(self) -> str:
         """Address of the model server's chat completions."""
         return f"{self.backend.url}/v1/chat/completions"
@@ -102,7 +107,7 @@ class Call:
         return {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "ratchet",
-            "gen_ai.request.model": self.route.served_model,
+            "gen_ai.request.model": self.name,
             "gen_ai.request.temperature": _number(body.get("temperature")),
             "gen_ai.request.stream": True if body.get("stream") else None,
             "gen_ai.response.model": self.route.served_model,

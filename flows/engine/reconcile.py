@@ -18,7 +18,7 @@ from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollout import SetWeight
 from ratchet.flows.engine.context import LineContext, leased
-from ratchet.flows.engine.effects import job_of, lay_resume_point, sole_route
+from ratchet.flows.engine.effects import job_of, lay_resume_point, served_names, sole_route
 from ratchet.flows.engine.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -167,9 +167,16 @@ def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None,
     return sole_route(context, line.champion, line_stream(line.line)) if line.champion else None
 
 
+def names_differ(context: LineContext) -> bool:
+    """Whether the route in force has other model names than the line. False if there is no route."""
+    served, former = served_names(context)
+    route = context.router.read(context.line)
+    return route is not None and route.names != (served, *former)
+
+
 def _same(a: Route, b: Route) -> bool:
     """Whether two routes are equal, ignoring the annotation."""
-    return a.backends == b.backends and a.served_model == b.served_model and a.salt == b.salt
+    return a.backends == b.backends and a.names == b.names and a.salt == b.salt
 
 
 def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:

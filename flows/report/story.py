@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.cycle import ApprovalKind, Entry
@@ -100,6 +101,16 @@ def recalled(line: LineView, cycle: CycleView) -> Section | None:
     tag = cycle.candidate.tag
     serves = f" {tag} still serves; `ratchet rollback` returns to an earlier version." if line.champion and line.champion.tag == tag else ""
     return Section("Recalled", (f"{tag}: {reason}. No further version is trained from it.{serves}",))
+
+
+def loop_files(line: LineView) -> Section | None:
+    """Return the section about the decisions that another loop file is the one of the line; None if there were none."""
+    text = [
+        f"At {at:%Y-%m-%d %H:%M:%S} UTC, {taken.actor} decided that line {line.line!r} belongs to {Path(taken.folder) / taken.file}"
+        f"{f', and no longer to {taken.former}' if taken.former else ''}: {taken.reason}"
+        for at, taken in line.takeovers
+    ]
+    return Section("Loop file", tuple(text)) if text else None
 
 
 def _data(cycle: CycleView) -> Section | None:
