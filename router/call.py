@@ -42,7 +42,7 @@ class Call:
         self.backend = backend
         self.body = body
         self.ids = new_ids()
-        self.started_ns = time.time_ns()
+        self.started_ns, self._steady_ns = time.time_ns(), time.monotonic_ns()
         self.done = False
         self._fallen_back = False
         self._request = request
@@ -70,9 +70,14 @@ class Call:
         champion = self.route.backends[0]
         if self.done or champion.tag == self.backend.tag:
             return False
-        self._store(self.backend.tag, chat_span(self.ids, self.started_ns, self._values(None), error))
-        self.ids, self.started_ns, self.backend, self._fallen_back = new_ids(), time.time_ns(), champion, True
+        self._store(self.backend.tag, self._span(self._values(None), error))
+        self.ids, self.backend, self._fallen_back = new_ids(), champion, True
+        self.started_ns, self._steady_ns = time.time_ns(), time.monotonic_ns()
         return True
+
+    def _span(self, values: dict[str, Value | None], error: str | None) -> Span:
+        """Return the span of the call, which ends now. Its duration does not depend on the wall clock, which may be set meanwhile."""
+        return chat_span(self.ids, self.started_ns, time.monotonic_ns() - self._steady_ns, values, error)
 
     def finish(self, status: int, error: str | None, reply: dict[str, Any] | None, more: dict[str, Value | None] | None = None) -> None:
         """Store the trace of the call, with the attributes `more`. Further calls have no effect.
@@ -87,7 +92,7 @@ class Call:
             refused = status in _CALLERS_FAULT
             values = self._values(reply) | (more or {})
             values["ratchet.refused"] = True if refused else None
-            self._store(self.backend.tag, chat_span(self.ids, self.started_ns, values, None if refused else error))
+            self._store(self.backend.tag, self._span(values, None if refused else error))
         finally:
             self._ended()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ratchet.contracts.data.datasets import Facts
 from ratchet.contracts.jobs.training import Choice
 from ratchet.contracts.loop import GateSettings, Loop, TrainingSettings
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.ports import (
     Artifacts,
     Clock,
@@ -33,6 +34,7 @@ from ratchet.flows.core.triggers import evaluation_level
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.ledger.opening import open_ledger_at
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.moments import this_moment
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class SystemClock:
     def now(self) -> datetime:
         """Return the current time in UTC."""
         return datetime.now(UTC)
+
+    def moment(self) -> Moment:
+        """Return the present moment on this machine."""
+        return this_moment()
 
     def sleep(self, seconds: float) -> None:
         """Block the thread for `seconds` seconds."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.moment import moment_in, seconds_between
 from ratchet.contracts.rows import RolledBack, row_of
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import ModelVersion, Route
@@ -127,11 +127,11 @@ def _is_drained(context: LineContext, tag: str) -> bool:
     if _is_idle(context, tag) or context.loop.serving.drain == 0:
         begun.unlink(missing_ok=True)
         return True
-    now, since = context.clock.now(), read_json(begun)
+    now, since = context.clock.moment(), moment_in(read_json(begun) or {})
     if since is None:
-        write_atomic(begun, stamped({"since": now.isoformat()}))
+        write_atomic(begun, stamped(now._asdict()))
         return False
-    if 0 <= (now - datetime.fromisoformat(since["since"])).total_seconds() < context.loop.serving.drain:  # below 0: the clock was set back
+    if seconds_between(since, now) < context.loop.serving.drain:
         return False
     begun.unlink(missing_ok=True)
     return True

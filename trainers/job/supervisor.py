@@ -42,6 +42,7 @@ from ratchet.runtime.jobs.job_protocol import (
     trainer_log,
 )
 from ratchet.runtime.jobs.run_folder import read_events
+from ratchet.runtime.moments import this_moment
 from ratchet.trainers import health as health_rules
 from ratchet.trainers.code_digest import code_digest
 from ratchet.trainers.job import parallel
@@ -72,7 +73,10 @@ class Wrapper:
         self._steps: list[float] = []
         self._last = ""
         self._saves: list[float] = []
-        self._read_at = -1.0
+        self._log, self._log_at = (-1, -1), time.monotonic()
+        """Size and time of the event log when it last changed, and when this was seen."""
+        self._resulted_at: float | None = None
+        """When the result of the trainer was first seen."""
         signal.signal(signal.SIGTERM, self._hear)
 
     def _hear(self, *_: object) -> None:
@@ -86,11 +90,16 @@ class Wrapper:
         if self._published_before():
             return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.last_step, {})
         self._check()
-        self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
+        self.job.events.write("started", self.job.resume.step if self.job.resume else 0, **self._started())
         result = self._derive(*self._train())
         if result.outcome == Outcome.DONE:
             self._publish(result)
         return result
+
+    def _started(self) -> dict[str, Any]:
+        """The data of the first event: the plan, and the moment on this machine from which `Job.elapsed` counts."""
+        begun = this_moment()
+        return {"plan": self.job.plan.id, **({"boot": begun.boot, "up": begun.up} if begun.boot else {})}
 
     def _published_before(self) -> bool:
         """Whether an earlier incarnation has published. If so, bind its checkpoint to the name of this incarnation as well."""
@@ -150,7 +159,7 @@ class Wrapper:
 
     def _train(self) -> tuple[int, str | None]:
         """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
-        deadline = self.job.began + TIMEOUT.get(os.environ)  # an invalid timeout fails before the training starts
+        deadline = time.monotonic() + TIMEOUT.get(os.environ) - self.job.elapsed  # an invalid timeout fails before the training starts
         trainer = self._spawn()
         try:
             return self._watch(trainer, deadline)
@@ -160,7 +169,7 @@ class Wrapper:
     def _watch(self, trainer: subprocess.Popen[bytes], deadline: float) -> tuple[int, str | None]:
         forwarded, why = False, None
         while (code := _wait(trainer)) is None:
-            if why is None and time.time() > deadline:
+            if why is None and time.monotonic() > deadline:
                 why = f"the attempt exceeded its timeout of {TIMEOUT.get(os.environ)} s"
             if why is None and (timeout := self._stalls()) is not None:
                 self.stalled, why = (
@@ -181,9 +190,9 @@ class Wrapper:
 
     def _lingers(self) -> bool:
         """Whether the trainer wrote its result more than LINGER_SECONDS ago. torchrun can then wait minutes for launchers on lost nodes."""
-        with suppress(FileNotFoundError):
-            return time.time() - (self.job.folder / IncarnationFile.RESULT).stat().st_mtime > LINGER_SECONDS
-        return False
+        if self._resulted_at is None and (self.job.folder / IncarnationFile.RESULT).exists():
+            self._resulted_at = time.monotonic()
+        return self._resulted_at is not None and time.monotonic() - self._resulted_at > LINGER_SECONDS
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         lock = LOCK_FD.find(os.environ)
@@ -203,15 +212,15 @@ class Wrapper:
         health = self.recipe.health
         if health.stall not in ("adjust", "stop"):
             return None
-        sign = self.job.events.path.stat().st_mtime
-        if sign != self._read_at:
-            self._read_at = sign
+        sign = self.job.events.path.stat()
+        if (sign.st_size, sign.st_mtime_ns) != self._log:
+            self._log, self._log_at = (sign.st_size, sign.st_mtime_ns), time.monotonic()
             events = [event for event in self._events() if event.kind != "warning"]
             self._steps = [event.at for event in events if event.kind in ("progress", health_rules.FOLD)]
             self._last = events[-1].kind if events else ""
             self._saves = health_rules.seconds_of_saves(events)
         timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves)
-        return timeout if time.time() - sign > timeout else None
+        return timeout if time.monotonic() - self._log_at > timeout else None
 
     def _at_work(self) -> str:
         """What the run does between two steps, for a message."""

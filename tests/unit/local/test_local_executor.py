@@ -24,7 +24,8 @@ from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
 from ratchet.local import executor as executor_module
 from ratchet.local.executor import LocalExecutor
 from ratchet.local.processes import ProcessIdentity, alive, identity_in
-from tests.waiting import has_result, job_until
+from ratchet.runtime.moments import this_moment
+from tests.waiting import has_result, job_until, until
 
 SLEEP = "import time\nwhile True: time.sleep(0.05)"
 DUMP = "import os, json, pathlib; pathlib.Path('seen.json').write_text(json.dumps(dict(os.environ)))"
@@ -119,6 +120,28 @@ def test_a_change_of_the_clock_loses_no_job(site: Site) -> None:
         assert alive(ProcessIdentity(said["pid"], said["started"], other)) is None
     assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record without a token
     record.write_text(json.dumps(said))  # so that the fixture finds the process and kills it
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_step_of_the_wall_clock_neither_kills_a_cancelled_job_nor_loses_a_pending_one(
+    step: float, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, stubborn = time.time, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('deaf', 'w'); time.sleep(600)"
+    spec = site.spec("{python}", "-c", stubborn).model_copy(update={"grace_seconds": 60})
+    site.executor.submit(spec, 1)
+    until(lambda: (site.run(spec) / "deaf").exists())
+    site.executor.cancel(spec.name)
+    monkeypatch.setattr("time.time", lambda: real() + step)
+    site.executor.reconcile(spec.name)
+    assert site.executor.observe(spec.name).state == JobState.RUNNING, "its grace period is not over"
+    monkeypatch.setattr(executor_module, "this_moment", lambda: this_moment()._replace(up=this_moment().up + 61))
+    site.executor.reconcile(spec.name)
+    assert site.ended(spec).outcome == Outcome.LOST
+    monkeypatch.undo()
+    site.executor._spawn = lambda *_: None  # type: ignore[method-assign]
+    site.executor.submit(spec, 2)
+    monkeypatch.setattr("time.time", lambda: real() + step)
+    assert site.executor.observe(spec.name).state == JobState.PENDING
 
 
 def test_two_launchers_of_one_incarnation_start_one_process(site: Site) -> None:
