@@ -24,6 +24,7 @@ from ratchet.contracts.schema import stamped
 from ratchet.local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
 from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 from ratchet.runtime.jobs import job_drop
+from ratchet.runtime.jobs.full_disk import full_disk_text, has_no_room, release, write_result
 from ratchet.runtime.jobs.job_files import BadJobFile, is_number, is_there, read_job_object
 from ratchet.runtime.jobs.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
 from ratchet.runtime.jobs.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
@@ -163,12 +164,15 @@ class LocalExecutor:
 
         If the process was a child of this one, its exit code gives the reason. The file keeps the outcome stable for later calls.
         """
-        code = self._exit_code(folder)
+        code, full = self._exit_code(folder), full_disk_text(folder) if has_no_room(folder) else ""
         if code is None or outcome_of(code) in (Outcome.LOST, Outcome.DONE):
-            ended = {"outcome": Outcome.LOST.value, "reason": "its process disappeared without a result file (SIGKILL, power loss)"}
+            why = f"; {full}" if full else " (SIGKILL, power loss)"
+            ended = {"outcome": Outcome.LOST.value, "reason": f"its process disappeared without a result file{why}"}
         else:
-            ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {last_words(folder / IncarnationFile.OUTPUT)}"}
-        write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
+            said = full or last_words(folder / IncarnationFile.OUTPUT)
+            ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {said}"}
+        write_result(folder / IncarnationFile.ENDED, stamped(ended))
+        release(folder)
 
     def _end_damaged(self, folder: Path, defect: str) -> None:
         child = self._children.get(folder)

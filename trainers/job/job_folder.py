@@ -18,7 +18,7 @@ from ratchet.contracts.jobs.training import Adjustment, JobEvent, Proposal, Resu
 from ratchet.contracts.moment import Moment, moment_in, seconds_between
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.wording import first_problem
-from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.full_disk import write_result
 from ratchet.runtime.jobs.job_protocol import (
     ADJUSTMENT,
     ATTEMPT,
@@ -138,7 +138,7 @@ class Job:
         value: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
         if result.proposal is not None:
             value["proposal"] = result.proposal.model_dump(mode="json")
-        write_atomic(self.folder / IncarnationFile.RESULT, stamped(value))
+        write_result(self.folder / IncarnationFile.RESULT, stamped(value))
 
     def result(self) -> JobResult | None:
         """Return the result of the trainer, or None if it wrote none."""

@@ -24,7 +24,8 @@ from ratchet.contracts.jobs.exit_codes import Outcome, exit_code_of
 from ratchet.contracts.jobs.training import Checkpoint, JobEvent, Method
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.schema import stamped
-from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.full_disk import full_disk_text, has_no_room, is_full_disk, release, reserve, write_result
 from ratchet.runtime.jobs.job_protocol import (
     ARTIFACTS,
     BACKEND,
@@ -90,6 +91,7 @@ class Wrapper:
         if self._published_before():
             return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.last_step, {})
         self._check()
+        reserve(self.job.folder)
         self.job.events.write("started", self.job.resume.step if self.job.resume else 0, **self._started())
         result = self._derive(*self._train())
         if result.outcome == Outcome.DONE:
@@ -251,11 +253,11 @@ class Wrapper:
             return result
         if self.asked_at is not None:
             return JobResult(Outcome.PREEMPTED, "asked to stop; the trainer wrote no checkpoint in time", 0, {})
+        full = full_disk_text(self.job.folder) if has_no_room(self.job.folder) else ""
         if code < 0:
-            return JobResult(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
-        return JobResult(
-            Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / trainer_log(0)}", 0, {}
-        )
+            return JobResult(Outcome.LOST, f"the trainer was killed by signal {-code}{f'; {full}' if full else ' (out of memory?)'}", 0, {})
+        told = full or f"see {self.job.folder / trainer_log(0)}"
+        return JobResult(Outcome.FAILED, f"the trainer left no result file (exit code {code}); {told}", 0, {})
 
     def _publish(self, result: JobResult) -> None:
         """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
@@ -334,19 +336,23 @@ def main() -> int:
         if parallel.node() > 0:
             return exit_code_of(wrapper.follow().outcome)
         result = wrapper.run()
-        job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
+        with suppress(OSError):  # the result file has the same
+            job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
     except Permanent as error:
         result = JobResult(Outcome.PERMANENT, str(error), 0, {})
     except (RatchetError, OSError) as error:
-        result = JobResult(Outcome.FAILED, str(error), 0, {})
+        result = JobResult(Outcome.FAILED, full_disk_text(folder) if is_full_disk(error) else str(error), 0, {})
     except Exception as error:  # the outcome must be reported, but the error text may quote users
         place = traceback.extract_tb(error.__traceback__)[-1]
-        result = JobResult(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
-        traceback.print_exc()
+        told = f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}"
+        result = JobResult(Outcome.FAILED, full_disk_text(folder) if is_full_disk(error) else told, 0, {})
+        with suppress(OSError):  # the log may be on the full disk
+            traceback.print_exc()
     ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
     if result.proposal is not None:
         ended["proposal"] = result.proposal.model_dump(mode="json")
-    write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
+    write_result(folder / IncarnationFile.ENDED, stamped(ended))
+    release(folder)
     return exit_code_of(result.outcome)
 
 

@@ -24,7 +24,9 @@ from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
 from ratchet.local import executor as executor_module
 from ratchet.local.executor import LocalExecutor
 from ratchet.local.processes import ProcessIdentity, alive, identity_in
+from ratchet.runtime.jobs.full_disk import reserve
 from ratchet.runtime.moments import this_moment
+from tests.small_volume import fill, small_volume
 from tests.waiting import has_result, job_until, until
 
 SLEEP = "import time\nwhile True: time.sleep(0.05)"
@@ -312,3 +314,23 @@ def test_children_of_a_killed_job_are_killed(site: Site) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         child.wait(10)
     assert not child.is_running()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_process_that_disappears_on_a_full_disk_is_reported_so(restarted: bool, tmp_path: Path) -> None:
+    with small_volume(tmp_path / "volume", 8192) as volume:
+        site = Site(volume)
+        dies = "import os, signal, time; open('works', 'w')\nwhile not os.path.exists('filled'): time.sleep(0.02)\nos.kill(os.getpid(), 9)"
+        spec = site.spec("{python}", "-c", dies)
+        site.executor.submit(spec, 1)
+        site.running(spec)
+        until(lambda: (site.run(spec) / "works").exists())
+        reserve(site.run(spec) / "i1")
+        fill(volume)
+        (site.run(spec) / "filled").mkdir()
+        site.executor = site.restarted() if restarted else site.executor
+        status = site.ended(spec)
+        assert status.outcome == Outcome.LOST
+        assert "the disk is full" in status.reason
+        assert "power loss" not in status.reason
+        site.close()

@@ -21,10 +21,11 @@ import psutil
 import pytest
 
 from ratchet.contracts.ids import checkpoint_name
-from ratchet.contracts.jobs.exit_codes import FAILURE, Outcome
+from ratchet.contracts.jobs.exit_codes import FAILURE, Outcome, exit_code_of
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
 from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.full_disk import reserve
 from ratchet.runtime.jobs.run_folder import read_events
 from ratchet.runtime.moments import this_moment
 from ratchet.trainers.job import parallel, supervisor
@@ -33,9 +34,11 @@ from ratchet.trainers.job.job_folder import Job, JobResult, here
 from ratchet.trainers.job.nemo.__main__ import with_interval
 from ratchet.trainers.job.trl import runner
 from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 from ratchet.trainers.save_interval import fixed_interval
+from tests.small_volume import fill, small_volume
 
 TORN = b'{"at": 12.5, "incar'
 
@@ -315,3 +318,57 @@ def test_a_follower_is_done_if_the_model_is_already_published(run: Path, monkeyp
     artifacts.bind(checkpoint_name(one.job.plan.id, 1, 2), artifacts.put(b"a checkpoint"))
     assert one.follow().outcome is Outcome.DONE
     assert artifacts.resolve(checkpoint_name(one.job.plan.id, 1, 3)) is None, "only the first node may bind the name"
+
+
+FILLS = """
+import os, sys
+with open("filler", "wb", buffering=0) as file:
+    try:
+        while file.write(b"x" * 4096):
+            pass
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(("end", "outcome"), [("raise SystemExit(1)", Outcome.FAILED), ("os.kill(os.getpid(), 9)", Outcome.LOST)])
+def test_job_that_dies_of_a_full_disk_says_so(end: str, outcome: Outcome, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_volume(run.parent / "volume") as volume:
+        (volume / "plan.json").write_bytes((run / "plan.json").read_bytes())
+        monkeypatch.chdir(volume)
+        monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", FILLS + end])
+        assert supervisor.main() == exit_code_of(outcome)
+        said = json.loads((volume / "i1" / "ended.json").read_text())
+        assert said["outcome"] == outcome
+        assert "the disk is full" in said["reason"]
+        assert str(volume / "i1") in said["reason"]
+
+
+def test_trainer_without_room_for_its_model_says_so_in_its_result(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_volume(run.parent / "volume") as volume:
+        (volume / "plan.json").write_bytes((run / "plan.json").read_bytes())
+        monkeypatch.chdir(volume)
+        job = here()
+        reserve(job.folder)
+        fill(volume)
+
+        def saves(*_: object) -> None:
+            (job.folder / "model.safetensors").write_bytes(b"x" * 9000)
+
+        monkeypatch.setattr(runner, "_run", saves)
+        monkeypatch.setattr(parallel, "die_with_parent", lambda: None)
+        with pytest.raises(OSError, match="No space left"):
+            runner.train_job(lambda *_: None, DPORecipe)
+        result = job.result()
+        assert result is not None
+        assert "the disk is full" in result.reason
+
+
+def test_supervisor_that_cannot_begin_on_a_full_disk_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_volume(run.parent / "volume", 256) as volume:
+        (volume / "plan.json").write_bytes((run / "plan.json").read_bytes())
+        monkeypatch.chdir(volume)
+        (volume / "i1").mkdir()
+        (volume / "most").write_bytes(b"x" * 200_000)
+        assert supervisor.main() == FAILURE
+        assert "the disk is full" in json.loads((volume / "i1" / "ended.json").read_text())["reason"]
