@@ -32,6 +32,7 @@ from ratchet.contracts.ids import digest, digest_file
 from ratchet.contracts.jobs.training import Choice, Method, TrainingPlan
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import ModelRef, model_ref
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.schema import stamped
 from ratchet.flows.config.load import load_loop
 from ratchet.gates.checks import checks
@@ -160,6 +161,10 @@ class Clock:
     def now(self) -> datetime:
         """Return the fixed time, 30 days after the first trace."""
         return START + timedelta(days=30)
+
+    def moment(self) -> Moment:
+        """Return the same time as a moment."""
+        return Moment(self.now().timestamp())
 
     def sleep(self, seconds: float) -> None:
         """Return at once, because the clock never advances."""

@@ -42,6 +42,16 @@ class ChatAnswer(Frozen):
     """Version tag from the attribution header of the response."""
     trace: str | None = None
     error: str | None = None
+    """Why the request failed: a kind of error, and after a colon what is not stored."""
+    reason: str = ""
+    """What the server said about the failure, at most a few hundred characters and without anything that users or models wrote, because
+    it is recorded in the ledger."""
+
+    @property
+    def failure(self) -> str:
+        """The kind of error with the server's reason, for counts and reports."""
+        kind = (self.error or "no answer").split(":")[0]
+        return f"{kind}: {self.reason}" if self.reason else kind
 
 
 class Interval(Frozen):
@@ -186,7 +196,8 @@ class EvalReport(Frozen):
     answered_by_both: Count
     """Number of prompts with comparable scored answers of both models, in each draw."""
     failures: dict[str, Count]
-    """`champion:<reason>` / `candidate:<reason>` -> number of prompts with such an answer. A prompt counts once per model."""
+    """`champion:<reason>` / `candidate:<reason>` -> number of prompts with such an answer. A prompt counts once per model. A reason is the
+    kind of error, and after a colon what the server said (`ChatAnswer.reason`)."""
     comparisons: tuple[Comparison, ...]
     """A draw on which only the candidate failed counts in them with reward 0 for the candidate."""
     counts: tuple[PromptCount, ...]

@@ -162,6 +162,25 @@ class Adopted(RowContent):
     """Name of the loop file; empty if there is none."""
 
 
+class ServedAs(RowContent):
+    """The model name by which clients call the line from now on. The names before it stay valid until they are ended."""
+
+    name: str
+    former: tuple[str, ...] = ()
+    """Names before it that no row records, because the line is older than these rows."""
+
+
+class FileTaken(Request):
+    """The decision of an operator that another loop file is the one of the line."""
+
+    folder: str
+    """Folder of the loop file."""
+    file: str
+    """Name of the loop file."""
+    former: str = ""
+    """Path of the loop file until then; empty if it was not known."""
+
+
 class CycleNoted(RowContent):
     """The begin of a cycle, as its line records it."""
 

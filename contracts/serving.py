@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ratchet.contracts.evaluation import Interval
 from ratchet.contracts.ids import Digest
@@ -94,6 +94,18 @@ class Route(Frozen):
     """Random text of the rollout, part of the hash that assigns sessions to versions. Empty if only one version is served."""
     unit: Unit = "session"
     """Whether a session or a user stays with one version."""
+    former_names: tuple[str, ...] = ()
+    """Former model names of the line, which client requests may still use."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All model names that client requests may use, the present one first."""
+        return (self.served_model, *self.former_names)
+
+    @model_serializer(mode="wrap")
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `former_names` if there are none, so that a router process that does not know the field reads the route."""
+        return {name: value for name, value in dump(self).items() if name != "former_names" or value}
 
 
 _ROUNDING = 1e-6

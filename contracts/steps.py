@@ -15,6 +15,7 @@ from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot, TrainingSet
 from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.extension import ExtensionVersion
+from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.training import Adjustment, Checkpoint, Choice, ResumePoint, TrainingPlan
 from ratchet.contracts.model import Frozen
@@ -134,7 +135,8 @@ class ProbeResult(StepResult):
             return "the loop file disables the probe"
         mean = self.report.mean_reward
         reward = "" if mean is None else f", mean reward {mean:.3f}"
-        return f"{self.report.answered:,} answers to {self.report.prompts:,} prompts{reward}"
+        failed = f"; {self.report.failures:,} requests failed: {told(self.report.reasons)}" if self.report.reasons else ""
+        return f"{self.report.answered:,} answers to {self.report.prompts:,} prompts{reward}{failed}"
 
 
 class PlanResult(StepResult):

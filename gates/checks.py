@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from ratchet.contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result
+from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.ports import Check
 from ratchet.gates.boundaries import error_of_look
@@ -52,12 +53,17 @@ def shortfall(report: EvalReport, settings: GateSettings) -> str | None:
     failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
     if max(failures.values()) > settings.max_failures * asked:
         text = ", ".join(f"{side} {n}" for side, n in failures.items())
-        return f"prompts of {asked} with failed requests: {text}; more than {settings.max_failures:.0%}"
+        return f"prompts of {asked} with failed requests: {text}; more than {settings.max_failures:.0%}: {told(_reasons(report))}"
     unlike = report.failures.get(UNLIKE, 0)
     if unlike > settings.max_unlike * asked:
         return f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {settings.max_unlike:.0%}"
     gaps = [gap for count in report.counts if (gap := _gap(count, report.comparison(count.name), settings.min_slice))]
     return "; ".join(gaps[:SHOWN]) + (f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else "") if gaps else None
+
+
+def _reasons(report: EvalReport) -> dict[str, int]:
+    """Return the failed requests by model and reason."""
+    return {key.replace(":", " ", 1): n for key, n in report.failures.items() if n and key.startswith(("champion:", "candidate:"))}
 
 
 def _gap(count: PromptCount, comparison: Comparison | None, needed: int) -> str | None:

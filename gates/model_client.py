@@ -1,4 +1,5 @@
-"""`ModelClient` for the OpenAI chat API. A failed request returns an answer with `error`; the caller decides how it counts."""
+"""`ModelClient` for the OpenAI chat API. A failed request returns an answer with `error` and the server's reason; the caller decides how it
+counts."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from ratchet.contracts.errors import Unreachable
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.ports import Progress
 from ratchet.contracts.serving import Endpoint, RouterHeader
+from ratchet.gates.server_reason import server_reason
 from ratchet.runtime.http_replies import BoundedTransport, ReplyTooLarge, strict_json
 
 _TRIES = 3
@@ -76,7 +78,7 @@ class HttpModelClient:
 
     def _ask(self, client: httpx.Client, request: ChatRequest) -> ChatAnswer:
         headers: dict[str, str] = {RouterHeader.SESSION: request.session} if request.session else {}
-        error = ""
+        error = reason = ""
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(0.2 * 2**attempt)
@@ -88,20 +90,20 @@ class HttpModelClient:
                     raise Unreachable(f"the model server of {self._endpoint.tag} at {self._endpoint.url} refuses connections") from problem
                 continue
             except httpx.TimeoutException as problem:
-                error = f"{type(problem).__name__}: {problem}"
+                error, reason = f"{type(problem).__name__}: {problem}", ""
                 if attempt + 1 >= self._timeouts:
                     break
                 continue
             except ReplyTooLarge as problem:
                 return ChatAnswer(text=None, error=str(problem))
             except httpx.HTTPError as problem:  # includes responses that cannot be decoded
-                error = f"{type(problem).__name__}: {problem}"
+                error, reason = f"{type(problem).__name__}: {problem}", ""
                 continue
             if response.status_code in _BUSY:
-                error = f"HTTP {response.status_code}"
+                error, reason = f"HTTP {response.status_code}", server_reason(response.content, request)
                 continue
-            return _answer(response, (time.perf_counter() - started) * 1000)
-        return ChatAnswer(text=None, error=error)
+            return _answer(response, request, (time.perf_counter() - started) * 1000)
+        return ChatAnswer(text=None, error=error, reason=reason)
 
 
 def _body(model: str, request: ChatRequest) -> dict[str, Any]:
@@ -116,9 +118,10 @@ def _body(model: str, request: ChatRequest) -> dict[str, Any]:
     return body | ({"seed": request.seed} if request.seed is not None else {})
 
 
-def _answer(response: httpx.Response, latency_ms: float) -> ChatAnswer:
+def _answer(response: httpx.Response, request: ChatRequest, latency_ms: float) -> ChatAnswer:
     if response.status_code != 200:
-        return ChatAnswer(text=None, error=f"HTTP {response.status_code}", latency_ms=latency_ms)
+        reason = server_reason(response.content, request)
+        return ChatAnswer(text=None, error=f"HTTP {response.status_code}", reason=reason, latency_ms=latency_ms)
     try:
         choice = strict_json(response.content)["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")

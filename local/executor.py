@@ -11,7 +11,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -20,13 +19,16 @@ from ratchet.contracts.errors import NewerRelease, Permanent, RatchetError
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.jobs.exit_codes import ALREADY_STARTED, Outcome, outcome_of
 from ratchet.contracts.jobs.training import JobEvent, JobSpec, JobState, JobStatus, ResumePoint
+from ratchet.contracts.moment import Moment, moment_in, seconds_between
 from ratchet.contracts.schema import stamped
 from ratchet.local.processes import ProcessIdentity, alive, child_environment, identity_in, kill_tree, terminate
 from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 from ratchet.runtime.jobs import job_drop
+from ratchet.runtime.jobs.full_disk import full_disk_text, has_no_room, release, write_result
 from ratchet.runtime.jobs.job_files import BadJobFile, is_number, is_there, read_job_object
 from ratchet.runtime.jobs.job_protocol import ARTIFACTS, INCARNATION, IncarnationFile, RunFile
 from ratchet.runtime.jobs.run_folder import RunFolders, disk, ended_status, incarnations, last_words, read_ended, status, tail
+from ratchet.runtime.moments import this_moment
 
 PENDING_SECONDS = 60.0
 """Seconds for which a submitted incarnation without a process is pending. After that, it counts as never started."""
@@ -57,7 +59,7 @@ class LocalExecutor:
                 return
             self.folders.lay_out(spec, self.artifacts)
             folder = self.folders.begin(spec, incarnation)
-            write_atomic(folder / IncarnationFile.SUBMITTED, canonical({"at": time.time()}))
+            write_atomic(folder / IncarnationFile.SUBMITTED, canonical(this_moment()._asdict()))
             self._spawn(spec, run, folder, incarnation)
 
     def _started(self, folder: Path) -> bool:
@@ -114,7 +116,8 @@ class LocalExecutor:
         if defect:
             return status(folder, number, JobState.ENDED, reason=defect)
         if identity is None:
-            waiting = time.time() - _time_in(folder / IncarnationFile.SUBMITTED, "at") < PENDING_SECONDS
+            submitted = _moment_in(folder / IncarnationFile.SUBMITTED)
+            waiting = submitted is not None and seconds_between(submitted, this_moment()) < PENDING_SECONDS
             return JobStatus(state=JobState.PENDING if waiting else JobState.ABSENT, incarnation=number)
         reason = "" if runs else "its process has ended without a result file"
         return status(folder, number, JobState.RUNNING if runs else JobState.ENDED, reason=reason)
@@ -161,12 +164,15 @@ class LocalExecutor:
 
         If the process was a child of this one, its exit code gives the reason. The file keeps the outcome stable for later calls.
         """
-        code = self._exit_code(folder)
+        code, full = self._exit_code(folder), full_disk_text(folder) if has_no_room(folder) else ""
         if code is None or outcome_of(code) in (Outcome.LOST, Outcome.DONE):
-            ended = {"outcome": Outcome.LOST.value, "reason": "its process disappeared without a result file (SIGKILL, power loss)"}
+            why = f"; {full}" if full else " (SIGKILL, power loss)"
+            ended = {"outcome": Outcome.LOST.value, "reason": f"its process disappeared without a result file{why}"}
         else:
-            ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {last_words(folder / IncarnationFile.OUTPUT)}"}
-        write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
+            said = full or last_words(folder / IncarnationFile.OUTPUT)
+            ended = {"outcome": outcome_of(code).value, "reason": f"exit code {code}: {said}"}
+        write_result(folder / IncarnationFile.ENDED, stamped(ended))
+        release(folder)
 
     def _end_damaged(self, folder: Path, defect: str) -> None:
         child = self._children.get(folder)
@@ -185,7 +191,10 @@ class LocalExecutor:
 
     def _enforce(self, folder: Path, process: psutil.Process) -> None:
         path = folder / IncarnationFile.CANCEL
-        if is_there(path) and time.time() > _time_in(path, "kill_at"):
+        if not is_there(path):
+            return
+        cancelled, grace = _moment_in(path), _number_in(path, "grace")
+        if cancelled is None or seconds_between(cancelled, this_moment()) > grace:
             kill_tree(process)
 
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
@@ -223,7 +232,7 @@ class LocalExecutor:
             _, folder = begun[-1]
             if is_there(folder / IncarnationFile.CANCEL) or is_there(folder / IncarnationFile.ENDED):
                 return False
-            write_atomic(folder / IncarnationFile.CANCEL, canonical({"kill_at": time.time() + spec.grace_seconds}))
+            write_atomic(folder / IncarnationFile.CANCEL, canonical({**this_moment()._asdict(), "grace": spec.grace_seconds}))
             identity, _ = _identity(folder)
             process = alive(identity) if identity else None
             if process is not None:
@@ -254,11 +263,18 @@ def _identity(folder: Path) -> tuple[ProcessIdentity | None, str]:
         return None, str(error)
 
 
-def _time_in(path: Path, key: str) -> float:
-    """Return the time in a file, in seconds since the epoch; 0 if the file or the time is missing or damaged."""
+def _moment_in(path: Path) -> Moment | None:
+    """Return the moment in a file; None if the file or the moment is missing or damaged."""
     with contextlib.suppress(BadJobFile):
-        at = (read_job_object(path) or {}).get(key)
-        return float(at) if is_number(at) else 0.0
+        return moment_in(read_job_object(path) or {})
+    return None
+
+
+def _number_in(path: Path, key: str) -> float:
+    """Return a number in a file; 0 if the file or the number is missing or damaged."""
+    with contextlib.suppress(BadJobFile):
+        value = (read_job_object(path) or {}).get(key)
+        return float(value) if is_number(value) else 0.0
     return 0.0
 
 

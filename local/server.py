@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -41,8 +42,8 @@ class VllmOptions(Frozen):
 class _ProcessServer(Generic[Options]):
     """Runs one process per version. Model files are fetched from the artifacts and verified.
 
-    A process answers to the tag of its version, and to the line's `served_model`, so that a proxy can send it requests of clients while
-    the router is down. It keeps the name that it was started with.
+    A process answers to the tag of its version, and to the model names of the line, so that a proxy can send it requests of clients while
+    the router is down. It keeps the names that it was started with.
     """
 
     capabilities = Capabilities(sampling=True, seed=True, logprobs=True)
@@ -56,7 +57,8 @@ class _ProcessServer(Generic[Options]):
         self._folder = folder.absolute() / "servers"
         self._models = folder.absolute() / "models"
         self._artifacts = artifacts
-        self._served_model = served_model
+        self.names: Callable[[], tuple[str, ...]] = lambda: (served_model,)
+        """Returns the model names by which clients may call the line, for a process that is started."""
 
     def ensure(self, version: ModelVersion) -> Endpoint:
         """Return the endpoint of a server for `version`. Starts the server if it does not run, and waits until it answers."""
@@ -97,7 +99,7 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
         return super().ensure(version)
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "ratchet.local.serve", str(model), "--name", tag, "--name", self._served_model]
+        command = ["-m", "ratchet.local.serve", str(model), *(part for name in (tag, *self.names()) for part in ("--name", name))]
         command += ["--threads", str(self._options.threads)]
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
         return ManagedProcess(self._folder / tag, command, environment)
@@ -109,7 +111,7 @@ class VllmServer(_ProcessServer[VllmOptions]):
     options_type = VllmOptions
 
     def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "ratchet.local.vllm", str(model), tag, self._served_model, self._options.executable, *self._options.arguments]
+        command = ["-m", "ratchet.local.vllm", str(model), tag, *self.names(), "--", self._options.executable, *self._options.arguments]
         return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, timeout=self._options.patience)
 
 

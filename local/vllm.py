@@ -1,6 +1,6 @@
 """Runs `vllm serve` for one model version, announces when it is ready, and exits when it exits.
 
-Run as `python -m ratchet.local.vllm MODEL TAG SERVED_MODEL EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its
+Run as `python -m ratchet.local.vllm MODEL NAME… -- EXECUTABLE [ARGUMENT …]`. vLLM has no ready signal, so this process polls its
 /health. SIGTERM is forwarded, so that vLLM handles requests in flight by its own rules.
 """
 
@@ -42,12 +42,13 @@ def vllm_is_healthy(port: int) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Run vLLM and return its exit code, or PERMANENT if the program is not found."""
-    model, tag, served_model, executable, *more = arguments
+    end = list(arguments).index("--")
+    (model, *names), (executable, *more) = arguments[:end], arguments[end + 1 :]
     if shutil.which(executable) is None:
         sys.stderr.write(f"program {executable!r} not found; install vLLM, or set serving.options.executable to its path\n")
         return PERMANENT
     port = free_port()
-    child = subprocess.Popen(serve_command(model, (tag, served_model), port, executable, more), stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(serve_command(model, names, port, executable, more), stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     while child.poll() is None and not vllm_is_healthy(port):
         time.sleep(0.5)

@@ -76,7 +76,7 @@ class Router:
             if route is None:
                 self._outcomes.turn_away()
                 return error_reply(503, "the router has no route yet; try again later")
-            check(body, route.served_model)
+            check(body, route.names)
             call = self._begin(route, body, request)
         except CallerGone:
             return error_reply(GONE, "the caller has closed the connection")
@@ -125,7 +125,8 @@ def build_app(router: Router) -> Starlette:
 
     async def models(_request: Request) -> Response:
         route = router.route()
-        return JSONResponse({"object": "list", "data": [{"id": route.served_model, "object": "model"}] if route else []})
+        names = route.names if route else ()
+        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
 
     return Starlette(
         routes=[

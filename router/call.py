@@ -42,13 +42,18 @@ class Call:
         self.backend = backend
         self.body = body
         self.ids = new_ids()
-        self.started_ns = time.time_ns()
+        self.started_ns, self._steady_ns = time.time_ns(), time.monotonic_ns()
         self.done = False
         self._fallen_back = False
         self._request = request
         self._keep = keep
         self._store = store
         self._ended = ended
+
+    @property
+    def name(self) -> str:
+        """Model name that the caller uses, which the answer repeats: the line's present one or a former one."""
+        return str(self.body["model"])
 
     @property
     def url(self) -> str:
@@ -65,9 +70,14 @@ class Call:
         champion = self.route.backends[0]
         if self.done or champion.tag == self.backend.tag:
             return False
-        self._store(self.backend.tag, chat_span(self.ids, self.started_ns, self._values(None), error))
-        self.ids, self.started_ns, self.backend, self._fallen_back = new_ids(), time.time_ns(), champion, True
+        self._store(self.backend.tag, self._span(self._values(None), error))
+        self.ids, self.backend, self._fallen_back = new_ids(), champion, True
+        self.started_ns, self._steady_ns = time.time_ns(), time.monotonic_ns()
         return True
+
+    def _span(self, values: dict[str, Value | None], error: str | None) -> Span:
+        """Return the span of the call, which ends now. Its duration does not depend on the wall clock, which may be set meanwhile."""
+        return chat_span(self.ids, self.started_ns, time.monotonic_ns() - self._steady_ns, values, error)
 
     def finish(self, status: int, error: str | None, reply: dict[str, Any] | None, more: dict[str, Value | None] | None = None) -> None:
         """Store the trace of the call, with the attributes `more`. Further calls have no effect.
@@ -82,7 +92,7 @@ class Call:
             refused = status in _CALLERS_FAULT
             values = self._values(reply) | (more or {})
             values["ratchet.refused"] = True if refused else None
-            self._store(self.backend.tag, chat_span(self.ids, self.started_ns, values, None if refused else error))
+            self._store(self.backend.tag, self._span(values, None if refused else error))
         finally:
             self._ended()
 
@@ -102,7 +112,7 @@ class Call:
         return {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "ratchet",
-            "gen_ai.request.model": self.route.served_model,
+            "gen_ai.request.model": self.name,
             "gen_ai.request.temperature": _number(body.get("temperature")),
             "gen_ai.request.stream": True if body.get("stream") else None,
             "gen_ai.response.model": self.route.served_model,

@@ -62,7 +62,7 @@ async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request,
         reply = _object(answer)
         if answer.status_code == 200:
             call.finish(200, None, reply)
-            reply["model"] = call.route.served_model
+            reply["model"] = call.name
         else:
             call.finish(answer.status_code, f"HTTP {answer.status_code}", None)
     except CallerGone:
@@ -121,7 +121,7 @@ class StreamedAnswer(Response):
         self._told = headers
         self._seconds = seconds
         asked = call.body.get("stream_options") or {}
-        self._reply = StreamedReply(call.route.served_model, bool(asked.get("include_usage")), time.monotonic)
+        self._reply = StreamedReply(call.name, bool(asked.get("include_usage")), time.monotonic)
         self._options = {**asked, "include_usage": True}
         self._started = False
 

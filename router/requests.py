@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -42,10 +43,13 @@ def parsed(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def check(body: dict[str, Any], served: str) -> None:
-    """Raise Refused for a request that no version can serve, so that it does not count as an error of a version."""
-    if body.get("model") != served:
-        raise Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; use {served!r}")
+def check(body: dict[str, Any], names: Sequence[str]) -> None:
+    """Raise Refused for a request that no version can serve, so that it does not count as an error of a version.
+
+    `names` are the model names that a request may use, the present one first.
+    """
+    if body.get("model") not in names:
+        raise Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; use {names[0]!r}")
     if not isinstance(body.get("stream"), bool | None):
         raise Refused(400, "stream must be true or false")
     options = body.get("stream_options")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,11 +109,11 @@ def content_values(
     return {name: text or None for name, text in content.items()}
 
 
-def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
-    """Return the span of one model call that ends now.
+def chat_span(ids: tuple[str, str], started_ns: int, lasted_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
+    """Return the span of one model call.
 
-    `ids` is (trace id, span id) in hex, `started_ns` the start in nanoseconds since the epoch. A non-empty `error` sets the error
-    status.
+    `ids` is (trace id, span id) in hex, `started_ns` the start in nanoseconds since the epoch, and `lasted_ns` the duration in
+    nanoseconds. A non-empty `error` sets the error status.
     """
     status = Status(code=Status.STATUS_CODE_ERROR, message=_utf8(error)) if error else Status(code=Status.STATUS_CODE_UNSET)
     return Span(
@@ -123,7 +122,7 @@ def chat_span(ids: tuple[str, str], started_ns: int, values: Mapping[str, Value 
         name=_utf8(f"chat {values.get('gen_ai.request.model', '')}"),
         kind=Span.SPAN_KIND_CLIENT,
         start_time_unix_nano=started_ns,
-        end_time_unix_nano=time.time_ns(),
+        end_time_unix_nano=started_ns + lasted_ns,
         attributes=attributes(values),
         status=status,
     )

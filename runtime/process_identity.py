@@ -17,6 +17,14 @@ def same_boot(identity: str, other: str) -> bool:
     return identity.rpartition("-")[0] == other.rpartition("-")[0]
 
 
+def boot_id() -> str:
+    """Return the id of the machine's boot; empty text without /proc."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
 def process_identity(pid: int) -> str | None:
     """Return `<boot id>-<start time in clock ticks since boot>` of a live process.
 

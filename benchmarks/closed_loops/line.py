@@ -29,6 +29,7 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobSpec, JobState, JobStatus, ResumePoint, TrainingPlan
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import model_ref
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
 from ratchet.flows.config.load import load_loop
@@ -112,6 +113,10 @@ class VirtualClock:
     def now(self) -> datetime:
         """Return the virtual time."""
         return self.time
+
+    def moment(self) -> Moment:
+        """Return the same time as a moment."""
+        return Moment(self.now().timestamp())
 
     def sleep(self, seconds: float) -> None:
         """Advance the time by `seconds`."""

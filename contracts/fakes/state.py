@@ -13,6 +13,7 @@ from ratchet.contracts.errors import Conflict, Fenced, Permanent
 from ratchet.contracts.hash_chain import GENESIS, seal_row
 from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.model import ModelRef
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.schema import check_version
 
 Faults = Callable[[str], None]
@@ -28,13 +29,23 @@ class FakeClock:
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self.time = start
+        self.up = 0.0
 
     def now(self) -> datetime:
         """Return the current simulated time."""
         return self.time
 
+    def moment(self) -> Moment:
+        """Return the current simulated moment."""
+        return Moment(self.time.timestamp(), "fake", self.up)
+
     def sleep(self, seconds: float) -> None:
         """Advance the time without blocking."""
+        self.time += timedelta(seconds=seconds)
+        self.up += seconds
+
+    def set(self, seconds: float) -> None:
+        """Set the wall clock forward by `seconds`, or back if they are negative. No time passes."""
         self.time += timedelta(seconds=seconds)
 
 

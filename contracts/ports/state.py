@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
 from ratchet.contracts.ids import Digest
+from ratchet.contracts.moment import Moment
 
 
 class Clock(Protocol):
@@ -16,6 +17,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the current time as a timezone-aware UTC value."""
+
+    def moment(self) -> Moment:
+        """Return the present moment. Durations are measured between moments, because the wall clock may be set."""
 
     def sleep(self, seconds: float) -> None:
         """Block for the given number of seconds."""

@@ -36,11 +36,11 @@ def known_lines(installation: Installation) -> list[str]:
     return [stream.removeprefix("line/") for stream in existing(installation).ledger.streams("line/")]
 
 
-def named_line(installation: Installation, name: str | None, quiet: bool) -> str:
+def named_line(installation: Installation, name: str | None, quiet: bool, reads: bool = False) -> str:
     """Return the line that the user names, by its name or by the path of its loop file; without a name, the only line.
 
     Unless `quiet`, one line on standard error says what was taken. Raises ConfigError if the line does not exist, or if the user names
-    none although there are several.
+    none although there are several, or a loop file to which the line does not belong. A command that only `reads` takes any file.
     """
     if name is not None and not is_file_name(name) and not installation.home.has_ledger and Path(f"{name}.toml").is_file():
         raise unknown_line(installation.home, [], name)
@@ -58,19 +58,24 @@ def named_line(installation: Installation, name: str | None, quiet: bool) -> str
     line = _line_of(installation, name)
     if line not in lines:
         raise unknown_line(installation.home, lines, line, name)
+    if not reads:
+        installation.refuse_other(line, Path(name))
     _tell(f"taken as the loop file {name} of the line {line}", quiet)
     return line
 
 
-def named_loop(installation: Installation, name: str, quiet: bool) -> Path:
+def named_loop(installation: Installation, name: str, quiet: bool, reads: bool = False) -> Path:
     """Return the loop file that the user names, by its path or by its line. A path may define a line that does not exist yet.
 
-    Unless `quiet`, one line on standard error says what was taken. Raises ConfigError if there is no such line or file, or if the ledger
-    knows no file of the line.
+    Unless `quiet`, one line on standard error says what was taken. Raises ConfigError if there is no such line or file, if the ledger
+    knows no file of the line, or if the line belongs to another file. A command that only `reads` takes any file.
     """
     lines = known_lines(installation) if installation.home.has_ledger else []
     if name not in lines and is_file_name(name):
-        _tell(f"taken as the loop file {name} of the line {_line_of(installation, name)}", quiet)
+        line = _line_of(installation, name)
+        if line in lines and not reads:
+            installation.refuse_other(line, Path(name))
+        _tell(f"taken as the loop file {name} of the line {line}", quiet)
         return Path(name)
     file = installation.loop_file(named_line(installation, name, quiet=True))
     _tell(f"taken as the line {name} with the loop file {file}", quiet)

@@ -31,7 +31,7 @@ def named_cycle(installation: Installation, name: str | None, quiet: bool) -> Cy
     lines = known_lines(installation)
     first, _, number = (name or "").removeprefix("cycle/").partition("/")
     by_number = number.isdecimal() and not Path(name or "").exists()
-    line = first if by_number else named_line(installation, name, quiet)
+    line = first if by_number else named_line(installation, name, quiet, reads=True)
     if line not in lines:
         raise unknown_line(installation.home, lines, line)
     known = installation.ledger.streams(f"cycle/{line}/")

@@ -231,10 +231,11 @@ def _start_line(path: Path, context: LineContext, installation: Installation) ->
 
 def _repair(context: LineContext) -> None:
     """Repair model servers, route and other copies of a line, and say what was repaired."""
+    from ratchet.flows.engine.line import note_name
     from ratchet.flows.engine.reconcile import reconcile
 
     try:
-        for text in reconcile(replace(context, holder=process_holder())):
+        for text in [*note_name(context), *reconcile(replace(context, holder=process_holder()))]:
             say(f"{context.line}: {text}")
     except RatchetError as error:  # the service tries again
         say(f"{context.line}: {error}")

@@ -5,6 +5,7 @@ A cycle always runs with the loop file's content that was stored when the cycle 
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
-from ratchet.contracts.rows import Adopted, CycleOpened, content_of
+from ratchet.contracts.rows import Adopted, CycleOpened, FileTaken, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -31,6 +32,27 @@ def silent(_what: str, _done: int, _total: int) -> None:
     """Ignore a progress report. This is the default progress callback."""
 
 
+def is_same_file(owner: Path, path: Path) -> bool:
+    """Return whether two paths name one loop file, also if one of them is a link to the other one."""
+    if os.path.normpath(owner) == os.path.normpath(path.absolute()):
+        return True
+    try:
+        return owner.samefile(path)
+    except OSError:
+        return False
+
+
+def other_file(line: str, owner: Path, path: Path) -> str:
+    """Return why `path` may not act on `line`, which belongs to the loop file `owner`, and what to do."""
+    take = f"`ratchet takeover {path} --why TEXT`"
+    if not owner.exists():
+        return f"line {line!r} belongs to the loop file {owner}, which does not exist, and not to {path}; if it was moved there, run {take}"
+    return (
+        f"line {line!r} belongs to the loop file {owner}, and not to {path}; use that file, give the line in {path} a name of its own, or "
+        f"let {path} decide for the line from now on with {take}"
+    )
+
+
 class Installation:
     """Gives commands and flows access to the ledger and to the line contexts of one home folder."""
 
@@ -38,6 +60,7 @@ class Installation:
         self.home = home
         self.progress = progress
         self._contexts: dict[Digest, LineContext] = {}
+        self._openings: dict[str, CycleOpened | None] = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -45,15 +68,48 @@ class Installation:
         """The ledger of the installation, opened at first use."""
         return open_ledger_at(self.home.ledger_url)
 
-    def context(self, path: Path, late: bool = False) -> LineContext:
-        """Return the line context of a loop file, with the file's current content. Raises ConfigError if the file is invalid.
+    def context(self, path: Path, late: bool = False, any_file: bool = False) -> LineContext:
+        """Return the line context of a loop file, with the file's current content.
 
+        Raises ConfigError if the file is invalid, or if the line belongs to another loop file, unless `any_file`, for what changes nothing.
         With `late`, a port is built when it is first used: for a command that uses few of them.
         """
         from ratchet.flows.config.load import load_loop
 
         path = path.absolute()
-        return self._build(load_loop(path), path.parent, path.name, late)
+        loop = load_loop(path)
+        if not any_file:
+            self.refuse_other(loop.line.name, path)
+        return self._build(loop, path.parent, path.name, late)
+
+    def owner(self, line: str) -> Path | None:
+        """Return the loop file to which a line belongs, which need not exist; None if the ledger names none.
+
+        It is the file with which the line adopted its model, opened its newest cycle, or was taken over, whichever was last.
+        """
+        for row in reversed(self.line(line).rows):
+            named: Adopted | FileTaken | CycleOpened | None = None
+            if row.kind == "adopted":
+                named = content_of(Adopted, row)
+            elif row.kind == "file_taken":
+                named = content_of(FileTaken, row)
+            elif row.kind == "cycle_opened":
+                named = self._opened(row.key)
+            if named is not None and named.file:
+                return Path(named.folder) / named.file
+        return None
+
+    def _opened(self, stream: str) -> CycleOpened | None:
+        if stream not in self._openings:
+            rows = upgraded(self.ledger.read(stream)[:1])
+            self._openings[stream] = content_of(CycleOpened, rows[0]) if rows else None
+        return self._openings[stream]
+
+    def refuse_other(self, line: str, path: Path) -> None:
+        """Raise ConfigError, which names both files and the remedy, if `line` belongs to another loop file than `path`."""
+        owner = self.owner(line)
+        if owner is not None and not is_same_file(owner, path):
+            raise ConfigError(other_file(line, owner, path))
 
     def cycle_context(self, cycle: CycleView, late: bool = False) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened. `late` is as for `context`."""
@@ -70,20 +126,20 @@ class Installation:
             return self._contexts[key]
 
     def loop_file(self, line: str) -> Path:
-        """Return the loop file with which the line adopted its model or opened its newest cycle, whichever was last.
+        """Return the loop file to which a line belongs (see `owner`).
 
         Raises ConfigError if the ledger names none, or if the file does not exist or defines another line.
         """
         from ratchet.flows.config.load import load_loop
 
-        newest = [row for stream in self.ledger.streams(f"cycle/{line}/")[-1:] for row in upgraded(self.ledger.read(stream)[:1])]
-        known: list[CycleOpened | Adopted] = [content_of(CycleOpened, row) for row in newest]
-        known += [content_of(Adopted, row) for row in self.line(line).rows if row.kind == "adopted"]
-        found = next((Path(one.folder) / one.file for one in known if one.file), None)
+        found = self.owner(line)
         if found is None:
             raise ConfigError(f"the ledger does not name the loop file of line {line!r}; give the path of the file")
         if not found.exists():
-            raise ConfigError(f"the loop file of line {line!r} was {found}, which does not exist; give its present path")
+            raise ConfigError(
+                f"the loop file of line {line!r} is {found}, which does not exist; if it was moved, run "
+                "`ratchet takeover PATH --why TEXT` with its present path"
+            )
         if (now := load_loop(found).line.name) != line:
             raise ConfigError(f"{found} defines line {now!r} now, not {line!r}; give the path of the loop file of {line!r}")
         return found

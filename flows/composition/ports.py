@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.ids import line_stream
 from ratchet.contracts.jobs.training import Choice
 from ratchet.contracts.loop import GateSettings, Loop, TrainingSettings
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.ports import (
     Artifacts,
     Clock,
@@ -22,6 +24,7 @@ from ratchet.contracts.ports import (
     Registry,
     Rewards,
     RolloutJudge,
+    Server,
 )
 from ratchet.contracts.serving import Endpoint
 from ratchet.flows.composition.cluster import open_cluster
@@ -29,10 +32,12 @@ from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
 from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, LineExtensions, open_extensions, open_router, open_server, open_sources
 from ratchet.flows.composition.late import made
 from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.core.triggers import evaluation_level
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.ledger.opening import open_ledger_at
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.moments import this_moment
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 
 if TYPE_CHECKING:
@@ -50,6 +55,10 @@ class SystemClock:
     def now(self) -> datetime:
         """Return the current time in UTC."""
         return datetime.now(UTC)
+
+    def moment(self) -> Moment:
+        """Return the present moment on this machine."""
+        return this_moment()
 
     def sleep(self, seconds: float) -> None:
         """Block the thread for `seconds` seconds."""
@@ -80,12 +89,12 @@ def build_line_context(
 
     name, clock, artifacts = loop.line.name, SystemClock(), open_artifacts(home)
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
-    rewards = made(lambda: _rewards(loop, home), late)
+    rows, rewards = ledger or open_ledger(home), made(lambda: _rewards(loop, home), late)
     opened = made(lambda: open_extensions(loop, folder, home, artifacts, gate), late)
     return LineContext(
         loop=loop,
         folder=folder,
-        ledger=ledger or open_ledger(home),
+        ledger=rows,
         clock=clock,
         artifacts=artifacts,
         sources=made(lambda: open_sources(loop, folder, home) if late else opened.sources, late),
@@ -97,7 +106,7 @@ def build_line_context(
         trainers=made(lambda: opened.trainers, late),
         code=code_digest(),
         executor=made(lambda: open_executor(loop, folder, home), late),
-        server=made(lambda: open_server(loop, home, artifacts) if late else opened.server, late),
+        server=made(lambda: _named(open_server(loop, home, artifacts) if late else opened.server, loop, rows), late),
         client=_client,
         mirror_client=_mirror_client,
         evaluator=made(lambda: _evaluator(artifacts, rewards, gate, opened), late),
@@ -113,6 +122,19 @@ def build_line_context(
         price=lambda seconds: price_of_time(loop, folder, seconds),
         versions=made(lambda: opened.versions, late),
     )
+
+
+def _named(server: Server, loop: Loop, ledger: Ledger) -> Server:
+    """Let the processes of a built-in server answer to all model names of the line, which a cycle's stored loop file does not know."""
+    from ratchet.local.server import EmbeddedServer, VllmServer
+
+    def names() -> tuple[str, ...]:
+        line = fold_line(loop.line.name, ledger.read(line_stream(loop.line.name)))
+        return (line.served_model or loop.line.served_model, *line.former_names)
+
+    if isinstance(server, EmbeddedServer | VllmServer):
+        server.names = names
+    return server
 
 
 def _rewards(loop: Loop, home: Home) -> ScorerSet:

@@ -13,6 +13,7 @@ from ratchet.contracts.cycle import Append, ApprovalKind, Lease, Row
 from ratchet.contracts.errors import Conflict, Fenced, Inconclusive, NewerRelease, Permanent, Retryable, Unreachable
 from ratchet.contracts.ids import approval_stream, line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobEvent, Proposal, ResumePoint
+from ratchet.contracts.moment import seconds_between
 from ratchet.contracts.rows import Asked, CycleEnd, EffectIntended, FailedTry, JobEnd, NewChampion, Reason, RolledBack, row_of
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.steps import State, Step
@@ -63,14 +64,14 @@ def drive(cycle_id: str, context: LineContext, timeout: float = 0.0, poll: float
 
     `poll` is the pause in seconds between two turns while the cycle waits.
     """
-    since = context.clock.now()
+    since = context.clock.moment()
     while True:
         decision = advance(cycle_id, context)
         if isinstance(decision, End):
             return decision
         if not isinstance(decision, Wait):
-            since = context.clock.now()
-        elif (context.clock.now() - since).total_seconds() >= timeout:
+            since = context.clock.moment()
+        elif seconds_between(since, context.clock.moment()) >= timeout:
             return decision
         else:
             context.clock.sleep(poll)

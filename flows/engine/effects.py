@@ -287,7 +287,17 @@ def sole_route(context: LineContext, version: ModelVersion, annotation: str) -> 
     """Return a route that sends all sessions to one version. Its server is started if necessary."""
     endpoint = context.server.ensure(version)
     backend = Backend(tag=endpoint.tag, url=endpoint.url, model=endpoint.model, weight=100)
-    return Route(line=context.line, served_model=context.loop.line.served_model, backends=(backend,), annotation=annotation)
+    served, former = served_names(context)
+    return Route(line=context.line, served_model=served, backends=(backend,), annotation=annotation, former_names=former)
+
+
+def served_names(context: LineContext) -> tuple[str, tuple[str, ...]]:
+    """Return the model name of the line and its former names, by which clients may still call it.
+
+    The ledger decides and not the loop file: a cycle has a stored one, so two of them may differ at the same time.
+    """
+    line = context.line_view()
+    return line.served_model or context.loop.line.served_model, line.former_names
 
 
 def _plan(cycle: CycleView) -> TrainingPlan:

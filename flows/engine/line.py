@@ -5,6 +5,7 @@ Each request appends ledger rows by compare-and-set.
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from ratchet.contracts.model import model_ref, refuse_code
-from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, Request, row_of
+from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, FileTaken, Request, ServedAs, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import CycleView
@@ -49,8 +50,71 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
             f"line {line.line!r} has already adopted {line.base.tag}; a line adopts one model only: create a new line for another model"
         )
     row = row_of("adopted", Adopted(version=version, actor=actor, folder=str(context.folder), file=context.file), version.tag)
-    context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, context.clock.now())
+    named = row_of("served_as", ServedAs(name=context.loop.line.served_model))
+    context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row, named))], None, context.clock.now())
     return version
+
+
+def note_name(context: LineContext) -> list[str]:
+    """Record the `served_model` of the loop file as the line's model name. Return one text if it has changed.
+
+    `context` must have the present content of the loop file. Clients may call the line by the former name until `end_name`. The route in
+    force still has the former names until it is set again.
+    """
+    line, name = context.line_view(), context.loop.line.served_model
+    if line.base is None or line.served_model == name:
+        return []
+    former = line.served_model or unrecorded_name(context, line)
+    row = ServedAs(name=name, former=(former,) if former and not line.served_model and former != name else ())
+    with contextlib.suppress(Conflict):  # another process has changed the line; the next call finds out what is left
+        context.ledger.append(
+            [Append(stream=line_stream(line.line), after=line.seq, rows=(row_of("served_as", row),))], None, context.clock.now()
+        )
+    names = ", ".join(repr(one) for one in context.line_view().former_names)
+    if not names:
+        return []
+    return [f"callers use the model name {name!r} from now on; {names} still get answers until `ratchet names {line.line} --end NAME`"]
+
+
+def unrecorded_name(context: LineContext, line: LineView) -> str:
+    """Return the model name of a line whose rows record none: that of the route in force, or else of its newest cycle; or empty text."""
+    route = context.router.read(line.line)
+    if route is not None:
+        return route.served_model
+    newest = context.cycle_view(cycle_stream(line.line, line.cycles)) if line.cycles else None
+    return newest.loop.line.served_model if newest else ""
+
+
+def end_name(ledger: Ledger, name: str, former: str, actor: str, reason: str, now: datetime) -> LineView:
+    """End a former model name of a line: clients that use it get no answers once the route is set again. Return the view after it.
+
+    Raises Rejected if the line has no such former name; its present name cannot be ended.
+    """
+    for left in reversed(range(_TRIES)):
+        line = fold_line(name, ledger.read(line_stream(name)))
+        if former == line.served_model:
+            raise Rejected("present_name", f"{former!r} is the present model name of line {name!r}; change line.served_model first")
+        if former not in line.former_names:
+            known = ", ".join(repr(one) for one in line.former_names) or "none"
+            raise Rejected("no_name", f"line {name!r} has no former model name {former!r}; its former names: {known}")
+        row = row_of("name_ended", Request(actor=actor, reason=reason), former)
+        try:
+            ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+            break
+        except Conflict:
+            if not left:
+                raise
+    return fold_line(name, ledger.read(line_stream(name)))
+
+
+def take_over(context: LineContext, former: Path | None, actor: str, reason: str) -> None:
+    """Record that the loop file of `context` is the one of its line, instead of `former`. Raises Rejected for an unknown line."""
+    line = context.line_view()
+    if not line.rows:
+        raise Rejected("no_line", f"there is no line {line.line!r} yet; `ratchet adopt LOOP.toml MODEL_FOLDER` creates it")
+    taken = FileTaken(folder=str(context.folder), file=context.file, former=str(former or ""), actor=actor, reason=reason)
+    row = row_of("file_taken", taken)
+    context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row,))], None, context.clock.now())
 
 
 def _refuse_foreign_links(folder: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.moment import moment_in, seconds_between
 from ratchet.contracts.rows import RolledBack, row_of
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import ModelVersion, Route
@@ -18,7 +18,7 @@ from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollout import SetWeight
 from ratchet.flows.engine.context import LineContext, leased
-from ratchet.flows.engine.effects import job_of, lay_resume_point, sole_route
+from ratchet.flows.engine.effects import job_of, lay_resume_point, served_names, sole_route
 from ratchet.flows.engine.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -127,11 +127,11 @@ def _is_drained(context: LineContext, tag: str) -> bool:
     if _is_idle(context, tag) or context.loop.serving.drain == 0:
         begun.unlink(missing_ok=True)
         return True
-    now, since = context.clock.now(), read_json(begun)
+    now, since = context.clock.moment(), moment_in(read_json(begun) or {})
     if since is None:
-        write_atomic(begun, stamped({"since": now.isoformat()}))
+        write_atomic(begun, stamped(now._asdict()))
         return False
-    if 0 <= (now - datetime.fromisoformat(since["since"])).total_seconds() < context.loop.serving.drain:  # below 0: the clock was set back
+    if seconds_between(since, now) < context.loop.serving.drain:
         return False
     begun.unlink(missing_ok=True)
     return True
@@ -167,9 +167,16 @@ def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None,
     return sole_route(context, line.champion, line_stream(line.line)) if line.champion else None
 
 
+def names_differ(context: LineContext) -> bool:
+    """Whether the route in force has other model names than the line. False if there is no route."""
+    served, former = served_names(context)
+    route = context.router.read(context.line)
+    return route is not None and route.names != (served, *former)
+
+
 def _same(a: Route, b: Route) -> bool:
     """Whether two routes are equal, ignoring the annotation."""
-    return a.backends == b.backends and a.served_model == b.served_model and a.salt == b.salt
+    return a.backends == b.backends and a.names == b.names and a.salt == b.salt
 
 
 def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:

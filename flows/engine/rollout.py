@@ -30,7 +30,7 @@ from ratchet.flows.core.rollout import (
     windows,
 )
 from ratchet.flows.engine.context import LineContext, append_to_rollout, leased
-from ratchet.flows.engine.effects import sole_route
+from ratchet.flows.engine.effects import served_names, sole_route
 from ratchet.flows.engine.mirror import ask_batch
 
 SMALL_CORRECTION = 60.0
@@ -178,8 +178,16 @@ def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, co
     """Return the route for one step's weight. The servers of both versions are started if necessary."""
     backends = weights(step.weight, settings, context.server.ensure(view.champion), context.server.ensure(view.candidate))
     annotation, salt = f"{view.id}/{step.index}", view.opened.salt
-    served = context.loop.line.served_model
-    return Route(line=context.line, served_model=served, backends=backends, annotation=annotation, salt=salt, unit=settings.unit)
+    served, former = served_names(context)
+    return Route(
+        line=context.line,
+        served_model=served,
+        backends=backends,
+        annotation=annotation,
+        salt=salt,
+        unit=settings.unit,
+        former_names=former,
+    )
 
 
 def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Lease) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.moment import seconds_between
 from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import Decision, End, Wait
 from ratchet.flows.core.folds.cycle import CycleView
@@ -55,7 +56,7 @@ def run_to_end(context: LineContext, cycle: CycleView, seconds: float, poll: flo
 
     `context` is the context of the cycle, as for `turn`. Retryable errors are retried. `poll` is the pause in seconds between two turns.
     """
-    started = context.clock.now()
+    started = context.clock.moment()
     while True:
         try:
             decision = turn(context, cycle)
@@ -64,6 +65,6 @@ def run_to_end(context: LineContext, cycle: CycleView, seconds: float, poll: flo
         if isinstance(decision, End):
             return decision
         context.progress(f"{cycle.id} waits: {decision.reason}" if isinstance(decision, Wait) else str(decision), 0, 0)
-        if (context.clock.now() - started).total_seconds() >= seconds:
+        if seconds_between(started, context.clock.moment()) >= seconds:
             return decision
         context.clock.sleep(poll)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from ratchet.contracts.evaluation import Interval
 from ratchet.contracts.jobs.training import Method
-from ratchet.contracts.rows import Adopted, RolledBack, content_of
+from ratchet.contracts.rows import Adopted, FileTaken, Request, RolledBack, ServedAs, content_of
 from ratchet.contracts.steps import PlanResult
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
@@ -38,12 +39,35 @@ class Chapter:
     gpu_minutes: float | None
     seconds: float | None
     """Duration of an ended cycle."""
+    note: str = ""
+    """What an operator decided about the line's loop file or its model names. Such a chapter has none of the figures."""
 
 
 def history(line: LineView, cycles: Sequence[CycleView]) -> list[Chapter]:
-    """Return the adoption and all cycles of a line, oldest first."""
+    """Return the adoption and all cycles of a line, and what was decided about its loop file and its model names, oldest first."""
     standings = _standings(line)
-    return [*_adoption(line, standings), *(_chapter(cycle, standings) for cycle in cycles)]
+    chapters = [*_adoption(line, standings), *(_chapter(cycle, standings) for cycle in cycles), *_decisions(line)]
+    return sorted(chapters, key=lambda chapter: chapter.at)
+
+
+def _decisions(line: LineView) -> list[Chapter]:
+    """Return one chapter for each takeover of the line by another loop file, each change of its model name, and each end of one."""
+    found, named = [], ""
+    for row in line.rows:
+        if row.kind == "file_taken":
+            taken = content_of(FileTaken, row)
+            place = f"{Path(taken.folder) / taken.file}, before to {taken.former or 'no known file'}"
+            note = f"{taken.actor}: the line belongs to {place}: {taken.reason}"
+            found.append((row.at, "taken_over", note))
+        elif row.kind == "served_as":
+            name = content_of(ServedAs, row).name
+            if named:
+                found.append((row.at, "renamed", f"callers use the model name {name!r}; {named!r} stays valid"))
+            named = name
+        elif row.kind == "name_ended":
+            ended = content_of(Request, row)
+            found.append((row.at, "name_ended", f"{ended.actor}: the model name {row.key!r} is no longer valid: {ended.reason}"))
+    return [Chapter(line.line, at, outcome, None, "", None, None, None, None, None, None, note) for at, outcome, note in found]
 
 
 def _standings(line: LineView) -> dict[str, str]:

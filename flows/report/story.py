@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.cycle import ApprovalKind, Entry
 from ratchet.contracts.data.datasets import Snapshot
-from ratchet.contracts.evaluation import EvalReport, Interval, Result
+from ratchet.contracts.evaluation import UNLIKE, EvalReport, Interval, Result
+from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
@@ -102,6 +104,16 @@ def recalled(line: LineView, cycle: CycleView) -> Section | None:
     return Section("Recalled", (f"{tag}: {reason}. No further version is trained from it.{serves}",))
 
 
+def loop_files(line: LineView) -> Section | None:
+    """Return the section about the decisions that another loop file is the one of the line; None if there were none."""
+    text = [
+        f"At {at:%Y-%m-%d %H:%M:%S} UTC, {taken.actor} decided that line {line.line!r} belongs to {Path(taken.folder) / taken.file}"
+        f"{f', and no longer to {taken.former}' if taken.former else ''}: {taken.reason}"
+        for at, taken in line.takeovers
+    ]
+    return Section("Loop file", tuple(text)) if text else None
+
+
 def _data(cycle: CycleView) -> Section | None:
     frozen = cycle.get(FreezeResult)
     if frozen is None:
@@ -135,7 +147,7 @@ def _probe(cycle: CycleView) -> Section | None:
         return None
     text = (
         f"{cycle.start.tag} answered {report.prompts} training prompts {report.samples_per_prompt} times each: "
-        f"{report.answered} answers, {report.scored} scored, {report.failures} failed.",
+        f"{report.answered} answers, {report.scored} scored, {report.failures} failed{_because(report.reasons)}.",
         f"Mean reward {_share(report.mean_reward)}; the best of {report.samples_per_prompt} reaches {_share(report.best_of_k)}; "
         f"rewards differ between answers for {_percent(report.group_coverage)} of the prompts.",
     )
@@ -282,6 +294,8 @@ def _gate(cycle: CycleView) -> Section | None:
     text = [
         f"Both models received {report.asked} prompts over HTTP; {report.answered_by_both} prompts have a scored answer from both models."
     ]
+    failed = {key.replace(":", " ", 1): n for key, n in report.failures.items() if n and key != UNLIKE}
+    text += [f"Prompts without a score{_because(failed)}."] if failed else []
     text += sampling(report.samples, report.temperature)
     text += stopping(report)
     if overall:
@@ -289,6 +303,11 @@ def _gate(cycle: CycleView) -> Section | None:
         text.append(f"Mean reward {change}; difference {interval(overall.difference)}, error per side {error:.2g}.")
     rows = tuple((c.name, str(c.n), f"{c.champion:.3f}", f"{c.candidate:.3f}", interval(c.difference)) for c in report.comparisons)
     return Section(f"Gate: {cycle.candidate.tag} against {cycle.baseline.tag}", tuple(text), Table(GATE_COLUMNS, rows))
+
+
+def _because(reasons: Mapping[str, int]) -> str:
+    """Return the reasons of failures with their counts, as the end of a sentence; empty text without any."""
+    return f": {told(reasons)}" if reasons else ""
 
 
 def sampling(samples: int, temperature: float) -> list[str]:

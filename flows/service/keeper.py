@@ -28,7 +28,8 @@ from ratchet.flows.core.triggers import cycle_is_due
 from ratchet.flows.engine.advance import unforeseen
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.engine.ingest import ingest
-from ratchet.flows.engine.reconcile import go_back, reconcile, wanted_versions
+from ratchet.flows.engine.line import note_name
+from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
 from ratchet.flows.engine.rollout import tick
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -182,6 +183,9 @@ class Keeper:
                 self._looked = looked
             with self._part(texts):
                 sweep = self._misses_server(context) or sweep
+        with self._part(texts):
+            texts += note_name(context) if self._is_valid else []
+            sweep = sweep or names_differ(context)  # a changed model name, or the end of a former one, is routed at once
         report = IngestReport()
         with self._part(texts):  # a rollback or a rollout must not wait for an ingest that fails
             report = self._ingest(context, now, sweep)

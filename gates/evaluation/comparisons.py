@@ -10,6 +10,7 @@ import numpy as np
 
 from ratchet.contracts.data.datasets import Label
 from ratchet.contracts.evaluation import ChatAnswer, Comparison, Interval, PromptCount
+from ratchet.contracts.failure_reasons import counted
 from ratchet.gates.evaluation.outcomes import UNSCORED, PromptOutcome, failure_of
 from ratchet.gates.evaluation.questions import Question, by_prompt
 from ratchet.gates.statistics import length_adjusted_interval, paired_interval
@@ -77,7 +78,7 @@ def failure_counts(side: str, answers: Sequence[ChatAnswer], labels: Sequence[La
     """Count the prompts with a failed draw by the reason: the first one in alphabetical order, and a missing score after all others."""
     reasons = [failure_of(answer, label) for answer, label in zip(answers, labels, strict=True)]
     failed = [[reason for reason in draws if reason is not None] for draws in by_prompt(reasons, samples)]
-    found = Counter(min(draws, key=lambda reason: (reason == UNSCORED, reason)) for draws in failed if draws)
+    found = counted(min(draws, key=lambda reason: (reason == UNSCORED, reason)) for draws in failed if draws)
     ordered = sorted(found, key=lambda reason: reason == UNSCORED)
     return Counter({f"{side}:{reason}": found[reason] for reason in ordered})
 

@@ -87,9 +87,9 @@ class AskedPrompt:
 
 
 def failure_of(answer: ChatAnswer, label: Label) -> str | None:
-    """Return why an answer has no reward: the kind of its error, or that no scorer gave a score. None if it has one."""
+    """Return why an answer has no reward: its error with the server's reason, or that no scorer gave a score. None if it has one."""
     if answer.text is None:
-        return (answer.error or "no answer").split(":")[0]
+        return answer.failure
     return UNSCORED if label.reward is None else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs import job_drop
 from ratchet.runtime.jobs.run_folder import newest_sign
+from ratchet.runtime.moments import steady_time
 
 
 class GangCollector:
@@ -68,7 +68,7 @@ class GangCollector:
 
         The end is the Job's end or, if the Job is gone, the newest sign of life in the run folder or the meter's last update.
         """
-        now = time.time()
+        now = steady_time()
         gang = observation.gang if observation else gang_of(submission.job, ())
         ended = gang.ended or newest_sign(self.observer.newest(spec.name, run)[1], spec.nodes, now)
         machines = self.informers.machines(submission.name)

@@ -21,6 +21,7 @@ from ratchet.k8s.gangs.observer import STARTED, GangObserver
 from ratchet.k8s.gangs.submissions import Submission
 from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.jobs.run_folder import RunFolders, disk
+from ratchet.runtime.moments import steady_time
 
 ROUND_SECONDS = 1.0
 """Minimum seconds between two rounds of the guardian. Calls within this time share one round."""
@@ -68,7 +69,7 @@ class GangReconciler:
             if self.remote:
                 self.remote.pull(run)
         number = max(self.observer.newest(name, run)[0], submission.incarnation + (observation.gang.version or 0))
-        waits = None if observation.state in STARTED else submission.waits or time.time()
+        waits = None if observation.state in STARTED else submission.waits or steady_time()
         if (True, number, waits) != (submission.created, submission.seen, submission.waits):
             self.submissions.change(name, submission.name, created=True, seen=number, waits=waits)
         stop = None if submission.stop else self._stop_for(self.submissions.meter(name), waits, observation)
@@ -86,7 +87,7 @@ class GangReconciler:
             return f"stopped with a checkpoint: the attempt reached its cap, {meter.cost:.2f} of {caps.cap_run:.2f}", Outcome.PERMANENT
         if caps.cap_month is not None and self.submissions.spent(time.time()) >= caps.cap_month:
             return f"stopped with a checkpoint: the line reached its cap of {caps.cap_month:.2f} for this month", Outcome.PERMANENT
-        if observation.broken > limit or (waits is not None and time.time() - waits > limit):
+        if observation.broken > limit or (waits is not None and steady_time() - waits > limit):
             ran = meter.started is not None or meter.lost or meter.preemptions  # a round may miss a short time in which it is whole
             again = " again" if ran else ""
             return f"not whole{again} within {limit:g} s: {why}", Outcome.LOST
@@ -124,5 +125,5 @@ class GangReconciler:
             self.submissions.died(gang.name, *self.guardian.informers.death(gang.name))
             if state is not GangState.ENDED:
                 machines = self.guardian.informers.machines(gang.name) | self.guardian.free(gang, state)
-                counted = partial(count, gang=gang, state=state, now=time.time(), price=self.price, machines=machines)
+                counted = partial(count, gang=gang, state=state, now=steady_time(), price=self.price, machines=machines)
                 self.submissions.measure(gang.job, counted)

@@ -17,7 +17,8 @@ import polars as pl
 
 from ratchet.contracts.data.records import SAMPLES
 from ratchet.contracts.errors import Retryable
-from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
+from ratchet.contracts.evaluation import ChatRequest
+from ratchet.contracts.failure_reasons import counted, told
 from ratchet.contracts.ids import hash_share
 from ratchet.contracts.loop import ProbeSettings
 from ratchet.contracts.ports import ModelClient, Progress
@@ -40,6 +41,8 @@ class Probed:
     """Number of prompts that were sent."""
     failures: int
     """Number of requests without an answer."""
+    reasons: Mapping[str, int]
+    """Why they have none -> how many."""
 
 
 def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet, in_jobs: bool = False) -> pl.DataFrame:
@@ -65,23 +68,20 @@ def ask(
     """
     asked = [row for row in prompts.to_dicts() for _ in range(settings.samples)]
     if not asked:
-        return Probed(frame_of([], SAMPLES), 0, 0)
+        return Probed(frame_of([], SAMPLES), 0, 0, {})
     requests = [_request(row, index, settings, salt) for index, row in enumerate(asked)]
     answers = client.chat(requests, progress)
     answered = [(row, answer.text) for row, answer in zip(asked, answers, strict=True) if answer.text is not None]
+    reasons = counted(answer.failure for answer in answers if answer.text is None)
     if not answered:
-        raise Retryable(f"the probe got no answer to any of {len(asked)} requests ({_first_error(answers)}); check the champion's server")
-    return Probed(frame_of(_score(answered, scorer_set), SAMPLES), len(prompts), len(asked) - len(answered))
+        raise Retryable(f"the probe got no answer to any of {len(asked)} requests: {told(reasons)}; check the champion's server")
+    return Probed(frame_of(_score(answered, scorer_set), SAMPLES), len(prompts), len(asked) - len(answered), reasons)
 
 
 def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: str) -> ChatRequest:
     seed = int(hash_share("seed", salt, row["prompt_id"], index) * (1 << 31))
     messages, tools = tuple(orjson.loads(row["prompt"])), tuple(orjson.loads(row["tools"] or "[]"))
     return ChatRequest(messages=messages, tools=tools, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=seed)
-
-
-def _first_error(answers: Sequence[ChatAnswer]) -> str:
-    return next((answer.error for answer in answers if answer.error), "no error reported")
 
 
 def _score(answered: Sequence[tuple[Mapping[str, Any], str]], scorer_set: ScorerSet) -> list[dict[str, Any]]:

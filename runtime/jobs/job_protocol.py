@@ -238,7 +238,7 @@ class IncarnationFile(StrEnum):
     PROCESS = "process.json"
     """Identity of the job's main process, on one machine."""
     CANCEL = "cancel.json"
-    """Time after which a cancelled job is killed, on one machine."""
+    """When a job was cancelled, and the seconds after which it is killed, on one machine."""
     START = "start.json"
     """Resume point of all pods of this incarnation; only in a bucket."""
     EVENTS = "events.jsonl"
@@ -251,6 +251,8 @@ class IncarnationFile(StrEnum):
     """Result of the trainer: outcome, reason, step, metrics, optional proposal."""
     ENDED = "ended.json"
     """Result of the incarnation: outcome, reason, optional proposal. It is written last."""
+    RESERVE = "reserve"
+    """Room on the disk for a result, if the disk becomes full."""
     OUTPUT = "output.log"
     """Output of the supervisor, on one machine."""
 

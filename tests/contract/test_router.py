@@ -334,6 +334,20 @@ def test_unusual_requests_get_a_json_reply(shared: LocalRouter, site: Site, cont
     assert isinstance(reply.json(), dict)
 
 
+def test_callers_by_a_former_name_get_answers_until_it_is_ended(shared: LocalRouter, site: Site) -> None:
+    present = route(site.backend("old", 100))
+    shared.set(present.model_copy(update={"former_names": ("first", "second")}))
+    for name in ("helper", "first", "second"):
+        reply = ask(shared.url(), body={"model": name})
+        assert (reply.status_code, reply.json()["model"]) == (200, name), "clients compare the name of the answer with theirs"
+    listed = httpx.get(f"{shared.url()}/v1/models", trust_env=False).json()["data"]
+    assert [one["id"] for one in listed] == ["helper", "first", "second"]
+    shared.set(present)
+    refused = ask(shared.url(), body={"model": "first"})
+    assert refused.status_code == 404
+    assert "use 'helper'" in refused.text
+
+
 def test_body_without_a_length_is_rejected_at_the_limit(shared: LocalRouter, site: Site) -> None:
     shared.set(route(site.backend("old", 100)))
     pieces = (b" " * 1_000_000 for _ in range(20))

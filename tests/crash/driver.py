@@ -36,6 +36,7 @@ from ratchet.contracts.fakes import FakeCheck, FakeClient, FakeDatasets, FakeEva
 from ratchet.contracts.ids import canonical, digest, job_name
 from ratchet.contracts.jobs.training import Attempt, Choice, JobSpec, Method, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.run_comparison import project
@@ -93,6 +94,10 @@ class FileClock:
     def now(self) -> datetime:
         """Return the time in the file."""
         return datetime.fromisoformat(self.path.read_text())
+
+    def moment(self) -> Moment:
+        """Return the same time as a moment."""
+        return Moment(self.now().timestamp())
 
     def sleep(self, seconds: float) -> None:
         """Sleep for `seconds`, but 20 ms at most."""

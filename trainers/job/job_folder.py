@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import ConfigError, Permanent
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import Adjustment, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.jobs.training import Adjustment, JobEvent, Proposal, ResumePoint, TrainingPlan
+from ratchet.contracts.moment import Moment, moment_in, seconds_between
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.wording import first_problem
-from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.full_disk import write_result
 from ratchet.runtime.jobs.job_protocol import (
     ADJUSTMENT,
     ATTEMPT,
@@ -31,10 +31,16 @@ from ratchet.runtime.jobs.job_protocol import (
     result_file,
 )
 from ratchet.runtime.jobs.run_folder import incarnations, read_events
+from ratchet.runtime.moments import this_moment
 from ratchet.trainers.job.events import Events
 from ratchet.trainers.recipes.completion import KINDS, complete
 from ratchet.trainers.recipes.derived import adjusted, typical_rate
 from ratchet.trainers.recipes.recipe import R, Recipe
+
+
+def _moment_of(event: JobEvent) -> Moment:
+    """Return the moment of an event; that of `started` has the boot of its machine."""
+    return moment_in({**event.data, "at": event.at}) or Moment(event.at)
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,18 @@ class Job:
         return parse(ResumePoint, path.read_bytes()) if path.exists() else None
 
     @property
-    def began(self) -> float:
-        """Time of the first event of the attempt, over all its incarnations, in seconds since the epoch.
+    def elapsed(self) -> float:
+        """Seconds since the first event of the attempt, over all its incarnations. If no event log can be read, 0.
 
-        So the timeout of the attempt includes the time between incarnations. If no event log can be read, this is the current time.
+        So the timeout of the attempt includes the time between incarnations. The wall clock matters only between incarnations on different
+        machines, or before and after a reboot.
         """
-        return next((event.at for folder in self._incarnations() for event in read_events(folder)), time.time())
+        now = this_moment()
+        firsts = [_moment_of(event) for folder in self._incarnations() for event in list(read_events(folder))[:1]]
+        if not firsts:
+            return 0.0
+        ours = next((first for first in firsts if first.boot and first.boot == now.boot), now)
+        return seconds_between(firsts[0], ours) + seconds_between(ours, now)
 
     @property
     def worked(self) -> float:
@@ -126,7 +138,7 @@ class Job:
         value: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason, "step": result.step, "metrics": result.metrics}
         if result.proposal is not None:
             value["proposal"] = result.proposal.model_dump(mode="json")
-        write_atomic(self.folder / IncarnationFile.RESULT, stamped(value))
+        write_result(self.folder / IncarnationFile.RESULT, stamped(value))
 
     def result(self) -> JobResult | None:
         """Return the result of the trainer, or None if it wrote none."""

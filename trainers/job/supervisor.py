@@ -24,7 +24,8 @@ from ratchet.contracts.jobs.exit_codes import Outcome, exit_code_of
 from ratchet.contracts.jobs.training import Checkpoint, JobEvent, Method
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.schema import stamped
-from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.full_disk import full_disk_text, has_no_room, is_full_disk, release, reserve, write_result
 from ratchet.runtime.jobs.job_protocol import (
     ARTIFACTS,
     BACKEND,
@@ -42,6 +43,7 @@ from ratchet.runtime.jobs.job_protocol import (
     trainer_log,
 )
 from ratchet.runtime.jobs.run_folder import read_events
+from ratchet.runtime.moments import this_moment
 from ratchet.trainers import health as health_rules
 from ratchet.trainers.code_digest import code_digest
 from ratchet.trainers.job import parallel
@@ -72,7 +74,10 @@ class Wrapper:
         self._steps: list[float] = []
         self._last = ""
         self._saves: list[float] = []
-        self._read_at = -1.0
+        self._log, self._log_at = (-1, -1), time.monotonic()
+        """Size and time of the event log when it last changed, and when this was seen."""
+        self._resulted_at: float | None = None
+        """When the result of the trainer was first seen."""
         signal.signal(signal.SIGTERM, self._hear)
 
     def _hear(self, *_: object) -> None:
@@ -86,11 +91,17 @@ class Wrapper:
         if self._published_before():
             return JobResult(Outcome.DONE, "an earlier incarnation already published the checkpoint", self.recipe.last_step, {})
         self._check()
-        self.job.events.write("started", self.job.resume.step if self.job.resume else 0, plan=self.job.plan.id)
+        reserve(self.job.folder)
+        self.job.events.write("started", self.job.resume.step if self.job.resume else 0, **self._started())
         result = self._derive(*self._train())
         if result.outcome == Outcome.DONE:
             self._publish(result)
         return result
+
+    def _started(self) -> dict[str, Any]:
+        """The data of the first event: the plan, and the moment on this machine from which `Job.elapsed` counts."""
+        begun = this_moment()
+        return {"plan": self.job.plan.id, **({"boot": begun.boot, "up": begun.up} if begun.boot else {})}
 
     def _published_before(self) -> bool:
         """Whether an earlier incarnation has published. If so, bind its checkpoint to the name of this incarnation as well."""
@@ -150,7 +161,7 @@ class Wrapper:
 
     def _train(self) -> tuple[int, str | None]:
         """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
-        deadline = self.job.began + TIMEOUT.get(os.environ)  # an invalid timeout fails before the training starts
+        deadline = time.monotonic() + TIMEOUT.get(os.environ) - self.job.elapsed  # an invalid timeout fails before the training starts
         trainer = self._spawn()
         try:
             return self._watch(trainer, deadline)
@@ -160,7 +171,7 @@ class Wrapper:
     def _watch(self, trainer: subprocess.Popen[bytes], deadline: float) -> tuple[int, str | None]:
         forwarded, why = False, None
         while (code := _wait(trainer)) is None:
-            if why is None and time.time() > deadline:
+            if why is None and time.monotonic() > deadline:
                 why = f"the attempt exceeded its timeout of {TIMEOUT.get(os.environ)} s"
             if why is None and (timeout := self._stalls()) is not None:
                 self.stalled, why = (
@@ -181,9 +192,9 @@ class Wrapper:
 
     def _lingers(self) -> bool:
         """Whether the trainer wrote its result more than LINGER_SECONDS ago. torchrun can then wait minutes for launchers on lost nodes."""
-        with suppress(FileNotFoundError):
-            return time.time() - (self.job.folder / IncarnationFile.RESULT).stat().st_mtime > LINGER_SECONDS
-        return False
+        if self._resulted_at is None and (self.job.folder / IncarnationFile.RESULT).exists():
+            self._resulted_at = time.monotonic()
+        return self._resulted_at is not None and time.monotonic() - self._resulted_at > LINGER_SECONDS
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         lock = LOCK_FD.find(os.environ)
@@ -203,15 +214,15 @@ class Wrapper:
         health = self.recipe.health
         if health.stall not in ("adjust", "stop"):
             return None
-        sign = self.job.events.path.stat().st_mtime
-        if sign != self._read_at:
-            self._read_at = sign
+        sign = self.job.events.path.stat()
+        if (sign.st_size, sign.st_mtime_ns) != self._log:
+            self._log, self._log_at = (sign.st_size, sign.st_mtime_ns), time.monotonic()
             events = [event for event in self._events() if event.kind != "warning"]
             self._steps = [event.at for event in events if event.kind in ("progress", health_rules.FOLD)]
             self._last = events[-1].kind if events else ""
             self._saves = health_rules.seconds_of_saves(events)
         timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves)
-        return timeout if time.time() - sign > timeout else None
+        return timeout if time.monotonic() - self._log_at > timeout else None
 
     def _at_work(self) -> str:
         """What the run does between two steps, for a message."""
@@ -242,11 +253,11 @@ class Wrapper:
             return result
         if self.asked_at is not None:
             return JobResult(Outcome.PREEMPTED, "asked to stop; the trainer wrote no checkpoint in time", 0, {})
+        full = full_disk_text(self.job.folder) if has_no_room(self.job.folder) else ""
         if code < 0:
-            return JobResult(Outcome.LOST, f"the trainer was killed by signal {-code} (out of memory?)", 0, {})
-        return JobResult(
-            Outcome.FAILED, f"the trainer left no result file (exit code {code}); see {self.job.folder / trainer_log(0)}", 0, {}
-        )
+            return JobResult(Outcome.LOST, f"the trainer was killed by signal {-code}{f'; {full}' if full else ' (out of memory?)'}", 0, {})
+        told = full or f"see {self.job.folder / trainer_log(0)}"
+        return JobResult(Outcome.FAILED, f"the trainer left no result file (exit code {code}); {told}", 0, {})
 
     def _publish(self, result: JobResult) -> None:
         """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
@@ -325,19 +336,23 @@ def main() -> int:
         if parallel.node() > 0:
             return exit_code_of(wrapper.follow().outcome)
         result = wrapper.run()
-        job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
+        with suppress(OSError):  # the result file has the same
+            job.events.write("stopped", result.step, outcome=result.outcome.value, reason=result.reason)
     except Permanent as error:
         result = JobResult(Outcome.PERMANENT, str(error), 0, {})
     except (RatchetError, OSError) as error:
-        result = JobResult(Outcome.FAILED, str(error), 0, {})
+        result = JobResult(Outcome.FAILED, full_disk_text(folder) if is_full_disk(error) else str(error), 0, {})
     except Exception as error:  # the outcome must be reported, but the error text may quote users
         place = traceback.extract_tb(error.__traceback__)[-1]
-        result = JobResult(Outcome.FAILED, f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}", 0, {})
-        traceback.print_exc()
+        told = f"{type(error).__name__} in {Path(place.filename).name}, line {place.lineno}"
+        result = JobResult(Outcome.FAILED, full_disk_text(folder) if is_full_disk(error) else told, 0, {})
+        with suppress(OSError):  # the log may be on the full disk
+            traceback.print_exc()
     ended: dict[str, Any] = {"outcome": result.outcome.value, "reason": result.reason}
     if result.proposal is not None:
         ended["proposal"] = result.proposal.model_dump(mode="json")
-    write_atomic(folder / IncarnationFile.ENDED, stamped(ended))
+    write_result(folder / IncarnationFile.ENDED, stamped(ended))
+    release(folder)
     return exit_code_of(result.outcome)
 
 

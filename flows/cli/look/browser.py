@@ -47,7 +47,7 @@ def _address(installation: Installation, name: str | None, prefect: bool, quiet:
         return _prefect_ui(home) or _report(installation, named_line(installation, None, quiet), "")
     parts = name.removeprefix("approval/").removeprefix("cycle/").split("/")
     if len(parts) == 1 or (not parts[1].isdecimal() and is_file_name(name)):
-        line = named_line(installation, name, quiet)
+        line = named_line(installation, name, quiet, reads=True)
         return (_prefect_page(home, [line]) if prefect else None) or _report(installation, line, "")
     cycle = named_cycle(installation, "/".join(parts[:2]), quiet)
     if len(parts) == 3:

@@ -27,7 +27,7 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
     CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or LINE, or its loop file, for its newest cycle. It
     can be omitted if there is only one line.
     """
-    from ratchet.flows.report.story import ledger_table, recalled, tell
+    from ratchet.flows.report.story import ledger_table, loop_files, recalled, tell
 
     installation = open_installation()
     view = named_cycle(installation, cycle, as_json)
@@ -38,16 +38,16 @@ def explain(cycle: str | None, rows: bool, as_json: bool) -> None:
     if as_json:
         print_json([entry.model_dump(mode="json") for entry in [*entries, *rollout]])
         return
-    requests = cycle_requests(installation.ledger, view)
+    requests, line = cycle_requests(installation.ledger, view), installation.line(view.line)
     chapters = tell(entries, fold_rollout(rollout) if rollout else None, requests, datetime.now(UTC))
-    for chapter in [*chapters, *filter(None, [recalled(installation.line(view.line), view)])]:
+    for chapter in [*chapters, *filter(None, [recalled(line, view), loop_files(line)])]:
         show(f"\n{chapter.title}", bold=True)
         for sentence in chapter.text:
             show(f"  {sentence}")
         if chapter.table:
             table("", chapter.table.columns, chapter.table.rows)
-        for line in chapter.picture:
-            show(f"  {line}")
+        for drawn in chapter.picture:
+            show(f"  {drawn}")
     if rows:
         shown = ledger_table([*entries, *rollout])
         table("Ledger", shown.columns, shown.rows)
@@ -65,7 +65,7 @@ def report(line: str | None, out: Path | None, as_json: bool) -> None:
     from ratchet.flows.report.page import write_page
 
     installation = open_installation()
-    name = named_line(installation, line, as_json)
+    name = named_line(installation, line, as_json, reads=True)
     page = write_page(installation.ledger, installation.home, name, out or installation.home.reports / f"{name}.html")
     if as_json:
         print_json({"line": name, "path": str(page)})

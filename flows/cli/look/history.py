@@ -9,6 +9,7 @@ import click
 from ratchet.flows.cli.lines import named_line
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table
+from ratchet.flows.cli.terminal import show
 
 if TYPE_CHECKING:
     from ratchet.flows.report.history import Chapter
@@ -22,18 +23,21 @@ def history(line: str | None, as_json: bool) -> None:
 
     LINE is the name of a line or the path of its loop file. It can be omitted if there is only one line. Each row shows the outcome, the
     training method with its number of examples, the difference of the mean rewards at the gate with its interval, the cost by the price
-    table, and the duration.
+    table, and the duration. Below the table are the changes of the line's loop file and of its model names.
     """
     from ratchet.flows.report.history import history as line_history
 
     installation = open_installation()
-    name = named_line(installation, line, as_json)
+    name = named_line(installation, line, as_json, reads=True)
     chapters = line_history(installation.line(name), installation.cycles(name))
     if as_json:
         print_json([_as_json(chapter) for chapter in chapters])
         return
     columns = ["cycle", "opened (UTC)", "outcome", "version", "method", "examples", "difference", "cost", "time"]
-    table(f"History of {name}", columns, [_row(chapter) for chapter in chapters])
+    table(f"History of {name}", columns, [_row(chapter) for chapter in chapters if not chapter.note])
+    for chapter in chapters:
+        if chapter.note:
+            show(f"{chapter.at:%Y-%m-%d %H:%M} UTC  {chapter.outcome.replace('_', ' ')}: {chapter.note}")
 
 
 def _row(chapter: Chapter) -> list[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,9 +55,9 @@ def status(line: str | None, watched: bool, as_json: bool) -> None:
     if watched:
         from ratchet.flows.cli.look.watch import watch
 
-        watch(installation, named_line(installation, line, as_json), as_json)
+        watch(installation, named_line(installation, line, as_json, reads=True), as_json)
         return
-    names = [named_line(installation, line, as_json)] if line else known_lines(installation)
+    names = [named_line(installation, line, as_json, reads=True)] if line else known_lines(installation)
     now = datetime.now(UTC)
     wrong = problems(take(installation.home, names, now, is_away))
     for one in wrong:  # before what may fail
@@ -89,6 +90,12 @@ def _show_lines(lines: list[dict[str, Any]]) -> None:
         if one["frozen"]:
             frozen = one["frozen"]
             show(f"{one['line']} is frozen by {frozen['actor']} since {frozen['since']} UTC: {frozen['reason']}", fg="yellow")
+        if one["former_names"]:
+            former = ", ".join(map(repr, one["former_names"]))
+            show(f"{one['line']} answers to {one['served_model']!r}, and still to {former}; `ratchet names {one['line']}` can end it")
+        if one["taken_over"]:
+            taken = one["taken_over"]
+            show(f"{one['line']} belongs to {taken['file']}, taken over by {taken['actor']} at {taken['since']} UTC: {taken['reason']}")
         for tag, reason in one["recalled"].items():
             show(f"{one['line']}: {tag} is recalled{' and still serves' if tag == one['champion'] else ''}: {reason}", fg="yellow")
         if one["alarm"]:
@@ -125,10 +132,22 @@ def _line_json(installation: Installation, view: LineView, now: datetime) -> dic
         "waits": waiting_text(current, cycle_requests(installation.ledger, current), now) if current else None,
         "busy": busy_text(lease, now) if lease is not None and lease.expires > now else None,
         "frozen": {"actor": frozen.actor, "reason": frozen.reason, "since": f"{frozen.since:%Y-%m-%d %H:%M:%S}"} if frozen else None,
+        "served_model": view.served_model or None,
+        "former_names": list(view.former_names),
+        "taken_over": _taken_over(view),
         "recalled": view.recalled,
         "alarm": {"text": view.alarm.text, "since": f"{view.alarm.since:%Y-%m-%d %H:%M:%S}"} if view.alarm else None,
         "cycles": [_cycle_json(installation, stream, current) for stream in streams],
     }
+
+
+def _taken_over(view: LineView) -> dict[str, str] | None:
+    """Return the newest decision that another loop file is the one of the line; None if there is none."""
+    if not view.takeovers:
+        return None
+    at, taken = view.takeovers[-1]
+    path = str(Path(taken.folder) / taken.file)
+    return {"file": path, "former": taken.former, "actor": taken.actor, "reason": taken.reason, "since": f"{at:%Y-%m-%d %H:%M:%S}"}
 
 
 def _cycle_json(installation: Installation, stream: str, current: CycleView | None) -> dict[str, Any]:

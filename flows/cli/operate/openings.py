@@ -42,7 +42,7 @@ def trigger(line: str, why: str, by: str, as_json: bool) -> None:
 
 @click.command()
 @cycle_argument(required=True)
-@click.option("--loop", type=click.Path(path_type=Path), help="Loop file. Default: the one of the line's newest cycle.")
+@click.option("--loop", type=click.Path(path_type=Path), help="Loop file. Default: the one to which the line belongs.")
 @actor_option
 @json_option
 def retry(cycle: str, loop: Path | None, by: str, as_json: bool) -> None:

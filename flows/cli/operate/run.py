@@ -100,7 +100,7 @@ def run(line: str, wait: float, no_ingest: bool, as_json: bool) -> None:
         from ratchet.flows.core.decide import End, Wait
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.ingest import ingest as ingest_sources
-        from ratchet.flows.engine.line import open_cycle
+        from ratchet.flows.engine.line import note_name, open_cycle
         from ratchet.flows.engine.reconcile import reconcile
         from ratchet.flows.engine.work import run_to_end
 
@@ -108,6 +108,7 @@ def run(line: str, wait: float, no_ingest: bool, as_json: bool) -> None:
         context = installation.context(named_loop(installation, line, as_json))
         if not no_ingest:
             ingest_sources(context, wait=TURN_SECONDS)
+        note_name(context)
         reconcile(context)
         opened = context.line_view().open_cycle or open_cycle(context, "ratchet run")
         cycle = context.cycle_view(opened)

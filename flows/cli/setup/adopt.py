@@ -27,12 +27,13 @@ def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.line import adopt as adopt_model
+        from ratchet.flows.engine.line import note_name
         from ratchet.flows.engine.reconcile import reconcile
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, loop, as_json))
         version = adopt_model(context, model, by)
-        repairs = reconcile(context, TURN_SECONDS)
+        repairs = [*note_name(context), *reconcile(context, TURN_SECONDS)]
         is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}
     if as_json:
         print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs})

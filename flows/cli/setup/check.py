@@ -20,6 +20,7 @@ from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
     from ratchet.contracts.serving import Arm
+    from ratchet.flows.composition.installation import Installation
     from ratchet.flows.core.folds.cycle import CycleView
     from ratchet.flows.engine.context import LineContext
 
@@ -35,9 +36,24 @@ def check(loop: str, as_json: bool) -> None:
     """
     with watched(as_json, f"reading {loop} …") as progress:
         installation = open_installation(progress)
-        context = installation.context(named_loop(installation, loop, as_json))
-        parts = (_schedule, _rewards, _sources, _trainers, _machine, _serving, _checks, _golden, _privacy, _quarantine, _prompts, _power)
-        findings = [finding for part in parts for finding in part(context)]
+        context = installation.context(named_loop(installation, loop, as_json, reads=True), any_file=True)
+        owned = [("error", "line", text) for text in _foreign(installation, context)]
+        parts = (
+            _names,
+            _schedule,
+            _rewards,
+            _sources,
+            _trainers,
+            _machine,
+            _serving,
+            _checks,
+            _golden,
+            _privacy,
+            _quarantine,
+            _prompts,
+            _power,
+        )
+        findings = owned + [finding for part in parts for finding in part(context)]
     bad = [text for level, _, text in findings if level == "error"]
     if as_json:
         print_json({"line": context.line, "ok": not bad, "findings": [{"level": a, "about": b, "text": c} for a, b, c in findings]})
@@ -52,6 +68,31 @@ def check(loop: str, as_json: bool) -> None:
 
 
 Finding = tuple[str, str, str]
+
+
+def _foreign(installation: Installation, context: LineContext) -> list[str]:
+    """Return the reason if the line belongs to another loop file."""
+    try:
+        installation.refuse_other(context.line, context.folder / context.file)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def _names(context: LineContext) -> list[Finding]:
+    """Say by which model names callers get answers, and what a change of `served_model` will do."""
+    from ratchet.flows.engine.line import unrecorded_name
+
+    line, name = context.line_view(), context.loop.line.served_model
+    known = line.served_model or (unrecorded_name(context, line) if line.base else "") or name
+    former = [one for one in (known, *line.former_names) if one != name]
+    if not former:
+        return [("ok", "served_model", f"callers use the model name {name!r}")]
+    kept = f"still get answers until `ratchet names {context.line} --end NAME`"
+    if known == name:
+        return [("note", "served_model", f"callers use the model name {name!r}; {', '.join(map(repr, former))} {kept}")]
+    text = f"the line answers to {known!r} now; once this file is served, callers use {name!r}, and {', '.join(map(repr, former))} {kept}"
+    return [("warning", "served_model", text)]
 
 
 def _schedule(context: LineContext) -> list[Finding]:

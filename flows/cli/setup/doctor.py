@@ -192,7 +192,7 @@ def _line(home: Home, loop: str, quiet: bool) -> list[Finding]:
 
     installation = Installation(home)
     try:
-        context = installation.context(named_loop(installation, loop, quiet))
+        context = installation.context(named_loop(installation, loop, quiet, reads=True), any_file=True)
     except RatchetError as error:
         return [("error", "loop file", str(error))]
     view = context.line_view()

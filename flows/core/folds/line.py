@@ -12,11 +12,13 @@ from ratchet.contracts.rows import (
     Adopted,
     CycleEnd,
     CycleNoted,
+    FileTaken,
     NewChampion,
     QuarantineAlarm,
     Reason,
     Request,
     RolledBack,
+    ServedAs,
     content_of,
 )
 from ratchet.contracts.schema import upgraded
@@ -79,7 +81,16 @@ class LineView:
     """The freeze that is in force; None while new cycles may open. Neither the open cycle nor serving and ingest depend on it."""
     alarm: Alarm | None = None
     """The alarm of the quarantine; None while there is none. Nothing else depends on it."""
+    served_model: str = ""
+    """Model name by which clients call the line; empty if no row records it."""
+    former_names: tuple[str, ...] = ()
+    """Model names before it, newest first, by which clients may still call the line."""
     rows: tuple[Entry, ...] = ()
+
+    @property
+    def takeovers(self) -> list[tuple[datetime, FileTaken]]:
+        """Time and content of each decision that another loop file is the one of the line, oldest first."""
+        return [(row.at, content_of(FileTaken, row)) for row in self.rows if row.kind == "file_taken"]
 
     @property
     def evaluations(self) -> int:
@@ -125,6 +136,13 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view["alarm"] = Alarm(content_of(QuarantineAlarm, entry).text, entry.at)
             case "quarantine_calm":
                 view["alarm"] = None
+            case "served_as":
+                named = content_of(ServedAs, entry)
+                names = (*([view["served_model"]] if "served_model" in view else []), *view.get("former_names", ()), *named.former)
+                view["served_model"] = named.name
+                view["former_names"] = tuple(name for name in dict.fromkeys(names) if name != named.name)
+            case "name_ended":
+                view["former_names"] = tuple(name for name in view.get("former_names", ()) if name != entry.key)
             case "cycle_opened":
                 view.update(open_cycle=entry.key, cycles=view.get("cycles", 0) + 1, last_opened=entry.at, plan_again=False)
                 view["last_traces"] = content_of(CycleNoted, entry).traces

@@ -208,6 +208,16 @@ def test_timeout_is_an_error_of_the_answer_and_a_refused_connection_one_of_the_s
     assert time.monotonic() > 0
 
 
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("status", [400, 500, 503])
+def test_reason_of_the_server_is_kept_without_the_prompt(backend: Backend, status: int) -> None:
+    told = {"error": {"message": "cannot answer 'q0 of Ann': CUDA out of memory", "type": "BadRequestError"}}
+    backend.behaviour = lambda _: (status, json.dumps(told).encode(), {})
+    (answer,) = backend.client().chat(ask())
+    assert (answer.error, answer.reason) == (f"HTTP {status}", "cannot answer … CUDA out of memory")
+    assert answer.failure == f"HTTP {status}: {answer.reason}"
+
+
 SETTINGS = GateSettings(min_prompts=20, max_failures=0.1)
 
 
@@ -265,6 +275,27 @@ def test_faulty_server_on_either_side_is_inconclusive(backend: Backend, other: B
     assert sum(n for key, n in report.failures.items() if key.startswith(f"{sick}:")) == 20
     assert report.answered_by_both == 20
     assert result(report) is not Result.PASS
+
+
+@pytest.mark.usefixtures("hurried")
+def test_reasons_of_failed_requests_are_counted_in_the_report_and_told_by_the_checks(backend: Backend, other: Backend) -> None:
+    artifacts = MemoryArtifacts()
+
+    def full(body: dict[str, Any]) -> Reply:
+        number = int(body["messages"][0]["content"][1:])
+        if number >= 14:
+            return completion("yes")
+        return 400, json.dumps({"error": {"message": f"q{number}: you requested {number + 3000} tokens, the context is full"}}).encode(), {}
+
+    backend.behaviour, other.behaviour = (lambda _: completion("nay")), full
+    report = evaluated(backend, other, edition(artifacts), artifacts)
+    ((reason, n),) = [(key, n) for key, n in report.failures.items() if key.startswith("candidate:")]
+    assert n == 14
+    assert reason.startswith("candidate:HTTP 400: you requested 30")
+    assert reason.endswith("tokens, the context is full")
+    told = [found.reason for check in checks(SETTINGS) if "candidate 14" in (found := check.check(report)).reason]
+    assert told
+    assert all("HTTP 400: you requested" in text and "(14)" in text for text in told)
 
 
 @pytest.mark.slow

@@ -24,7 +24,10 @@ from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
 from ratchet.local import executor as executor_module
 from ratchet.local.executor import LocalExecutor
 from ratchet.local.processes import ProcessIdentity, alive, identity_in
-from tests.waiting import has_result, job_until
+from ratchet.runtime.jobs.full_disk import reserve
+from ratchet.runtime.moments import this_moment
+from tests.small_volume import fill, small_volume
+from tests.waiting import has_result, job_until, until
 
 SLEEP = "import time\nwhile True: time.sleep(0.05)"
 DUMP = "import os, json, pathlib; pathlib.Path('seen.json').write_text(json.dumps(dict(os.environ)))"
@@ -119,6 +122,28 @@ def test_a_change_of_the_clock_loses_no_job(site: Site) -> None:
         assert alive(ProcessIdentity(said["pid"], said["started"], other)) is None
     assert alive(ProcessIdentity(said["pid"], said["started"])) is not None  # a record without a token
     record.write_text(json.dumps(said))  # so that the fixture finds the process and kills it
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_step_of_the_wall_clock_neither_kills_a_cancelled_job_nor_loses_a_pending_one(
+    step: float, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, stubborn = time.time, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('deaf', 'w'); time.sleep(600)"
+    spec = site.spec("{python}", "-c", stubborn).model_copy(update={"grace_seconds": 60})
+    site.executor.submit(spec, 1)
+    until(lambda: (site.run(spec) / "deaf").exists())
+    site.executor.cancel(spec.name)
+    monkeypatch.setattr("time.time", lambda: real() + step)
+    site.executor.reconcile(spec.name)
+    assert site.executor.observe(spec.name).state == JobState.RUNNING, "its grace period is not over"
+    monkeypatch.setattr(executor_module, "this_moment", lambda: this_moment()._replace(up=this_moment().up + 61))
+    site.executor.reconcile(spec.name)
+    assert site.ended(spec).outcome == Outcome.LOST
+    monkeypatch.undo()
+    site.executor._spawn = lambda *_: None  # type: ignore[method-assign]
+    site.executor.submit(spec, 2)
+    monkeypatch.setattr("time.time", lambda: real() + step)
+    assert site.executor.observe(spec.name).state == JobState.PENDING
 
 
 def test_two_launchers_of_one_incarnation_start_one_process(site: Site) -> None:
@@ -289,3 +314,23 @@ def test_children_of_a_killed_job_are_killed(site: Site) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         child.wait(10)
     assert not child.is_running()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_process_that_disappears_on_a_full_disk_is_reported_so(restarted: bool, tmp_path: Path) -> None:
+    with small_volume(tmp_path / "volume", 8192) as volume:
+        site = Site(volume)
+        dies = "import os, signal, time; open('works', 'w')\nwhile not os.path.exists('filled'): time.sleep(0.02)\nos.kill(os.getpid(), 9)"
+        spec = site.spec("{python}", "-c", dies)
+        site.executor.submit(spec, 1)
+        site.running(spec)
+        until(lambda: (site.run(spec) / "works").exists())
+        reserve(site.run(spec) / "i1")
+        fill(volume)
+        (site.run(spec) / "filled").mkdir()
+        site.executor = site.restarted() if restarted else site.executor
+        status = site.ended(spec)
+        assert status.outcome == Outcome.LOST
+        assert "the disk is full" in status.reason
+        assert "power loss" not in status.reason
+        site.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.fakes import fake_model
-from ratchet.local.server import EmbeddedServer
+from ratchet.local.server import EmbeddedServer, VllmServer
 from ratchet.runtime.artifacts import FolderArtifacts
 
 
@@ -17,3 +18,13 @@ def test_a_missing_library_is_named_with_the_extra_that_contains_it(tmp_path: Pa
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Permanent, match=r"needs torch; install ratchet\[train\]"):
         EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "assistant").ensure(fake_model("v-1"))
+
+
+@pytest.mark.parametrize(("kind", "first"), [(EmbeddedServer, "--name"), (VllmServer, "v-1")])
+def test_process_answers_to_all_names_that_the_line_has_when_it_is_started(kind: Any, first: str, tmp_path: Path) -> None:
+    server = kind(tmp_path, FolderArtifacts(tmp_path), "assistant")
+    assert "assistant" in server._service("v-1", tmp_path)._command
+    server.names = lambda: ("new", "former")
+    command = server._service("v-1", tmp_path)._command
+    given = [part for part in command[command.index(first) :] if part in ("v-1", "new", "former", "assistant")]
+    assert given == ["v-1", "new", "former"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.loop import Loop
+from ratchet.contracts.moment import Moment
 from ratchet.contracts.schema import stamped
 from ratchet.materializer.datasets import IngestKeys, LakeDatasets
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -33,6 +34,9 @@ class SteppingClock:
     def now(self) -> datetime:
         self.time += timedelta(seconds=1)
         return self.time
+
+    def moment(self) -> Moment:
+        return Moment(self.now().timestamp())
 
     def sleep(self, seconds: float) -> None:
         self.time += timedelta(seconds=seconds)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ratchet.contracts.errors import Permanent, RatchetError
 from ratchet.contracts.jobs.exit_codes import Outcome
+from ratchet.runtime.jobs.full_disk import full_disk_text, is_full_disk
 from ratchet.runtime.jobs.job_protocol import GRACE, LOCK_FD, IncarnationFile, RunFile, step_folder, trainer_log
 from ratchet.trainers.health import HealthVerdict, Watch, out_of_memory, proposed
 from ratchet.trainers.job import checkpoints
@@ -308,7 +309,8 @@ def main() -> None:
     except Permanent as error:
         job.finish(JobResult(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        job.finish(JobResult(Outcome.FAILED, f"{type(error).__name__}: {str(error)[:400]}", 0, {}))
+        reason = full_disk_text(job.folder) if is_full_disk(error) else f"{type(error).__name__}: {str(error)[:400]}"
+        job.finish(JobResult(Outcome.FAILED, reason, 0, {}))
         raise
 
 

@@ -21,8 +21,8 @@ from ratchet.trainers.backends.nemo.config import ENVIRONMENT, PROCESSOR
 
 STOP, FIGURES, HOOKS, ERROR = "stop", "figures.jsonl", "hooks.json", "error.json"
 """Files in the folder of the run for the communication with the trainer process that observes it."""
-BEGAN = time.time()
-"""Start of this process, in seconds since the epoch."""
+BEGAN = time.monotonic()
+"""Start of this process, as a monotonic time."""
 ACTOR = "ratchet.trainers.job.nemo.reward.PanelEnvironment"
 """Import path of the reward environment."""
 
@@ -59,9 +59,14 @@ def _deadline(stock: Any, folder: Path) -> Any:
     stop = folder / STOP
 
     class Deadline(stock):  # type: ignore[misc, unused-ignore]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            self.start_time = min(getattr(self, "start_time", BEGAN), BEGAN)  # includes the loading time
+        @property
+        def start_time(self) -> float:
+            """Return what the release subtracts from the wall clock, so that it gets the seconds of this process, with the loading time."""
+            return time.time() - (time.monotonic() - BEGAN)
+
+        @start_time.setter
+        def start_time(self, _set_by_the_release: float) -> None:
+            """Keep the start of this process."""
 
         def check_save(self) -> bool:
             if stop.exists() and not getattr(self, "last_saved", False):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 from ratchet.contracts.errors import ConfigError, Permanent
@@ -105,7 +104,7 @@ def time_left(job: Job, recipe: GRPORecipe) -> float | None:
     whole = TIMEOUT.get(os.environ)
     if whole == float("inf"):
         return None
-    return max(1.0, job.began + whole - time.time() - recipe.grace_seconds)
+    return max(1.0, whole - job.elapsed - recipe.grace_seconds)
 
 
 def _lengths(model: Path) -> data.Length:

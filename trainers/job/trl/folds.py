@@ -201,8 +201,8 @@ class _Control:
         self._points, self._until = points(self._recipe.last_step), folds._ends_at()
         self._watch = Watch(self._recipe.health, float(getattr(self._recipe, "beta", 0.0)), self._job.adjustment.rules)
         self._began = time.monotonic()
-        self._since, deadline = time.time(), self._job.began + TIMEOUT.get(os.environ)
-        self._seconds = (deadline - self._since) / (len(folds.folds) + 2)
+        self._since, left = time.monotonic(), TIMEOUT.get(os.environ) - self._job.elapsed
+        self._seconds = left / (len(folds.folds) + 2)
         self.measured: list[Measurement] = []
         self.wrong: HealthVerdict | None = None
         self.ended = self.late = False
@@ -253,7 +253,7 @@ class _Control:
         if self._until is not None:
             ends = step >= self._until
         else:
-            self.late = step > 0 and 2 * (time.time() - self._since) > self._seconds  # the next measurement is at twice as many steps
+            self.late = step > 0 and 2 * (time.monotonic() - self._since) > self._seconds  # the next measurement is at twice as many steps
             ends = self.late or decide(self.measured, slices, self._recipe.last_step).action != "train"
         self.ended = ends
         self._job.events.write(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.contracts.errors import Permanent, RatchetError
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import ResumePoint
+from ratchet.runtime.jobs.full_disk import full_disk_text, is_full_disk
 from ratchet.runtime.jobs.job_protocol import GRACE, IncarnationFile, RunFile, step_folder
 from ratchet.trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memory, proposed
 from ratchet.trainers.job import checkpoints, parallel
@@ -72,7 +73,7 @@ def train_job(build: Build, kind: type[Recipe]) -> None:
     except Permanent as error:
         _finish(job, JobResult(Outcome.PERMANENT, str(error), 0, {}))
     except (Exception, MemoryError) as error:
-        _finish(job, _failure(job, _error_text(error), kind))
+        _finish(job, _failure(job, full_disk_text(job.folder) if is_full_disk(error) else _error_text(error), kind))
         raise
 
 

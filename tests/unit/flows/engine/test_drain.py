@@ -70,6 +70,16 @@ def test_a_server_stops_at_the_latest_after_the_time_to_drain(sim: SimulatedLine
     assert STOPPED in reconcile(sim.context)
 
 
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_a_step_of_the_wall_clock_cuts_off_no_request(sim: SimulatedLine, step: float) -> None:
+    sim.router.open = lambda: {OLD: 1}
+    reconcile(sim.context)
+    sim.clock.set(step)
+    assert STOPPED not in reconcile(sim.context)
+    sim.clock.sleep(sim.context.loop.serving.drain)
+    assert STOPPED in reconcile(sim.context)
+
+
 def test_the_time_to_drain_begins_again_when_a_version_had_traffic_in_between(sim: SimulatedLine) -> None:
     sim.router.open = lambda: {OLD: 1}
     reconcile(sim.context)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ratchet.contracts.data.datasets import MaskedData, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import MaskedData, ProbeReport, PromptCluster, Snapshot
 from ratchet.contracts.errors import Permanent
-from ratchet.contracts.evaluation import Looks
+from ratchet.contracts.evaluation import UNLIKE, Looks
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
-from ratchet.contracts.steps import EvaluateResult, State
+from ratchet.contracts.steps import EvaluateResult, ProbeResult, State
 from ratchet.flows.core.folds.rollout import fold_rollout
 from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 from ratchet.flows.report.page import render_report
-from ratchet.flows.report.story import _length, _notes, ledger_table, sampling, stopping, tell
+from ratchet.flows.report.story import _gate, _length, _notes, _probe, ledger_table, sampling, stopping, tell
 from tests.browser import PHONE, content_width
 from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -48,6 +50,24 @@ def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> No
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
     assert _notes(Snapshot.model_construct(masked=masked, largest_cluster=None)) == said[:1]
+
+
+def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_counts() -> None:
+    probed = ProbeReport(
+        name="p", answers=digest("a"), prompts=4, samples_per_prompt=4, answered=2, scored=2, failures=14,
+        reasons={"HTTP 400: the context is full": 14}, mean_reward=None, group_coverage=None, best_of_k=None,
+    )  # fmt: skip
+    result = ProbeResult(report=probed)
+    assert "14 requests failed: HTTP 400: the context is full (14)" in result.sentence
+    cycle: Any = SimpleNamespace(get=lambda _kind: result, start=SimpleNamespace(tag="v"))
+    section = _probe(cycle)
+    assert section is not None
+    assert section.text[0].endswith("14 failed: HTTP 400: the context is full (14).")
+    failed = report(failures={"candidate:HTTP 400: the context is full": 3, UNLIKE: 1})
+    cycle = SimpleNamespace(report=failed, candidate=SimpleNamespace(tag="v"), baseline=SimpleNamespace(tag="w"))
+    section = _gate(cycle)
+    assert section is not None
+    assert "Prompts without a score: candidate HTTP 400: the context is full (3)." in section.text
 
 
 def test_report_of_a_promotion_contains_figures_and_approvers() -> None:

@@ -17,7 +17,7 @@ from ratchet.contracts.ids import digest, hash_share, line_stream
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import LEASE_SECONDS, process_holder
-from ratchet.flows.engine.line import ask_rollback, open_cycle
+from ratchet.flows.engine.line import ask_rollback, end_name, open_cycle
 from ratchet.flows.engine.work import turn
 from ratchet.flows.service import garbage
 from ratchet.flows.service import keeper as keepers_module
@@ -474,3 +474,24 @@ def test_garbage_is_collected_once_a_day_from_a_day_after_the_first_start_on(
         work(keeper, sim, COLLECT_SECONDS + IDLE_SWEEP_SECONDS)
         assert len(done) == restart + 1
     assert said[-1] == "sim: garbage collection: 2 files of artifacts, 0 bytes"
+
+
+def test_changed_model_name_is_routed_at_once_and_said_with_both_names(tmp_path: Path, said: list[str]) -> None:
+    sim = promoted()
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    before = sim.context.loop.line
+    (tmp_path / "sim.toml").write_text("edited")
+    sim.context = replace(
+        sim.context, loop=sim.context.loop.model_copy(update={"line": before.model_copy(update={"served_model": "second"})})
+    )
+    work(keeper, sim, 1.0)
+    route = sim.router.read("sim")
+    assert route is not None
+    assert route.names == ("second", before.served_model)
+    assert any("'second'" in text and repr(before.served_model) in text for text in said)
+    end_name(sim.ledger, "sim", before.served_model, "ada", "unused", sim.clock.now())
+    work(keeper, sim, 2.0)
+    ended = sim.router.read("sim")
+    assert ended is not None
+    assert ended.names == ("second",)

@@ -1,15 +1,20 @@
-"""Tests of `usual`: the reward of a model's most frequent answer to each probed prompt."""
+"""Tests of the probe: the reward of a model's most frequent answer to each prompt, and the reasons of failed requests."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
 
 from ratchet.contracts.data.records import PROMPTS, SAMPLES
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.evaluation import ChatAnswer
+from ratchet.contracts.loop import ProbeSettings
 from ratchet.materializer.lake.schemas import frame_of
-from ratchet.materializer.training_sets.probe import usual
+from ratchet.materializer.training_sets.probe import ask, usual
 
 Draws = dict[str, Sequence[tuple[str, float | None]]]
 
@@ -55,3 +60,25 @@ def test_standard_error_depends_on_the_number_of_prompts() -> None:
     found = answers({f"p{i}": [("x", float(i > 0)), ("x", float(i > 0))] for i in range(25)})
     reward, error = usual(found, prompts({f"p{i}": "logged" for i in range(25)}))
     assert (reward, error) == (pytest.approx(0.96), pytest.approx((0.96 * 0.04 / 25) ** 0.5))
+
+
+def asked(n: int, failed: int) -> Any:
+    """Ask `n` prompts twice each, of which the last `failed` requests fail."""
+    bad = ChatAnswer(text=None, error="HTTP 500: not stored", reason="CUDA out of memory")
+    given = [*[ChatAnswer(text="yes")] * (2 * n - failed), *[bad] * failed]
+    label = SimpleNamespace(reward=1.0, tier=None, parts_json="{}")
+    scorers: Any = SimpleNamespace(label_unseen=lambda samples: [label] * len(samples))
+    client: Any = SimpleNamespace(chat=lambda _requests, _progress: given)
+    chosen = prompts({f"p{place}": "logged" for place in range(n)})
+    return ask(chosen, ProbeSettings(samples=2), scorers, client, "salt", lambda *_: None)
+
+
+def test_reasons_of_failed_requests_are_counted() -> None:
+    assert asked(10, 14).reasons == {"HTTP 500: CUDA out of memory": 14}
+    assert asked(10, 14).failures == 14
+    assert asked(1, 0).reasons == {}
+
+
+def test_probe_without_any_answer_names_the_reason() -> None:
+    with pytest.raises(Retryable, match=r"any of 4 requests: HTTP 500: CUDA out of memory \(4\); check"):
+        asked(2, 4)

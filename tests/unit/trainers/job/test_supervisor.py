@@ -21,20 +21,24 @@ import psutil
 import pytest
 
 from ratchet.contracts.ids import checkpoint_name
-from ratchet.contracts.jobs.exit_codes import FAILURE, Outcome
+from ratchet.contracts.jobs.exit_codes import FAILURE, Outcome, exit_code_of
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
 from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.full_disk import reserve
 from ratchet.runtime.jobs.run_folder import read_events
+from ratchet.runtime.moments import this_moment
 from ratchet.trainers.job import parallel, supervisor
 from ratchet.trainers.job.events import Events
 from ratchet.trainers.job.job_folder import Job, JobResult, here
 from ratchet.trainers.job.nemo.__main__ import with_interval
 from ratchet.trainers.job.trl import runner
 from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 from ratchet.trainers.save_interval import fixed_interval
+from tests.small_volume import fill, small_volume
 
 TORN = b'{"at": 12.5, "incar'
 
@@ -87,7 +91,39 @@ def test_an_attempt_starts_with_its_first_readable_event(run: Path, monkeypatch:
     diary(run / "i1", begins=TORN)
     diary(run / "i2", "started")
     monkeypatch.setenv("RATCHET_INCARNATION", "3")
-    assert here().began == next(read_events(run / "i2")).at
+    begun = next(read_events(run / "i2")).at
+    monkeypatch.setattr("time.time", lambda: begun + 40)
+    assert here().elapsed == pytest.approx(40)
+
+
+def test_time_of_an_attempt_depends_on_the_wall_clock_only_between_machines(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = this_moment()
+
+    def began(incarnation: int, at: float, **moment: object) -> None:
+        (run / f"i{incarnation}").mkdir(exist_ok=True)
+        event = JobEvent(at=at, incarnation=incarnation, kind="started", data=dict(moment))
+        (run / f"i{incarnation}" / "events.jsonl").write_text(event.model_dump_json() + "\n")
+
+    monkeypatch.setenv("RATCHET_INCARNATION", "2")
+    began(1, now.at - 3700, boot=now.boot, up=now.up - 100)  # the clock was set forward by an hour since then
+    began(2, now.at - 20, boot=now.boot, up=now.up - 20)
+    assert here().elapsed == pytest.approx(100, abs=5)
+    began(1, now.at - 3700, boot="another", up=3.0)
+    began(2, now.at - 3650, boot=now.boot, up=now.up - 20)  # on this machine it was set after the begin
+    assert here().elapsed == pytest.approx(50 + 20, abs=5)
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_step_of_the_wall_clock_ends_no_healthy_job(step: float, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is set by an hour while the trainer works, with a timeout of 300 seconds. The trainer then ends by itself."""
+    real, marks = time.time, run / "works"
+    program = f"import pathlib, time; pathlib.Path({str(marks)!r}).touch(); time.sleep(1); raise SystemExit(9)"
+    monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", program])
+    monkeypatch.setenv("RATCHET_TIMEOUT", "300")
+    monkeypatch.setattr("time.time", lambda: real() + (step if marks.exists() else 0))
+    assert supervisor.main() == FAILURE
+    said = json.loads((run / "i1" / "ended.json").read_text())
+    assert "exit code 9" in said["reason"]
 
 
 def children() -> list[psutil.Process]:
@@ -98,13 +134,13 @@ def children() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("breaks", ["_stalls", "began"])
+@pytest.mark.parametrize("breaks", ["_stalls", "elapsed"])
 def test_an_error_of_the_supervisor_ends_the_trainer_and_names_the_line(breaks: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Any) -> Any:
         raise ValueError("a user's own words")
 
-    if breaks == "began":
-        monkeypatch.setattr(Job, "began", property(broken))
+    if breaks == "elapsed":
+        monkeypatch.setattr(Job, "elapsed", property(broken))
     else:
         monkeypatch.setattr(supervisor.Wrapper, breaks, broken)
     before = children()
@@ -181,15 +217,18 @@ def test_only_time_spent_at_steps_counts_as_time_without_interruptions(run: Path
     assert here().worked == 0
 
 
-def test_the_stall_limit_for_steps_does_not_apply_during_a_save(run: Path) -> None:
+def test_the_stall_limit_for_steps_does_not_apply_during_a_save(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = supervisor.Wrapper(here(), FolderArtifacts(run))
     path = run / "i1" / "events.jsonl"
     events_ = [("progress", 10.0 * n) for n in range(6)]
     for last, stalls in (("saving", None), ("exporting", None), ("checkpoint", 300.0)):
         lines = [JobEvent(at=at, incarnation=1, kind=kind) for kind, at in [*events_, (last, 61.0)]]
         path.write_text("".join(line.model_dump_json() + "\n" for line in lines))
-        os.utime(path, (time.time() - 1000, time.time() - 1000))
-        assert found._stalls() == stalls, last
+        assert found._stalls() is None, "the log has just changed"
+        later = time.monotonic() + 1000
+        with monkeypatch.context() as patched:
+            patched.setattr("time.monotonic", lambda at=later: at)
+            assert found._stalls() == stalls, last
 
 
 @pytest.mark.parametrize(("micro_batch", "proposes"), [(2, True), (1, False)])
@@ -279,3 +318,57 @@ def test_a_follower_is_done_if_the_model_is_already_published(run: Path, monkeyp
     artifacts.bind(checkpoint_name(one.job.plan.id, 1, 2), artifacts.put(b"a checkpoint"))
     assert one.follow().outcome is Outcome.DONE
     assert artifacts.resolve(checkpoint_name(one.job.plan.id, 1, 3)) is None, "only the first node may bind the name"
+
+
+FILLS = """
+import os, sys
+with open("filler", "wb", buffering=0) as file:
+    try:
+        while file.write(b"x" * 4096):
+            pass
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(("end", "outcome"), [("raise SystemExit(1)", Outcome.FAILED), ("os.kill(os.getpid(), 9)", Outcome.LOST)])
+def test_job_that_dies_of_a_full_disk_says_so(end: str, outcome: Outcome, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_volume(run.parent / "volume") as volume:
+        (volume / "plan.json").write_bytes((run / "plan.json").read_bytes())
+        monkeypatch.chdir(volume)
+        monkeypatch.setattr(parallel, "launch_command", lambda *_: [sys.executable, "-c", FILLS + end])
+        assert supervisor.main() == exit_code_of(outcome)
+        said = json.loads((volume / "i1" / "ended.json").read_text())
+        assert said["outcome"] == outcome
+        assert "the disk is full" in said["reason"]
+        assert str(volume / "i1") in said["reason"]
+
+
+def test_trainer_without_room_for_its_model_says_so_in_its_result(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_volume(run.parent / "volume") as volume:
+        (volume / "plan.json").write_bytes((run / "plan.json").read_bytes())
+        monkeypatch.chdir(volume)
+        job = here()
+        reserve(job.folder)
+        fill(volume)
+
+        def saves(*_: object) -> None:
+            (job.folder / "model.safetensors").write_bytes(b"x" * 9000)
+
+        monkeypatch.setattr(runner, "_run", saves)
+        monkeypatch.setattr(parallel, "die_with_parent", lambda: None)
+        with pytest.raises(OSError, match="No space left"):
+            runner.train_job(lambda *_: None, DPORecipe)
+        result = job.result()
+        assert result is not None
+        assert "the disk is full" in result.reason
+
+
+def test_supervisor_that_cannot_begin_on_a_full_disk_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_volume(run.parent / "volume", 256) as volume:
+        (volume / "plan.json").write_bytes((run / "plan.json").read_bytes())
+        monkeypatch.chdir(volume)
+        (volume / "i1").mkdir()
+        (volume / "most").write_bytes(b"x" * 200_000)
+        assert supervisor.main() == FAILURE
+        assert "the disk is full" in json.loads((volume / "i1" / "ended.json").read_text())["reason"]

@@ -1,0 +1,135 @@
+"""Tests of the loop file to which a line belongs: other files are refused, and a takeover is a recorded decision."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.main import cli
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.cli.homes import LOOP, home_of
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert result.exit_code == 0, f"{arguments}: {result.output} {result.exception}"
+    return result
+
+
+def refused(*arguments: str | Path) -> str:
+    """Run a command that must fail with an error of its configuration, and return the message."""
+    result = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert isinstance(result.exception, ConfigError), f"{arguments}: {result.output} {result.exception!r}"
+    return str(result.exception)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The loop file of a line with a promoted cycle, and a copy of it in another folder."""
+    sim = SimulatedLine(Scenario(seed=1))
+    sim.live()
+    home = home_of(sim, tmp_path)
+    monkeypatch.setenv("RATCHET_HOME", str(home.root))
+    own, copy = tmp_path / "loop.toml", tmp_path / "elsewhere" / "loop.toml"
+    copy.parent.mkdir()
+    for file in (own, copy):
+        file.write_text(LOOP)
+    run("takeover", own, "--why", "begin", "--by", "ada")
+    return own, copy
+
+
+def rows(home: Path) -> int:
+    return sum(Installation(Home(home)).ledger.lengths(Installation(Home(home)).ledger.streams("")).values())
+
+
+ACTING = [
+    ("ingest", "FILE"),
+    ("adopt", "FILE", "MODEL"),
+    ("serve", "FILE"),
+    ("serve", "FILE", "--stop"),
+    ("trigger", "FILE"),
+    ("retry", "sim/1", "--loop", "FILE"),
+    ("run", "FILE"),
+    ("plan", "FILE"),
+    ("freeze", "FILE", "--why", "x"),
+    ("unfreeze", "FILE", "--why", "x"),
+    ("cancel", "FILE"),
+    ("rollback", "FILE", "--no-wait"),
+    ("approve", "FILE"),
+    ("names", "FILE", "--end", "sim", "--why", "x"),
+    ("token", "add", "FILE", "feedback"),
+    ("quarantine", "replay", "FILE", "--all"),
+    ("judge", "export", "FILE", "OUT"),
+]
+
+
+@pytest.mark.parametrize("command", ACTING, ids=lambda command: " ".join(command[:2]))
+def test_command_that_acts_refuses_a_copy_and_names_both_files_and_the_remedy(
+    command: tuple[str, ...], files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    own, copy = files
+    before = rows(tmp_path / "home")
+    message = refused(*[{"FILE": copy, "MODEL": tmp_path, "OUT": tmp_path / "out.jsonl"}.get(one, one) for one in command])
+    assert str(own) in message
+    assert str(copy) in message
+    assert f"ratchet takeover {copy} --why" in message
+    assert rows(tmp_path / "home") == before
+
+
+def test_commands_that_only_read_take_a_copy(files: tuple[Path, Path]) -> None:
+    for command in ("status", "history", "explain", "names"):
+        run(command, files[1])
+
+
+def test_takeover_is_recorded_with_its_reason_and_shown(files: tuple[Path, Path]) -> None:
+    own, copy = files
+    assert str(own) in run("takeover", copy, "--why", "the team has moved", "--by", "hana").output
+    for command in ("status", "history", "explain"):
+        shown = " ".join(run(command, "sim").output.split())
+        assert "hana" in shown, command
+        assert "the team has moved" in shown, command
+        assert str(copy) in shown.replace(" ", ""), command
+    taken = json.loads(run("status", "sim", "--json").stdout)[0]["taken_over"]
+    assert (taken["file"], taken["former"], taken["actor"]) == (str(copy), str(own), "hana")
+    run("freeze", copy, "--why", "x")
+    assert f"belongs to the loop file {copy}" in refused("freeze", own, "--why", "x")
+    assert "already belongs" in run("takeover", copy, "--why", "again").output
+    assert len(Installation(Home.from_environment()).line("sim").takeovers) == 2
+
+
+def test_moved_file_is_told_from_a_copy_and_has_a_remedy(files: tuple[Path, Path]) -> None:
+    own, copy = files
+    own.unlink()
+    message = refused("ingest", copy)
+    assert f"{own}, which does not exist" in message
+    assert f"ratchet takeover {copy} --why" in message
+    assert "ratchet takeover PATH" in refused("ingest", "sim"), "by the line's name"
+    run("takeover", copy, "--why", "moved")
+    run("freeze", copy, "--why", "x")
+
+
+def test_another_path_to_the_same_file_is_no_other_file(files: tuple[Path, Path], tmp_path: Path) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(files[0])
+    run("freeze", link, "--why", "x")
+    run("unfreeze", tmp_path / "elsewhere" / ".." / "loop.toml", "--why", "x")
+
+
+def test_check_says_that_the_line_belongs_to_another_file(files: tuple[Path, Path]) -> None:
+    assert "belongs to the loop file" in refused("check", files[1])
+
+
+def test_check_says_what_a_changed_model_name_does(files: tuple[Path, Path]) -> None:
+    own, _ = files
+    own.write_text(LOOP.replace('served_model = "sim"', 'served_model = "new"'))
+    result = CliRunner().invoke(cli, ["check", str(own), "--json"])
+    found = {one["about"]: one for one in json.loads(result.stdout)["findings"]}["served_model"]
+    assert found["level"] == "warning"
+    for part in ("'new'", "ratchet names sim --end"):
+        assert part in found["text"]
