@@ -48,6 +48,11 @@ class ChatAnswer(Frozen):
     it is recorded in the ledger."""
 
     @property
+    def cut(self) -> bool | None:
+        """Whether the answer ended at the limit of tokens instead of its end. None without an answer, or if the server does not say."""
+        return None if self.text is None or self.finish_reason is None else self.finish_reason == "length"
+
+    @property
     def failure(self) -> str:
         """The kind of error with the server's reason, for counts and reports."""
         kind = (self.error or "no answer").split(":")[0]
@@ -207,6 +212,9 @@ class EvalReport(Frozen):
     length_adjusted: Interval | None = None
     """Overall reward difference if the answers that a judge scored had equal lengths. None if a judge scored few or none. Judges prefer
     long answers, also where these are not better."""
+    cut: Comparison | None = None
+    """Share of the answers that ended at `gate.max_tokens` instead of their end, on prompts that both models answered. None if there are no
+    two conversations with such prompts, or if a server does not say how its answers ended."""
     earlier: tuple[EarlierComparison, ...] = ()
     """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
     earlier_common: Count = 0

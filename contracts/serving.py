@@ -153,6 +153,9 @@ class Arm(Frozen):
     latencies: tuple[tuple[int, Annotated[int, Field(ge=1)]], ...] = ()
     """(bucket, number of successful answers) per bucket of the latency, as `latency_buckets` returns them. Empty: not measured; a rollout
     then waits."""
+    cut: Count = 0
+    """Number of answers that are known to have ended at a limit of tokens instead of their end. It is shown and not tested, because clients
+    set the limits."""
 
     @property
     def served(self) -> int:
@@ -163,6 +166,8 @@ class Arm(Frozen):
     def _consistent(self) -> Arm:
         if max(self.errors + self.refused, self.sessions) > self.requests:
             raise ValueError(f"{self.tag}: more errors, refusals or sessions than the {self.requests} requests")
+        if self.cut + self.errors + self.refused > self.requests:
+            raise ValueError(f"{self.tag}: more cut answers than answers")
         if self.users is not None and self.users > self.requests:
             raise ValueError(f"{self.tag}: more users than the {self.requests} requests")
         if self.raters and (len(self.raters) != len(self.rated) or len(set(self.raters)) != len(self.raters)):

@@ -259,9 +259,40 @@ class Length(_BuiltIn):
         return _result(self, Result.PASS, text)
 
 
+class Cut(_BuiltIn):
+    """Checks that the candidate's answers end by themselves at least as often as the champion's, within `gate.max_cut`.
+
+    A model that has lost its end of turn fills the limit of tokens with text, and a scorer that searches the answer can reward that. The
+    result is pass or inconclusive: more tokens or another chat template may be the remedy.
+    """
+
+    name = "cut"
+
+    def _judge(self, report: EvalReport) -> CheckResult:
+        cut = report.cut
+        if cut is None:
+            return _result(self, Result.INCONCLUSIVE, "it is not known how the answers ended (`finish_reason` of the model servers)")
+        text = f"cut at gate.max_tokens: {cut.candidate:.1%} of the answers, champion {cut.champion:.1%} (n {cut.n})"
+        if cut.candidate >= 1:
+            return _result(
+                self, Result.INCONCLUSIVE, f"{text}: no answer ends; check the end of turn of the chat template, or raise the limit"
+            )
+        if cut.difference.estimate > self._settings.max_cut:
+            return _result(self, Result.INCONCLUSIVE, f"{text}: more than {self._settings.max_cut:.0%} above the champion")
+        return _result(self, Result.PASS, text)
+
+
 def checks(settings: GateSettings) -> tuple[Check, ...]:
     """Return the built-in checks of the gate, in display order."""
-    return (Coverage(settings), Quality(settings), Slices(settings), Erosion(settings), Agreement(settings), Length(settings))
+    return (
+        Coverage(settings),
+        Quality(settings),
+        Slices(settings),
+        Erosion(settings),
+        Agreement(settings),
+        Length(settings),
+        Cut(settings),
+    )
 
 
 def _result(check: Check, result: Result, reason: str) -> CheckResult:

@@ -216,6 +216,8 @@ class EvidenceJudge:
         errors = f"errors {new.errors}/{new.served} against {old.errors}/{old.served}"
         if new.refused or old.refused:
             errors += f"; refused {new.refused}/{new.requests} against {old.refused}/{old.requests}"
+        if new.cut or old.cut:
+            errors += f"; cut at the limit of tokens {new.cut}/{new.served} against {old.cut}/{old.served}"
         if not largest:
             return [errors]
         name = self._decides

@@ -368,6 +368,7 @@ class LakeDatasets:
             answered=len(probed.answers),
             scored=len(rewards),
             failures=probed.failures,
+            cut=probed.cut,
             reasons=dict(probed.reasons),
             mean_reward=float(rewards.sum()) / len(rewards) if len(rewards) else None,
             group_coverage=coverage(groups),

@@ -17,7 +17,10 @@ from ratchet.contracts.serving import Arm, Evidence, latency_buckets
 from ratchet.materializer.labels.credible import credible
 from ratchet.materializer.lake.tables import Lake
 
-_TRACE_COLUMNS = ("source", "id", "time", "user", "session", "response_id", "model_version", "status", "latency_ms", "verified")
+_TRACE_COLUMNS = (
+    *("source", "id", "time", "user", "session", "response_id"),
+    *("model_version", "status", "latency_ms", "verified", "finish_reason"),
+)
 
 _RATING_COLUMNS = ("source", "trace_id", "response_id", "rater", "kind", "time", "ingested", "sender", "trusted", "value")
 
@@ -69,6 +72,7 @@ def _arm(tag: str, traces: pl.DataFrame, rated: pl.DataFrame) -> Arm:
         requests=len(own),
         errors=int((own["status"] == "error").sum()),
         refused=int((own["status"] == "refused").sum()),
+        cut=int(((own["status"] == "ok") & (own["finish_reason"] == "length")).sum()),
         sessions=own.select(pl.coalesce("session", "user", "id")).n_unique(),
         users=own.select(pl.coalesce("user", "session", "id")).n_unique(),
         latency_p50_ms=latencies.quantile(0.5, "linear"),

@@ -256,6 +256,8 @@ class ProbeReport(Frozen):
     scored: int
     failures: int
     """Number of requests without an answer. They are not scored and do not count as zero."""
+    cut: int | None = None
+    """Number of answers that ended at `probe.max_tokens` instead of their end. None if the server does not say how its answers ended."""
     reasons: dict[str, int] = Field(default_factory=dict)
     """Why requests have no answer, in the server's words (`ChatAnswer.failure`) -> how many."""
     mean_reward: float | None

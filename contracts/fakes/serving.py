@@ -65,7 +65,10 @@ class FakeClient:
     def chat(self, requests: Sequence[ChatRequest], progress: Progress | None = None) -> list[ChatAnswer]:  # noqa: ARG002
         """Return the computed answer to each request."""
         texts = [self.answer(request) for request in requests]
-        return [ChatAnswer(text=text, error=None if text is not None else "scripted failure") for text in texts]
+        return [
+            ChatAnswer(text=text, finish_reason="stop") if text is not None else ChatAnswer(text=None, error="scripted failure")
+            for text in texts
+        ]
 
 
 class FakeEvaluator:

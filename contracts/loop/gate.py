@@ -40,7 +40,10 @@ class GateSettings(Frozen):
     max_length_ratio: Annotated[float, Field(gt=1)] = 3.0
     """Maximum ratio of the mean answer lengths, candidate to champion or the inverse. Above it, the gate fails."""
     max_tokens: Positive = 256
-    """Maximum tokens per answer."""
+    """Maximum tokens per answer. An answer that reaches it is cut."""
+    max_cut: Share = 0.05
+    """Tolerated increase of the share of cut answers, candidate minus champion. Above it, or if all answers of the candidate are cut, the
+    gate is inconclusive."""
     samples: Annotated[int, Field(ge=1, le=8)] = 1
     """Number of answers per prompt and model. The gate compares their means, so it sees smaller gains if the answers of a model vary. The
     requests and the scoring cost as many times more. More than 1 needs `temperature` above 0."""

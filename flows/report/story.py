@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.cycle import ApprovalKind, Entry
-from ratchet.contracts.data.datasets import Snapshot
+from ratchet.contracts.data.datasets import ProbeReport, Snapshot
 from ratchet.contracts.evaluation import UNLIKE, EvalReport, Interval, Result
 from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
@@ -151,7 +151,14 @@ def _probe(cycle: CycleView) -> Section | None:
         f"Mean reward {_share(report.mean_reward)}; the best of {report.samples_per_prompt} reaches {_share(report.best_of_k)}; "
         f"rewards differ between answers for {_percent(report.group_coverage)} of the prompts.",
     )
-    return Section("Probe", text)
+    return Section("Probe", (*text, *probed_ends(report)))
+
+
+def probed_ends(report: ProbeReport) -> list[str]:
+    """Return the sentence on answers of the probe that were cut; none if the server does not say how its answers ended."""
+    if report.cut is None or not report.answered:
+        return []
+    return [f"{report.cut} of the answers ({report.cut / report.answered:.1%}) were cut at probe.max_tokens."]
 
 
 def _evidence(cycle: CycleView) -> Section | None:
@@ -298,6 +305,8 @@ def _gate(cycle: CycleView) -> Section | None:
     text += [f"Prompts without a score{_because(failed)}."] if failed else []
     text += sampling(report.samples, report.temperature)
     text += stopping(report)
+    if report.cut is not None:
+        text.append(f"Answers that were cut at gate.max_tokens: {report.cut.champion:.1%} → {report.cut.candidate:.1%}.")
     if overall:
         change, error = f"{overall.champion:.3f} → {overall.candidate:.3f}", (1 - overall.difference.level) / 2
         text.append(f"Mean reward {change}; difference {interval(overall.difference)}, error per side {error:.2g}.")

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ratchet.contracts.errors import RatchetError
-from ratchet.contracts.evaluation import Comparison, Interval
+from ratchet.contracts.evaluation import Comparison, EvalReport, Interval
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.ports import Artifacts
@@ -86,7 +86,7 @@ def version_diff(old: Made, new: Made, artifacts: Artifacts, answers: int) -> Ve
         recipe={key: values for key, values in _paired(*(_recipe(one.cycle) for one in pair)).items() if values[0] != values[1]},
         scores={name: (scores[0].get(name), scores[1].get(name)) for name in dict.fromkeys([*scores[0], *scores[1]])},
         together=joint.id if joint else None,
-        direct={c.name: _turned(c) if turned else c for c in report.comparisons} if report else {},
+        direct={c.name: _turned(c) if turned else c for c in _compared(report)} if report else {},
         answers=tuple(_answers(report.answers, artifacts, turned, answers)) if report and answers else (),
     )
 
@@ -127,7 +127,12 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _scores(cycle: CycleView | None) -> dict[str, Comparison]:
     report = cycle.report if cycle else None
-    return {one.name: one for one in report.comparisons} if report else {}
+    return {one.name: one for one in _compared(report)} if report else {}
+
+
+def _compared(report: EvalReport) -> list[Comparison]:
+    """Return the comparisons of rewards, and that of the answers that were cut."""
+    return [*report.comparisons, *([report.cut] if report.cut else [])]
 
 
 def _joint(old: Made, new: Made) -> tuple[CycleView | None, bool]:

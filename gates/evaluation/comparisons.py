@@ -11,7 +11,7 @@ import numpy as np
 from ratchet.contracts.data.datasets import Label
 from ratchet.contracts.evaluation import ChatAnswer, Comparison, Interval, PromptCount
 from ratchet.contracts.failure_reasons import counted
-from ratchet.gates.evaluation.outcomes import UNSCORED, PromptOutcome, failure_of
+from ratchet.gates.evaluation.outcomes import UNSCORED, AskedPrompt, PromptOutcome, failure_of
 from ratchet.gates.evaluation.questions import Question, by_prompt
 from ratchet.gates.statistics import length_adjusted_interval, paired_interval
 
@@ -52,6 +52,16 @@ def length_adjusted_difference(outcomes: Sequence[PromptOutcome], level: float) 
         differences.append(fmean(new - old for old, new in (outcome.rewards for outcome in cluster if outcome.rewards)))
         longer.append(fmean(lengths) if lengths else None)
     return length_adjusted_interval(differences, longer, level)
+
+
+def cut_difference(known: Sequence[AskedPrompt], level: float) -> Comparison | None:
+    """Compare the shares of answers that were cut, on the prompts that both models answered, clustered by conversation as in `compare`."""
+    rows = []
+    for one in known:
+        old, new = ([answer.cut for answer in answers] for answers in one.answers)
+        if None not in old and None not in new:
+            rows.append((one.question, fmean(map(bool, old)), fmean(map(bool, new))))
+    return compare("cut", rows, level)
 
 
 def _groups(questions: Iterable[Question]) -> list[str]:

@@ -24,6 +24,7 @@ from ratchet.contracts.model import ModelRef
 from ratchet.contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from ratchet.gates.evaluation.comparisons import (
     compare_all,
+    cut_difference,
     failure_counts,
     length_adjusted_difference,
     mean_length,
@@ -164,6 +165,7 @@ class PairedEvaluator:
             failures=dict(failed[0] + failed[1] + failures),
             comparisons=tuple(compare_all(paired, task.level, level)),
             counts=tuple(prompt_counts(outcomes)),
+            cut=cut_difference(known, task.level),
             lengths={name: mean_length(side.answers) for name, side in sides.items()},
             length_adjusted=length_adjusted_difference(outcomes, level_at_equal_length(looks, task.level)),
             latency_ms={name: p95_latency(side.answers) for name, side in sides.items()},

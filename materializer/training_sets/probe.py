@@ -43,6 +43,8 @@ class Probed:
     """Number of requests without an answer."""
     reasons: Mapping[str, int]
     """Why they have none -> how many."""
+    cut: int | None
+    """Number of answers that ended at the limit of tokens. None if the server does not say how they ended."""
 
 
 def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet, in_jobs: bool = False) -> pl.DataFrame:
@@ -68,14 +70,16 @@ def ask(
     """
     asked = [row for row in prompts.to_dicts() for _ in range(settings.samples)]
     if not asked:
-        return Probed(frame_of([], SAMPLES), 0, 0, {})
+        return Probed(frame_of([], SAMPLES), 0, 0, {}, None)
     requests = [_request(row, index, settings, salt) for index, row in enumerate(asked)]
     answers = client.chat(requests, progress)
     answered = [(row, answer.text) for row, answer in zip(asked, answers, strict=True) if answer.text is not None]
     reasons = counted(answer.failure for answer in answers if answer.text is None)
     if not answered:
         raise Retryable(f"the probe got no answer to any of {len(asked)} requests: {told(reasons)}; check the champion's server")
-    return Probed(frame_of(_score(answered, scorer_set), SAMPLES), len(prompts), len(asked) - len(answered), reasons)
+    ends = [answer.cut for answer in answers if answer.text is not None]
+    cut = None if None in ends else sum(map(bool, ends))
+    return Probed(frame_of(_score(answered, scorer_set), SAMPLES), len(prompts), len(asked) - len(answered), reasons, cut)
 
 
 def _request(row: Mapping[str, Any], index: int, settings: ProbeSettings, salt: str) -> ChatRequest:

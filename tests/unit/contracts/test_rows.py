@@ -74,6 +74,28 @@ STORED: list[tuple[RowContent, dict[str, Any]]] = [
         {**ASKED, "kind": "training", "expires": "2026-01-01T12:00:00.000250+00:00"},
     ),
     (rows.Adopted(version=BEFORE, actor="ada", folder="", file=""), {"version": js(BEFORE), "actor": "ada", "folder": "", "file": ""}),
+    (rows.ServedAs(name="bot"), {"name": "bot"}),
+    (rows.ServedAs(name="bot", former=("old",)), {"name": "bot", "former": ["old"]}),
+    (
+        rows.FileTaken(actor="ada", reason="moved", folder="/a", file="loop.toml"),
+        {"actor": "ada", "reason": "moved", "folder": "/a", "file": "loop.toml"},
+    ),
+    (
+        rows.FileTaken(actor="ada", reason="moved", folder="/a", file="loop.toml", former="/b/loop.toml"),
+        {"actor": "ada", "reason": "moved", "folder": "/a", "file": "loop.toml", "former": "/b/loop.toml"},
+    ),
+    (
+        rows.DatasetExported(actor="ada", source="now", format="trl", rows={"sft.jsonl": 2}, snapshot="s", files="f", folder="/out"),
+        {
+            "actor": "ada",
+            "source": "now",
+            "format": "trl",
+            "rows": {"sft.jsonl": 2},
+            "snapshot": "s",
+            "files": "f",
+            "folder": "/out",
+        },
+    ),
     (rows.CycleNoted(traces=0, reason="why"), {"traces": 0, "reason": "why"}),
     (rows.CycleNoted(traces=7, reason="why", actor="ada"), {"traces": 7, "reason": "why", "actor": "ada"}),
     (rows.CycleEnd(state=State.HELD, reason="why", evaluated=False), {"state": "held", "reason": "why", "evaluated": False}),

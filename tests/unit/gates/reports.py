@@ -19,6 +19,13 @@ def comparison(name: str, low: float, high: float, n: int = 200, estimate: float
     )
 
 
+def cut(champion: float, candidate: float, n: int = 200) -> Comparison:
+    """Return the comparison of the shares of answers that were cut."""
+    change = candidate - champion
+    interval = Interval(estimate=change, low=change - 0.05, high=change + 0.05, level=0.95, n=n)
+    return Comparison(name="cut", n=n, champion=champion, candidate=candidate, difference=interval)
+
+
 def count(name: str, asked: int, **changes: int) -> PromptCount:
     """Return the count of a set or slice whose prompts were all answered unless given otherwise."""
     fields = {"asked": asked, "clusters": asked, "answered_by_both": asked, "champion_failed": 0, "candidate_failed": 0}
@@ -61,6 +68,7 @@ def report(**changes: Any) -> EvalReport:
         "answered_by_both": 200,
         "failures": {},
         "comparisons": GOOD,
+        "cut": cut(0.0, 0.0),
         "lengths": {"champion": 100.0, "candidate": 110.0},
         "latency_ms": {},
         "answers": digest("answers"),

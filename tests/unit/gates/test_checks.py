@@ -18,7 +18,7 @@ from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import GateSettings
 from ratchet.gates.checks import checks
 from ratchet.gates.statistics import paired_interval
-from tests.unit.gates.reports import GOOD, comparison, count, report, swapped
+from tests.unit.gates.reports import GOOD, comparison, count, cut, report, swapped
 
 SETTINGS = GateSettings(min_prompts=50, min_slice=10)
 
@@ -40,6 +40,27 @@ def test_gate_passes_only_above_the_required_effect() -> None:
     assert said("quality", report(comparisons=swapped(comparison("overall", -0.2, -0.1)))) is Result.FAIL
     assert said("slices", report(comparisons=swapped(comparison("slice:a", -0.4, -0.2)))) is Result.FAIL
     assert said("length", report(lengths={"champion": 100.0, "candidate": 1000.0})) is Result.FAIL
+
+
+@pytest.mark.parametrize(
+    ("champion", "candidate", "said_so"),
+    [
+        (0.02, 0.0, "cut at gate.max_tokens: 0.0% of the answers, champion 2.0% (n 200)"),
+        (0.02, 0.06, "cut at gate.max_tokens: 6.0% of the answers, champion 2.0% (n 200)"),
+        (0.02, 0.08, "more than 5% above the champion"),
+        (1.0, 1.0, "no answer ends; check the end of turn of the chat template, or raise the limit"),
+        (0.3, 0.3, "30.0% of the answers, champion 30.0%"),
+    ],
+)
+def test_a_candidate_that_is_cut_more_often_or_always_is_held(champion: float, candidate: float, said_so: str) -> None:
+    judged = next(check for check in checks(SETTINGS) if check.name == "cut").check(report(cut=cut(champion, candidate)))
+    assert said_so in judged.reason
+    held = candidate - champion > SETTINGS.max_cut or candidate == 1
+    assert judged.result is (Result.INCONCLUSIVE if held else Result.PASS)
+
+
+def test_without_knowing_how_answers_ended_nothing_passes() -> None:
+    assert said("cut", report(cut=None)) is Result.INCONCLUSIVE
 
 
 def test_an_estimate_that_is_not_the_difference_of_the_means_is_refused() -> None:

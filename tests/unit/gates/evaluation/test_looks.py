@@ -44,7 +44,7 @@ class Scripted:
         names = [str(request.messages[-1]["content"]) for request in requests]
         self.asked += names
         progress("querying", len(requests), len(requests))
-        return [ChatAnswer(text="yes" if self.right(name) else "nay") for name in names]
+        return [ChatAnswer(text="yes" if self.right(name) else "nay", finish_reason="stop") for name in names]
 
 
 def store(artifacts: MemoryArtifacts, rows: Sequence[Row]) -> str:

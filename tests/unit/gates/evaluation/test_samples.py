@@ -29,11 +29,17 @@ class Scripted:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked: list[ChatRequest] = []
+        self.finish: Callable[[ChatRequest], str | None] = lambda _: None
 
     def chat(self, requests: Sequence[ChatRequest], progress: Any = None) -> list[ChatAnswer]:
         self.asked += requests
-        texts = [self.answer(request) for request in requests]
-        return [ChatAnswer(text=text, latency_ms=7.0, error=None if text is not None else "HTTP 500: boom") for text in texts]
+        return [self._told(request) for request in requests]
+
+    def _told(self, request: ChatRequest) -> ChatAnswer:
+        text = self.answer(request)
+        if text is None:
+            return ChatAnswer(text=None, latency_ms=7.0, error="HTTP 500: boom")
+        return ChatAnswer(text=text, latency_ms=7.0, finish_reason=self.finish(request))
 
 
 def store(artifacts: MemoryArtifacts, names: Sequence[str]) -> str:
@@ -103,7 +109,9 @@ def test_requests_rows_and_report_of_one_answer_per_prompt_stay_the_same() -> No
     assert old.asked == new.asked
     requests = [request.model_dump(mode="json") for request in old.asked]
     rows = [json.loads(row) for row in artifacts.get(report.answers).splitlines()]
-    found = [digest(canonical(rounded(value)))[:16] for value in (requests, rows, report.model_dump(mode="json", exclude={"answers"}))]
+    found = [
+        digest(canonical(rounded(value)))[:16] for value in (requests, rows, report.model_dump(mode="json", exclude={"answers", "cut"}))
+    ]
     assert found == ["a1074cd6970de990", "a79128617a92e407", "32a4cd76e0cbceab"]
 
 
@@ -255,3 +263,23 @@ def test_a_stored_prompt_with_a_missing_draw_is_not_compared() -> None:
     past = [EarlierAnswers(version="v", answers=artifacts.put(b"\n".join(erased)))]
     report = evaluated(artifacts, held, always, always, SAMPLED, past)[0]
     assert (report.earlier_common, report.earlier[0].comparison.n) == (38, 38)
+
+
+def test_cut_answers_are_compared_on_the_prompts_that_both_answered() -> None:
+    artifacts = MemoryArtifacts()
+    clients = Scripted(sometimes("a", 0.5)), Scripted(sometimes("b", 0.5, 0.2))
+    clients[0].finish = lambda _: "stop"
+    clients[1].finish = lambda request: "length" if name_of(request).strip().lower() in {"q1", "q2"} else "stop"
+    evaluator = PairedEvaluator(artifacts, FakeRewards(), GateSettings(looks=1))
+    held = edition(artifacts)
+    report = evaluator.evaluate(held, (fake_model("old"), clients[0]), (fake_model("new"), clients[1]), lambda *_: None, 0.95)
+    answered = {name_of(request).strip().lower() for request in clients[1].asked if clients[1].answer(request) is not None}
+    assert report.cut is not None
+    assert report.cut.n == len(answered) < 40
+    assert (report.cut.champion, report.cut.candidate) == (0.0, pytest.approx(len(answered & {"q1", "q2"}) / len(answered)))
+
+
+def test_a_server_that_does_not_say_how_its_answers_ended_gives_no_comparison() -> None:
+    artifacts = MemoryArtifacts()
+    report, _, _ = evaluated(artifacts, edition(artifacts), sometimes("a", 0.5), sometimes("b", 0.5), GateSettings(looks=1))
+    assert report.cut is None
