@@ -74,6 +74,16 @@ STORED: list[tuple[RowContent, dict[str, Any]]] = [
         {**ASKED, "kind": "training", "expires": "2026-01-01T12:00:00.000250+00:00"},
     ),
     (rows.Adopted(version=BEFORE, actor="ada", folder="", file=""), {"version": js(BEFORE), "actor": "ada", "folder": "", "file": ""}),
+    (rows.ServedAs(name="new"), {"name": "new"}),
+    (rows.ServedAs(name="new", former=("old",)), {"name": "new", "former": ["old"]}),
+    (
+        rows.FileTaken(actor="ada", reason="moved", folder="/b", file="l.toml", former="/a/l.toml"),
+        {"actor": "ada", "reason": "moved", "folder": "/b", "file": "l.toml", "former": "/a/l.toml"},
+    ),
+    (
+        rows.FileTaken(actor="ada", reason="moved", folder="/b", file="l.toml"),
+        {"actor": "ada", "reason": "moved", "folder": "/b", "file": "l.toml"},
+    ),
     (rows.CycleNoted(traces=0, reason="why"), {"traces": 0, "reason": "why"}),
     (rows.CycleNoted(traces=7, reason="why", actor="ada"), {"traces": 7, "reason": "why", "actor": "ada"}),
     (rows.CycleEnd(state=State.HELD, reason="why", evaluated=False), {"state": "held", "reason": "why", "evaluated": False}),
