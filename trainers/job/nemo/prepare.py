@@ -13,8 +13,9 @@ from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithm
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
 from ratchet.trainers.backends.nemo.keys import refuse_unknown
 from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.left_out import leave_out
 from ratchet.trainers.job.nemo import data, release
-from ratchet.trainers.job.prompt_length import prompt_length
+from ratchet.trainers.job.prompt_length import Length, prompt_length
 from ratchet.trainers.length import LEAST
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
@@ -51,13 +52,14 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tu
     refuse_custom_code(job.run / RunFile.MODEL)  # the release loads models with trust_remote_code
     _fits(job.run / RunFile.MODEL, recipe)
     length = _lengths(job.run / RunFile.MODEL)
-    rows = data.short(rows, length, recipe.nemo.max_prompt)
+    usable, left = data.short(rows, length, recipe.nemo.max_prompt)
+    leave_out(job, "prompts", len(rows), left)
     validated = _development(job, recipe, length)
-    parts = (rows, validated) if validated else data.split(rows, recipe.nemo.validation_prompts, job.plan.seed)
+    parts = (rows, validated) if validated else data.split(usable, recipe.nemo.validation_prompts, job.plan.seed)
     return data.write(work / "data", *parts), validated
 
 
-def _development(job: Job, recipe: GRPORecipe, length: data.Length) -> list[data.Row]:
+def _development(job: Job, recipe: GRPORecipe, length: Length) -> list[data.Row]:
     """Return the development prompts that can be scored and are not too long; none if they are too few, or nothing is validated."""
     from ratchet.rewards.scorer_set import planned_scorer_set
 
@@ -65,7 +67,7 @@ def _development(job: Job, recipe: GRPORecipe, length: data.Length) -> list[data
     if not file.exists() or not validate_every(recipe):
         return []
     known = data.rows(file, planned_scorer_set(job.plan).without_reference())
-    fitting = [row for row in known if length(row["prompt"], *([row["tools"]] if "tools" in row else [])) <= recipe.nemo.max_prompt]
+    fitting, _ = data.short(known, length, recipe.nemo.max_prompt)
     return fitting if len(fitting) >= LEAST else []
 
 
@@ -107,7 +109,7 @@ def time_left(job: Job, recipe: GRPORecipe) -> float | None:
     return max(1.0, whole - job.elapsed - recipe.grace_seconds)
 
 
-def _lengths(model: Path) -> data.Length:
+def _lengths(model: Path) -> Length:
     """Return a function that counts the tokens of a rendered prompt with the tokenizer of the start model."""
     from transformers import AutoTokenizer
 

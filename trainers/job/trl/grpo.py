@@ -19,11 +19,12 @@ from ratchet.contracts.errors import Permanent
 from ratchet.runtime.chat_template import CallFormat, read_answer
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from ratchet.trainers.job.trl.figures import ABSTAINED
-from ratchet.trainers.job.trl.runner import leave_out, lora, main
+from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
 
@@ -126,10 +127,11 @@ def fitting(job: Job, tokenizer: Any, recipe: GRPORecipe) -> tuple[list[dict[str
     usable = found if shows_tools(tokenizer) else [row for row in found if not _needs_tools(row)]
     omitted, found = len(found) - len(usable), usable
     lengths = [length(row["prompt"], row["tools"]) for row in found]
-    kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens <= limit]
+    kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens is not None and tokens <= limit]
+    refused = lengths.count(None)
     long = f"longer than {limit} tokens (nemo.max_prompt and the model's context)"
-    leave_out(job, "prompts", len(found) + omitted, {OMITTED: omitted, long: len(found) - len(kept)})
-    return kept, max(tokens for tokens in lengths if tokens <= limit)
+    leave_out(job, "prompts", len(found) + omitted, {OMITTED: omitted, UNRENDERED: refused, long: len(found) - refused - len(kept)})
+    return kept, max(tokens for tokens in lengths if tokens is not None and tokens <= limit)
 
 
 def sampling(recipe: GRPORecipe, gpus: int, longest: int) -> dict[str, Any]:

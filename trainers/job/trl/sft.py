@@ -10,20 +10,10 @@ from ratchet.runtime.chat_template import template_messages
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
-from ratchet.trainers.job.trl.conversations import (
-    OMITTED,
-    Example,
-    answer_text,
-    assistant_message,
-    control_words,
-    demonstrations,
-    encode,
-    imitable,
-    messages,
-    shows_tools,
-    tools_of,
-)
-from ratchet.trainers.job.trl.runner import CONTROL, leave_out, lora, main
+from ratchet.trainers.job.left_out import leave_out
+from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, demonstrations, messages, tools_of
+from ratchet.trainers.job.trl.fitting import fit
+from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.job.trl.sampler import drawn, weight
 from ratchet.trainers.recipes.sft import SFTRecipe
 
@@ -47,22 +37,23 @@ def _example(row: Mapping[str, Any]) -> Example:
     return Example(template_messages(row["prompt"]), row["completion"][0], None, row["tools"], row["weight"])
 
 
-def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Return the rows as the library takes them: as conversations, or as tokens if a row has tools or tool calls.
+def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return the rows that can be trained on, as tokens with a mask of the answer, and reason -> number of the others.
 
-    A table would give all tool calls the same keys of arguments, filled with nulls. So conversations with tools are rendered here.
+    The library would cut long answers and drop long prompts without a word, and would give all tool calls of a table the same keys of
+    arguments, filled with nulls.
     """
     examples = [_example(row) for row in rows]
-    if not any(example.needs_tools for example in examples):
-        return [{key: row[key] for key in ("prompt", "completion", "weight")} for row in rows]
-    return [
+    kept, left = fit(tokenizer, examples, max_length)
+    tokens = [
         {
             "input_ids": [*pair.prompt, *pair.chosen],
             "completion_mask": [0] * len(pair.prompt) + [1] * len(pair.chosen),
             "weight": examples[number].weight,
         }
-        for number, pair in encode(tokenizer, examples, max_length)
+        for number, pair in kept
     ]
+    return tokens, left
 
 
 def rows_per_process(recipe: SFTRecipe, processes: int) -> int:
@@ -93,10 +84,8 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
 
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
-    control = control_words(tokenizer)
-    plain = [row for row in answers if imitable(row["completion"][0], control)]
-    usable = plain if shows_tools(tokenizer) else [row for row in plain if not _example(row).needs_tools]
-    leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain), OMITTED: len(plain) - len(usable)})
+    usable, left = dataset_of(tokenizer, answers, recipe.max_length)
+    leave_out(job, "answers", len(answers), left)
 
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
@@ -110,16 +99,13 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         completion_only_loss=True,
         packing=False,
     )
-    trainer = Weighted(
+    return Weighted(
         model=policy(job.run / RunFile.MODEL, shared),
         args=config,
-        train_dataset=Dataset.from_list(dataset_of(tokenizer, usable, recipe.max_length)),
+        train_dataset=Dataset.from_list(usable),
         processing_class=tokenizer,
         peft_config=lora(recipe),
     )
-    if len(trainer.train_dataset) == 0:
-        raise Permanent(f"every prompt is longer than max_length = {recipe.max_length} tokens; increase it")
-    return trainer
 
 
 if __name__ == "__main__":
