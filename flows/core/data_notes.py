@@ -1,8 +1,9 @@
-"""Sentences about the frozen data of a cycle: what was masked in them, and whether most prompts are near-duplicates of each other."""
+"""Sentences about the data of a cycle: what was masked, whether most prompts are near-duplicates, and what the training leaves out."""
 
 from __future__ import annotations
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""
@@ -38,3 +39,8 @@ def masking_note(masked: MaskedData) -> str:
         f"Placeholders in the texts, which replaced personal data at ingest: {found}. The rules (version {masked.rules}) do not mask: "
         f"{off}; records that were ingested under other rules were masked by those"
     )
+
+
+def left_out(choice: Choice) -> list[str]:
+    """Return which rows the chosen training leaves out, by reason; nothing if it leaves out none, or if they were not counted."""
+    return [f"The training job leaves rows out one by one: {one.sentence}." for one in choice.left_out if one.counts]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.training import LeftOut
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.trainers.backends.nemo.config import RunCounts
 from ratchet.trainers.job.left_out import UNRENDERED
@@ -45,15 +46,16 @@ def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
     return [{**row, "prompt": json.loads(row["prompt"])} for row in sorted(found, key=lambda row: str(row["prompt_id"]))]
 
 
-def short(found: Sequence[Row], length: Length, limit: int) -> tuple[list[Row], dict[str, int]]:
+def short(found: Sequence[Row], length: Length, limit: int) -> tuple[list[Row], LeftOut]:
     """Return the rows whose prompt has at most `limit` tokens, because the release truncates longer prompts to four tokens.
 
-    Also returns reason -> number of the other rows.
+    Also returns the counts of the other rows.
     """
     lengths = [length(row["prompt"], *([row["tools"]] if "tools" in row else [])) for row in found]
     kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens is not None and tokens <= limit]
     refused = lengths.count(None)
-    return kept, {UNRENDERED: refused, f"longer than nemo.max_prompt = {limit} tokens": len(found) - refused - len(kept)}
+    reasons = {UNRENDERED: refused, f"longer than nemo.max_prompt = {limit} tokens": len(found) - refused - len(kept)}
+    return kept, LeftOut(what="prompts", rows=len(found), reasons={why: n for why, n in reasons.items() if n})
 
 
 def split(found: Sequence[Row], wanted: int, seed: int) -> tuple[list[Row], list[Row]]:

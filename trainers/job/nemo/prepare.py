@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.contracts.model import refuse_custom_code
 from ratchet.runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, validate_every
@@ -43,20 +45,30 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
 
 
 def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tuple[RunCounts, list[data.Row]]:
-    from ratchet.rewards.scorer_set import planned_scorer_set
-
-    rows = data.rows(job.run / RunFile.PROMPTS, planned_scorer_set(job.plan).without_reference())
-    if not rows:
-        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    rows = _rows(job.run, job.plan)
     check_arithmetic(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
     refuse_custom_code(job.run / RunFile.MODEL)  # the release loads models with trust_remote_code
     _fits(job.run / RunFile.MODEL, recipe)
     length = _lengths(job.run / RunFile.MODEL)
     usable, left = data.short(rows, length, recipe.nemo.max_prompt)
-    leave_out(job, "prompts", len(rows), left)
+    leave_out(job, left)
     validated = _development(job, recipe, length)
-    parts = (rows, validated) if validated else data.split(usable, recipe.nemo.validation_prompts, job.plan.seed)
+    parts = (usable, validated) if validated else data.split(usable, recipe.nemo.validation_prompts, job.plan.seed)
     return data.write(work / "data", *parts), validated
+
+
+def _rows(run: Path, plan: TrainingPlan) -> list[data.Row]:
+    from ratchet.rewards.scorer_set import planned_scorer_set
+
+    rows = data.rows(run / RunFile.PROMPTS, planned_scorer_set(plan).without_reference())
+    if not rows:
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    return rows
+
+
+def left_out(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) -> list[LeftOut]:
+    """Return the counts of the prompts in a run folder that the job leaves out. Raises Permanent without a prompt."""
+    return [data.short(_rows(run, plan), prompt_length(tokenizer), recipe.nemo.max_prompt)[1]]
 
 
 def _development(job: Job, recipe: GRPORecipe, length: Length) -> list[data.Row]:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import LeftOut
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out, tell_left_out
 from ratchet.trainers.job.trl.conversations import Example, read, read_shown
 from ratchet.trainers.job.trl.fitting import fit
+from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.recipes.dpo import DPORecipe
 
@@ -39,26 +42,55 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(DPORecipe)
-    examples = read(job.run / RunFile.PAIRS, recipe.weigh_pairs)
-    if not examples:
-        raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
-    fitting, left = fit(tokenizer, examples, recipe.max_length)
-    leave_out(job, "pairs", len(examples), left)
-    kept = [(examples[number], pair) for number, pair in fitting]
+    kept, left = pairs(job.run, tokenizer, recipe)
+    leave_out(job, left)
     return Stepwise(
         recipe,
         pairs=[pair for _, pair in kept],
         weights=[example.weight for example, _ in kept],
         references=Reference(job, recipe),
         report=lambda shares: _tell_shares(job, shares),
-        rehearsal=rehearsal(job, tokenizer, recipe, {_prompt(example) for example, _ in kept if example.weight > 0}),
+        rehearsal=rehearsal(job, tokenizer, recipe, _paired(kept)),
         model=policy(job.run / RunFile.MODEL, shared),
         args=configuration(recipe, shared),
         train_dataset=placeholder(),
         processing_class=tokenizer,
         peft_config=lora(recipe),
     )
+
+
+Kept = list[tuple[Example, PairSize]]
+"""Examples that can be trained on, with their tokens."""
+
+
+def pairs(run: Path, tokenizer: Any, recipe: DPORecipe) -> tuple[Kept, LeftOut]:
+    """Return the pairs of a run folder that can be trained on, and the counts of the others. Raises Permanent without a pair."""
+    examples = read(run / RunFile.PAIRS, recipe.weigh_pairs)
+    if not examples:
+        raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
+    return _fitting(tokenizer, examples, recipe, "pairs")
+
+
+def shown(run: Path, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> tuple[Kept, LeftOut]:
+    """Return the demonstrations of prompts that are not in `paired` and can be trained on, and the counts of the others."""
+    examples = [example for example in read_shown(run / RunFile.DEMONSTRATIONS) if example.weight > 0 and _prompt(example) not in paired]
+    return _fitting(tokenizer, examples, recipe, "demonstrations of prompts without a pair")
+
+
+def _fitting(tokenizer: Any, examples: list[Example], recipe: DPORecipe, what: str) -> tuple[Kept, LeftOut]:
+    fitting, left = fit(tokenizer, examples, recipe.max_length)
+    return [(examples[number], pair) for number, pair in fitting], LeftOut(what=what, rows=len(examples), reasons=left)
+
+
+def left_out(run: Path, tokenizer: Any, recipe: DPORecipe) -> list[LeftOut]:
+    """Return the counts of the rows in a run folder that the job leaves out: pairs, and rehearsed demonstrations. Raises as `pairs`."""
+    kept, left = pairs(run, tokenizer, recipe)
+    return [left, shown(run, tokenizer, recipe, _paired(kept))[1]] if recipe.rehearsed else [left]
+
+
+def _paired(kept: Kept) -> set[str]:
+    return {_prompt(example) for example, _ in kept if example.weight > 0}
 
 
 def _tell_shares(job: Job, shares: bool) -> None:
@@ -76,10 +108,8 @@ def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> 
 
     if not recipe.rehearsed:
         return NOTHING
-    shown = [example for example in read_shown(job.run / RunFile.DEMONSTRATIONS) if example.weight > 0 and _prompt(example) not in paired]
-    fitting, left = fit(tokenizer, shown, recipe.max_length)
-    kept = [(shown[number], pair) for number, pair in fitting]
-    tell_left_out(job, "demonstrations of prompts without a pair", len(shown), left)
+    kept, left = shown(job.run, tokenizer, recipe, paired)
+    tell_left_out(job, left)
     prompts = Counter(_prompt(example) for example, _ in kept)
     rows = min(recipe.rehearsed, recipe.batch * len(prompts) / max(1, len(paired)))
     weights = [example.weight / prompts[_prompt(example)] for example, _ in kept]  # equal per prompt

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import LeftOut
 from ratchet.runtime.chat_template import template_messages
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
@@ -18,9 +20,14 @@ from ratchet.trainers.job.trl.sampler import drawn, weight
 from ratchet.trainers.recipes.sft import SFTRecipe
 
 
-def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
-    """Return prompts and completions as conversations with their tools and weights. Raises Permanent for an invalid row."""
-    found = demonstrations(job.run / RunFile.DEMONSTRATIONS)
+def rows(run: Path, recipe: SFTRecipe) -> list[dict[str, Any]]:
+    """Return prompts and completions of a run folder as conversations with their tools and weights.
+
+    Raises Permanent for an invalid row, or without a row.
+    """
+    found = demonstrations(run / RunFile.DEMONSTRATIONS)
+    if not found:
+        raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
     return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(found)]
 
 
@@ -37,8 +44,8 @@ def _example(row: Mapping[str, Any]) -> Example:
     return Example(template_messages(row["prompt"]), row["completion"][0], None, row["tools"], row["weight"])
 
 
-def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the rows that can be trained on, as tokens with a mask of the answer, and reason -> number of the others.
+def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> tuple[list[dict[str, Any]], LeftOut]:
+    """Return the rows that can be trained on, as tokens with a mask of the answer, and the counts of the others.
 
     The library would cut long answers and drop long prompts without a word, and would give all tool calls of a table the same keys of
     arguments, filled with nulls.
@@ -53,7 +60,12 @@ def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: in
         }
         for number, pair in kept
     ]
-    return tokens, left
+    return tokens, LeftOut(what="answers", rows=len(rows), reasons=left)
+
+
+def left_out(run: Path, tokenizer: Any, recipe: SFTRecipe) -> list[LeftOut]:
+    """Return the counts of the rows in a run folder that the job leaves out. Raises as `rows`."""
+    return [dataset_of(tokenizer, rows(run, recipe), recipe.max_length)[1]]
 
 
 def rows_per_process(recipe: SFTRecipe, processes: int) -> int:
@@ -79,13 +91,10 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(SFTRecipe)
-    answers = rows(job, recipe)
-    if not answers:
-        raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
-
+    answers = rows(job.run, recipe)
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
     usable, left = dataset_of(tokenizer, answers, recipe.max_length)
-    leave_out(job, "answers", len(answers), left)
+    leave_out(job, left)
 
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
