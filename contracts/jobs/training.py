@@ -64,11 +64,9 @@ class LeftOut(Frozen):
         """How many rows are left out, for which reasons."""
         if not self.counts:
             return f"none of {self.rows} {self.what} is excluded"
-        return (
-            f"of {self.rows} {self.what}, excluded: {self.counts}"
-            if self.kept
-            else f"all {self.rows} {self.what} are excluded: {self.counts}"
-        )
+        if not self.kept:
+            return f"all {self.rows} {self.what} are excluded: {self.counts}"
+        return f"of {self.rows} {self.what}, excluded: {self.counts}"
 
 
 class Choice(Frozen):

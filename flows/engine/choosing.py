@@ -109,7 +109,7 @@ def _tried(
         return None, (failed,), ()
     built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
     cost = context.cost(plan) if context.cost else None
-    checks = (built,) if cost is None else (built, _fits(method, cost, settings))
+    checks: tuple[RuleResult, ...] = (built,) if cost is None else (built, _fits(method, cost, settings))
     if not all(check.holds for check in checks):
         return None, checks, ()
     usable, without = _usable(context, method, job)

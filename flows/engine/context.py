@@ -26,7 +26,7 @@ from ratchet.runtime.process_identity import is_running, process_identity, same_
 if TYPE_CHECKING:  # the types of the ports; a command that reads the ledger needs none of them
     from ratchet.contracts.data.datasets import Facts
     from ratchet.contracts.extension import ExtensionVersion
-    from ratchet.contracts.jobs.training import JobSpec, LeftOut, Choice, Cost, TrainingPlan
+    from ratchet.contracts.jobs.training import Choice, Cost, JobSpec, LeftOut, TrainingPlan
     from ratchet.contracts.loop import Loop, TrainingSettings
     from ratchet.contracts.ports import (
         Artifacts,

@@ -50,9 +50,9 @@ def main() -> int:
     try:
         found = rows_left_out(run, parse(TrainingPlan, (run / RunFile.PLAN).read_bytes()), os.environ)
     except RatchetError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
-    print(json.dumps([one.model_dump(mode="json") for one in found]))
+    sys.stdout.write(json.dumps([one.model_dump(mode="json") for one in found]))
     return 0
 
 

@@ -59,9 +59,9 @@ def test_rows_come_from_the_frozen_prompts(tmp_path: Path) -> None:
 def test_prompts_that_do_not_fit_are_left_out_one_by_one() -> None:
     rows = [row(number) for number in range(1, 6)]
     kept, left = data.short(rows, lambda messages: len(messages[0]["content"]), 3)
-    assert (len(kept), left) == (3, {UNRENDERED: 0, "longer than nemo.max_prompt = 3 tokens": 2})
+    assert (len(kept), left.rows, left.reasons) == (3, 5, {"longer than nemo.max_prompt = 3 tokens": 2})
     kept, left = data.short(rows, lambda messages: None if len(messages[0]["content"]) == 1 else 1, 3)
-    assert (len(kept), left[UNRENDERED]) == (4, 1), "a prompt that the template refuses is left out alone"
+    assert (len(kept), left.reasons) == (4, {UNRENDERED: 1}), "a prompt that the template refuses is left out alone"
 
 
 def test_a_conversation_becomes_one_user_message(stub_path: Path, tiny_model: Path) -> None:

@@ -211,7 +211,7 @@ def test_demonstrations_with_tools_are_rendered_by_the_template(tiny_model: Path
         tmp_path / "demonstrations.parquet"
     )
     tokens = tokenizer(tiny_model, WITH_TOOLS)
-    (row,), _ = dataset_of(tokens, demonstrations(SimpleNamespace(run=tmp_path), SFTRecipe()), 64)  # type: ignore[arg-type]
+    (row,), _ = dataset_of(tokens, demonstrations(tmp_path, SFTRecipe()), 64)
     answer = [token for token, is_answer in zip(row["input_ids"], row["completion_mask"], strict=True) if is_answer]
     assert words(tokens, answer).split() == ["up", "left", "three", "<end>"]
     assert "<user> left <user> one two" in words(tokens, row["input_ids"])
