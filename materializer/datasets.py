@@ -331,7 +331,7 @@ class LakeDatasets:
             .when(pl.col("root_id").is_in(alike))
             .then(pl.lit("near_golden"))
         )
-        became = logged_references(settled.traces, every.asked.with_columns(side.alias("side")), known)
+        became = logged_references(settled.traces, every.asked.with_columns(side.alias("side")), every.refused, known)
         counts |= {f"reference:{destination}": n for destination, n in became.items()}
         counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
         counts |= {"corrections": int((samples["origin"] == "correction").sum())}

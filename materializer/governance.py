@@ -40,6 +40,8 @@ class Governed:
     it (often itself)."""
     asked: pl.DataFrame
     """Columns of records.TRACES: every trace whose question may be used, with the right answer that was logged with it."""
+    refused: pl.DataFrame
+    """source, id, reason: every trace whose question may not be used, with the first rule that it breaks."""
     out: dict[str, int]
     """Reason -> number of traces left out. len(used) + sum(out.values()) = number of traces considered."""
 
@@ -50,7 +52,7 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     A trace that is left out is counted once, under the first rule that it breaks.
     """
     judged = traces.with_columns(_reason(settings).alias("reason")).sort("time", "source", "id")
-    usable = judged.filter(pl.col("reason").is_null() | pl.col("reason").is_in(ANSWER_FAULTS))
+    usable = judged.filter(~_concerns_question())
     common = usable.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
     admitted = common.filter(pl.col("reason").is_null()).drop("reason")
     faulty = common.filter(pl.col("reason").is_not_null()).drop("reason").with_columns(pl.lit(None, pl.String).alias("answer"))
@@ -62,9 +64,14 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
         out["rare_prompt"] = rare
     if len(used) < len(merged):
         out["duplicate"] = len(merged) - len(used)
-    return Governed(
-        used, questions.with_columns(pl.lit(0, pl.Int64).alias("repeats")), pl.concat([merged, asked]), common.drop("reason"), out
-    )
+    others = judged.join(common.select("source", "id"), on=["source", "id"], how="anti")
+    refused = others.select("source", "id", pl.when(_concerns_question()).then("reason").otherwise(pl.lit("rare_prompt")).alias("reason"))
+    questions = questions.with_columns(pl.lit(0, pl.Int64).alias("repeats"))
+    return Governed(used, questions, pl.concat([merged, asked]), common.drop("reason"), refused, out)
+
+
+def _concerns_question() -> pl.Expr:
+    return pl.col("reason").is_not_null() & ~pl.col("reason").is_in(ANSWER_FAULTS)
 
 
 def _merge(traces: pl.DataFrame, keys: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -33,6 +33,8 @@ class Usable:
     null."""
     asked: pl.DataFrame
     """Every trace whose question is in `traces` or in `questions`, with the right answer that was logged with it."""
+    refused: pl.DataFrame
+    """source, id, reason: every other trace, with the rule that its question breaks."""
     feedback: pl.DataFrame
     """Feedback on the rows of `traces` and `questions`, the result of `attach`."""
     ignored: dict[str, int]
@@ -68,7 +70,7 @@ def usable(settled: Settled, loop: Loop, assign: Assign | None, as_of: datetime 
     ids = identify_prompts(pl.concat([governed.used, questions]), loop.line.salt, loop.holdout.fraction, assign)
     frames = (frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked))
     traces, questions, asked = frames
-    return Usable(traces, questions, asked, feedback, ignored, governed.out)
+    return Usable(traces, questions, asked, governed.refused, feedback, ignored, governed.out)
 
 
 def _answered(governed: Governed, feedback: pl.DataFrame) -> pl.DataFrame:

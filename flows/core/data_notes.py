@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice
 
@@ -38,6 +40,29 @@ def masking_note(masked: MaskedData) -> str:
     return (
         f"Placeholders in the texts, which replaced personal data at ingest: {found}. The rules (version {masked.rules}) do not mask: "
         f"{off}; records that were ingested under other rules were masked by those"
+    )
+
+
+_REFERENCE = "reference:"
+_KEPT_FOR = {
+    "holdout": "in the holdout",
+    "golden": "on golden prompts",
+    "near_golden": "on near-duplicates of golden prompts",
+    "near_duplicate_conflict": "on near-duplicates of prompts of both sides",
+    "reviewer_knows_better": "to a question that a reviewer has answered",
+    "newer_one_counts": "to a question with a newer one",
+}
+"""What became of a right answer that the application logged, in the counts of a snapshot -> the words for it."""
+
+
+def references_note(counts: Mapping[str, int]) -> str | None:
+    """Return what became of the right answers that the application logged, from the counts of a snapshot; None without any."""
+    found = {name.removeprefix(_REFERENCE): n for name, n in counts.items() if name.startswith(_REFERENCE)}
+    if not found:
+        return None
+    others = ", ".join(f"{n:,} {_KEPT_FOR.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
+    return f"Of {sum(found.values()):,} right answers that the application logged, {found.get('used', 0):,} are used" + (
+        f"; the others: {others}." if others else "."
     )
 
 

@@ -15,7 +15,7 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note
+from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -136,8 +136,8 @@ def _data(cycle: CycleView) -> Section | None:
 def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
-    note = f"{masking_note(snapshot.masked)}."
-    return [note, f"Warning: {warning}."] if warning else [note]
+    notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [references_note(snapshot.counts)])]
+    return [*notes, f"Warning: {warning}."] if warning else notes
 
 
 def _probe(cycle: CycleView) -> Section | None:

@@ -47,10 +47,10 @@ def words(sim: SimulatedLine) -> str:
 
 def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> None:
     masked = MaskedData(rules="1-ab", on=("email",), off=("person",), found={"email": 3})
-    said = _notes(Snapshot.model_construct(masked=masked, largest_cluster=PromptCluster(prompts=90, of=100, side="train")))
+    said = _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=PromptCluster(prompts=90, of=100, side="train")))
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
-    assert _notes(Snapshot.model_construct(masked=masked, largest_cluster=None)) == said[:1]
+    assert _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=None)) == said[:1]
 
 
 def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_counts() -> None:
