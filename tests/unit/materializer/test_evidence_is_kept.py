@@ -137,11 +137,11 @@ def test_the_counts_say_what_became_of_each_logged_right_answer(datasets: LakeDa
         span(4, TRAIN[1], "A: 4", at=T0 + SECOND, metadata__reference="2"),
         span(5, TRAIN[2], "A: 3", (reviewed,), metadata__reference="5"),
         span(6, TRAIN[3], "A: 3", metadata__consent=False, metadata__reference="5"),
-        faulty(8, TRAIN[3], "long_answer", metadata__consent=True, metadata__reference="5"),
+        span(8, "x" * 5000, "A: 3", metadata__reference="5"),
         faulty(7, TRAIN[4], "truncated", metadata__reference="5"),
     )
     became = {key.removeprefix("reference:"): n for key, n in snapshot.counts.items() if key.startswith("reference:")}
-    assert became == {"holdout": 1, "newer_one_counts": 1, "reviewer_knows_better": 1, "used": 4}
+    assert became == {"holdout": 1, "newer_one_counts": 1, "reviewer_knows_better": 1, "too_long": 1, "used": 4}
     assert sum(became.values()) == datasets.lake.scan("traces")["reference"].count()
 
 
