@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,12 +36,10 @@ from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
 from ratchet.contracts.schema import parse, stamped
-from ratchet.materializer.consent import refusing_users, settle, spoken, withdrawn_texts
+from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
-from ratchet.materializer.governance import Governed, govern
 from ratchet.materializer.labels.conflicts import pooled, uncontested
-from ratchet.materializer.labels.credible import without_newcomers
-from ratchet.materializer.labels.scores import attach, label, prompts_of, references
+from ratchet.materializer.labels.scores import label, prompts_of, references
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
@@ -54,14 +52,15 @@ from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules
 from ratchet.materializer.quarantine.writing import Keeping
 from ratchet.materializer.receive.sources import open_file
 from ratchet.materializer.settled import Settled, SettledReader
-from ratchet.materializer.training_sets.account import account
+from ratchet.materializer.training_sets.account import account, logged_references
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
 from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
 from ratchet.materializer.training_sets.facts import label_noise, measure
-from ratchet.materializer.training_sets.holdout import choose_edition, identify_prompts, independent, read_golden
+from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from ratchet.materializer.training_sets.split import Split, largest_cluster
+from ratchet.materializer.usable import Usable, usable
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.secrets.keyring import KeyFile
 from ratchet.runtime.secrets.pseudonyms import Subject, pseudonym
@@ -239,20 +238,8 @@ class LakeDatasets:
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
         return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
 
-    def _governed(self, settled: Settled, as_of: datetime | None = None) -> tuple[Governed, pl.DataFrame, pl.DataFrame, dict[str, int]]:
-        """Return (governed, identified traces, feedback on them, counts of other feedback). Without `as_of`, new users do not wait."""
-        governed = govern(settled.traces, self.loop.governance)
-        heard = spoken(settled.feedback, settled.refusing)
-        waited = heard
-        if as_of is not None and self.loop.snapshot.newcomer_days:
-            waited = without_newcomers(heard, settled.traces, as_of, timedelta(days=self.loop.snapshot.newcomer_days))
-        feedback, ignored = attach(waited, settled.traces.join(governed.merged, on=["source", "id"], how="semi"), governed)
-        if len(heard) < len(settled.feedback):
-            ignored |= {"no_consent": len(settled.feedback) - len(heard)}
-        if len(waited) < len(heard):
-            ignored |= {"newcomer": len(heard) - len(waited)}
-        ids = identify_prompts(governed.used, self.loop.line.salt, self.loop.holdout.fraction, self._split.assignment())
-        return governed, governed.used.join(ids, on=["messages", "tools"], how="left", nulls_equal=True), feedback, ignored
+    def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
+        return usable(settled, self.loop, self._split.assignment(), as_of)
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""
@@ -280,18 +267,18 @@ class LakeDatasets:
     def _edition(self, name: str, number: int) -> HoldoutEdition:
         self._split.pin()
         golden = self._golden()
-        _, traces, feedback, _ = self._governed(self._settled.read(None, name))
-        held = traces.filter(pl.col("held"))
-        known = references(held, feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
-        prompts = prompts_of(held, known).filter(pl.col("reference").is_not_null())
+        held = self._usable(self._settled.read(None, name)).where(pl.col("held"))
+        known = references(held.asked, held.feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
+        prompts = prompts_of(held.every(), known).filter(pl.col("reference").is_not_null())
         if prompts.is_empty():
             for table in ("traces", "feedback"):  # the next try must see what has been ingested since
                 self.lake.unpin(table, name)
             raise Inconclusive(
-                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held)} held-out traces); "
-                "record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or reviewer_reference"
+                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held.traces)} held-out "
+                "traces); record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or "
+                "reviewer_reference"
             )
-        prompts = independent(prompts, held, self.loop.line.salt)
+        prompts = independent(prompts, held.every(), self.loop.line.salt)
         chosen = choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
         return HoldoutEdition(
             line=self.loop.line.name,
@@ -313,24 +300,39 @@ class LakeDatasets:
         return self._frozen(name, as_of, edition.number, self._settled.read(as_of, name))
 
     def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
-        governed, traces, feedback, ignored = self._governed(settled, as_of)
-        both = traces.filter(pl.col("excluded"))
+        every = self._usable(settled, as_of)
+        both = every.traces.filter(pl.col("excluded"))
         golden = self._golden_roots(edition)
-        train = traces.filter(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
         near = self._split.near()
-        like_golden, train = len(train), self._split.unlike(train, golden)
-        like_golden -= len(train)
-        feedback, contested = uncontested(feedback, train)
-        known = references(train, feedback)
-        samples = label(train, feedback, known, self.rewards, self.loop.line.salt)
-        stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts_of(train, known), PROMPTS, ["prompt_id"])
-        held = len(traces) - len(train) - len(both) - like_golden
-        counts = {"considered": len(traces) + sum(governed.out.values()), "holdout": held, "used": len(train)}
+        ours = every.where(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
+        alike = self._split.like(ours.every(), golden)
+        train = ours.where(~pl.col("root_id").is_in(alike))
+        like_golden = len(ours.traces) - len(train.traces)
+        feedback, contested = uncontested(every.feedback, train.every())
+        known = references(train.asked, feedback)
+        samples = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt)
+        prompts = prompts_of(train.every(), known)
+        stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts, PROMPTS, ["prompt_id"])
+        held = len(every.traces) - len(train.traces) - len(both) - like_golden
+        counts = {"considered": len(every.traces) + sum(every.out.values()), "holdout": held, "used": len(train.traces)}
         if near:
             counts |= {"out:near_duplicate_conflict": len(both), "out:near_golden": like_golden}
-            counts |= {"prompt_clusters": train["cluster"].n_unique()}
-        counts |= {f"out:{reason}": n for reason, n in governed.out.items()}
-        counts |= {f"feedback:{reason}": n for reason, n in ignored.items()}
+            counts |= {"prompt_clusters": train.every()["cluster"].n_unique()}
+        counts |= {f"out:{reason}": n for reason, n in every.out.items()}
+        counts |= {f"feedback:{reason}": n for reason, n in every.ignored.items()}
+        counts |= {"questions": len(train.questions)} if len(train.questions) else {}
+        side = (
+            pl.when(pl.col("excluded"))
+            .then(pl.lit("near_duplicate_conflict"))
+            .when(pl.col("held"))
+            .then(pl.lit("holdout"))
+            .when(pl.col("root_id").is_in(sorted(golden)))
+            .then(pl.lit("golden"))
+            .when(pl.col("root_id").is_in(alike))
+            .then(pl.lit("near_golden"))
+        )
+        became = logged_references(settled.traces, every.asked.with_columns(side.alias("side")), every.refused, known)
+        counts |= {f"reference:{destination}": n for destination, n in became.items()}
         counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
         counts |= {"corrections": int((samples["origin"] == "correction").sum())}
         return Snapshot(
@@ -346,7 +348,7 @@ class LakeDatasets:
             withdrawn=settled.withdrawn,
             judges=self.rewards.beliefs(),
             masked=masked_data(samples, self.loop.privacy),
-            largest_cluster=largest_cluster(traces) if near else None,
+            largest_cluster=largest_cluster(every.every()) if near else None,
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:

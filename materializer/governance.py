@@ -3,6 +3,9 @@ confidentiality, quality, rarity, duplicates.
 
 The rules fail closed: a trace with unknown consent, region or confidentiality is left out if the rule applies. Personal data in texts is
 masked before, at ingest (materializer/privacy).
+
+A right answer that the application logged, a correction and a reviewer's reference are evidence about a question. They count although the
+trace that carries them is left out for its own answer, or because an equal trace represents it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ import polars as pl
 from ratchet.contracts.data.records import PARTIAL
 from ratchet.contracts.loop import GovernanceSettings
 
+_QUESTION = ["messages", "tools"]
 _CONTENT = ["messages", "answer", "tools"]
+ANSWER_FAULTS = ("partial_answer", "failed_request", "truncated", "empty_response", "long_answer")
+"""Reasons that concern the answer of a trace only. Its question, and what people say about it, may be used."""
 _IMAGE = '{"type":"image_url","image_url":{"url":'
 """Beginning of a part with an image. It cannot be in a text, where quotation marks are escaped."""
 
@@ -24,9 +30,18 @@ class Governed:
     """Traces that may be used, and counts of the others by reason."""
 
     used: pl.DataFrame
-    """Columns of records.TRACES, and `repeats`. One row per distinct (messages, answer, tools): the first of `repeats` equal traces."""
+    """Columns of records.TRACES, and `repeats`. One row per distinct (messages, answer, tools), which represents `repeats` equal traces:
+    the first whose attribution is verified, otherwise the first. `slice` is the first one that is given, `latency_ms` the mean."""
+    questions: pl.DataFrame
+    """The same columns, with `answer` null and `repeats` 0. One row per distinct (messages, tools): questions of traces that are left out
+    for their answer only."""
     merged: pl.DataFrame
-    """source, id, keeper_source, keeper_id: every admitted trace and the equal trace that represents it (often itself)."""
+    """source, id, keeper_source, keeper_id: every trace whose question may be used, and the trace in `used` or `questions` that represents
+    it (often itself)."""
+    asked: pl.DataFrame
+    """Columns of records.TRACES: every trace whose question may be used, with the right answer that was logged with it."""
+    refused: pl.DataFrame
+    """source, id, reason: every trace whose question may not be used, with the first rule that it breaks."""
     out: dict[str, int]
     """Reason -> number of traces left out. len(used) + sum(out.values()) = number of traces considered."""
 
@@ -36,20 +51,41 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
 
     A trace that is left out is counted once, under the first rule that it breaks.
     """
-    judged = traces.with_columns(_reason(settings).alias("reason"))
-    admitted = judged.filter(pl.col("reason").is_null()).drop("reason").sort("time", "source", "id")
-    common = admitted.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
-    rare, admitted = len(admitted) - len(common), common
-    first = [pl.col(key).first().over(_CONTENT).alias(f"keeper_{key}") for key in ("source", "id")]
-    merged = admitted.with_columns(first).with_columns(pl.len().over(_CONTENT).cast(pl.Int64).alias("repeats"))
-    stands = (pl.col("source") == pl.col("keeper_source")) & (pl.col("id") == pl.col("keeper_id"))
-    used = merged.filter(stands).drop("keeper_source", "keeper_id")
+    judged = traces.with_columns(_reason(settings).alias("reason")).sort("time", "source", "id")
+    usable = judged.filter(~_concerns_question())
+    common = usable.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
+    admitted = common.filter(pl.col("reason").is_null()).drop("reason")
+    faulty = common.filter(pl.col("reason").is_not_null()).drop("reason").with_columns(pl.lit(None, pl.String).alias("answer"))
+    used, merged = _merge(admitted, _CONTENT)
+    questions, asked = _merge(faulty, _QUESTION)
     out = dict(judged.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason").iter_rows())
+    rare = len(usable.filter(pl.col("reason").is_null())) - len(admitted)
     if rare:
         out["rare_prompt"] = rare
     if len(used) < len(merged):
         out["duplicate"] = len(merged) - len(used)
-    return Governed(used, merged.select("source", "id", "keeper_source", "keeper_id"), out)
+    others = judged.join(common.select("source", "id"), on=["source", "id"], how="anti")
+    refused = others.select("source", "id", pl.when(_concerns_question()).then("reason").otherwise(pl.lit("rare_prompt")).alias("reason"))
+    questions = questions.with_columns(pl.lit(0, pl.Int64).alias("repeats"))
+    return Governed(used, questions, pl.concat([merged, asked]), common.drop("reason"), refused, out)
+
+
+def _concerns_question() -> pl.Expr:
+    return pl.col("reason").is_not_null() & ~pl.col("reason").is_in(ANSWER_FAULTS)
+
+
+def _merge(traces: pl.DataFrame, keys: list[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return (one row for all traces with equal `keys`, the trace that represents each trace).
+
+    `traces` are sorted by time, source and id.
+    """
+    ranked = traces.sort(pl.col("verified").fill_null(False), descending=True, maintain_order=True)
+    first = [pl.col(key).first().over(keys).alias(f"keeper_{key}") for key in ("source", "id")]
+    given = pl.col("slice").sort_by("time", "source", "id").drop_nulls().first()
+    shared = [given.over(keys), pl.col("latency_ms").mean().over(keys), pl.len().over(keys).cast(pl.Int64).alias("repeats")]
+    merged = ranked.with_columns(first).with_columns(shared).sort("time", "source", "id")
+    stands = (pl.col("source") == pl.col("keeper_source")) & (pl.col("id") == pl.col("keeper_id"))
+    return merged.filter(stands).drop("keeper_source", "keeper_id"), merged.select("source", "id", "keeper_source", "keeper_id")
 
 
 def _reason(settings: GovernanceSettings) -> pl.Expr:
@@ -61,18 +97,18 @@ def _reason(settings: GovernanceSettings) -> pl.Expr:
     in_region = pl.col("region").is_in(settings.regions).fill_null(False) if settings.regions else pl.lit(True)
     allowed = settings.confidentiality
     labelled = pl.col("confidentiality").is_in(allowed).fill_null(False) if allowed else pl.lit(True)
-    longest = pl.max_horizontal(pl.col("messages").str.len_chars(), pl.col("answer").str.len_chars())
     rules = (
         ("origin", pl.col("origin") == "traffic"),
         ("consent", agreed),
         ("region", in_region),
         ("confidentiality", labelled),
+        ("images", ~pl.col("messages").str.contains(_IMAGE, literal=True)),  # no trainer trains on images
+        ("too_long", pl.col("messages").str.len_chars() <= settings.max_chars),
         ("partial_answer", (pl.col("finish_reason") != PARTIAL).fill_null(True)),
         ("failed_request", pl.col("status") == "ok"),
         ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),
         ("empty_response", (pl.col("answer").str.len_chars() > 0).fill_null(False)),
-        ("images", ~pl.col("messages").str.contains(_IMAGE, literal=True)),  # no trainer trains on images
-        ("too_long", longest <= settings.max_chars),
+        ("long_answer", pl.col("answer").str.len_chars() <= settings.max_chars),
     )
     reason: pl.Expr = pl.lit(None, dtype=pl.String)
     for name, holds in reversed(rules):

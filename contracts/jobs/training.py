@@ -39,6 +39,36 @@ class RuleResult(Frozen):
     """Change that would reverse the result: how far the figure is from its limit."""
 
 
+class LeftOut(Frozen):
+    """Rows of a training set that a training job leaves out, counted by reason."""
+
+    what: str
+    """What the rows are, in the plural: pairs, answers, prompts."""
+    rows: int
+    """Number of all rows, those that are left out included."""
+    reasons: dict[str, int]
+    """Reason -> number of rows. Each row counts once, under the first reason that applies. A reason follows its number in a sentence."""
+
+    @property
+    def kept(self) -> int:
+        """Number of rows that the job trains on."""
+        return self.rows - sum(self.reasons.values())
+
+    @property
+    def counts(self) -> str:
+        """The number of rows for each reason; empty if no row is left out."""
+        return ", ".join(f"{n} {reason}" for reason, n in self.reasons.items() if n)
+
+    @property
+    def sentence(self) -> str:
+        """How many rows are left out, for which reasons."""
+        if not self.counts:
+            return f"none of {self.rows} {self.what} is excluded"
+        if not self.kept:
+            return f"all {self.rows} {self.what} are excluded: {self.counts}"
+        return f"of {self.rows} {self.what}, excluded: {self.counts}"
+
+
 class Choice(Frozen):
     """Chosen training method, with the rule results and the facts that led to it."""
 
@@ -46,6 +76,8 @@ class Choice(Frozen):
     reason: str
     rules: tuple[RuleResult, ...]
     facts: Facts
+    left_out: tuple[LeftOut, ...] = ()
+    """Rows that the job of the method will leave out. Empty if nothing is trained, or if they were not counted."""
 
 
 class Variant(Frozen):

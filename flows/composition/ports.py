@@ -31,6 +31,7 @@ from ratchet.flows.composition.cluster import open_cluster
 from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
 from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, LineExtensions, open_extensions, open_router, open_server, open_sources
 from ratchet.flows.composition.late import made
+from ratchet.flows.composition.left_out import count_left_out
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.core.triggers import evaluation_level
@@ -119,6 +120,7 @@ def build_line_context(
         progress=progress,
         holder=process_holder(),
         cost=lambda plan: estimate_plan_cost(plan, loop, folder, artifacts, home.scratch),
+        left_out=lambda spec: count_left_out(spec, artifacts, home.scratch),
         price=lambda seconds: price_of_time(loop, folder, seconds),
         versions=made(lambda: opened.versions, late),
     )

@@ -1,8 +1,11 @@
-"""Sentences about the frozen data of a cycle: what was masked in them, and whether most prompts are near-duplicates of each other."""
+"""Sentences about the data of a cycle: what was masked, whether most prompts are near-duplicates, and what the training leaves out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""
@@ -38,3 +41,31 @@ def masking_note(masked: MaskedData) -> str:
         f"Placeholders in the texts, which replaced personal data at ingest: {found}. The rules (version {masked.rules}) do not mask: "
         f"{off}; records that were ingested under other rules were masked by those"
     )
+
+
+_REFERENCE = "reference:"
+_KEPT_FOR = {
+    "holdout": "in the holdout",
+    "golden": "on golden prompts",
+    "near_golden": "on near-duplicates of golden prompts",
+    "near_duplicate_conflict": "on near-duplicates of prompts of both sides",
+    "reviewer_knows_better": "to a question that a reviewer has answered",
+    "newer_one_counts": "to a question with a newer one",
+}
+"""What became of a right answer that the application logged, in the counts of a snapshot -> the words for it."""
+
+
+def references_note(counts: Mapping[str, int]) -> str | None:
+    """Return what became of the right answers that the application logged, from the counts of a snapshot; None without any."""
+    found = {name.removeprefix(_REFERENCE): n for name, n in counts.items() if name.startswith(_REFERENCE)}
+    if not found:
+        return None
+    others = ", ".join(f"{n:,} {_KEPT_FOR.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
+    return f"Of {sum(found.values()):,} right answers that the application logged, {found.get('used', 0):,} are used" + (
+        f"; the others: {others}." if others else "."
+    )
+
+
+def left_out(choice: Choice) -> list[str]:
+    """Return which rows the chosen training leaves out, by reason; nothing if it leaves out none, or if they were not counted."""
+    return [f"The training job leaves rows out one by one: {one.sentence}." for one in choice.left_out if one.counts]

@@ -1,6 +1,7 @@
 """Selects the training method and its plan. The selected method is checked against the machines before approval is requested.
 
-A method is rejected if its job cannot be built, or if its estimate far exceeds its time or budget. The next method is then checked.
+A method is rejected if its job cannot be built, if its estimate far exceeds its time or budget, or if its job would leave out all rows.
+The next method is then checked.
 An invalid recipe is an error that the user must correct.
 """
 
@@ -12,8 +13,8 @@ from math import ceil
 from typing import Any
 
 from ratchet.contracts.data.datasets import Facts, TrainingSet
-from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.jobs.training import Attempt, Choice, Cost, Method, RuleResult, TrainingPlan
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.jobs.training import Attempt, Choice, Cost, JobSpec, LeftOut, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef
 from ratchet.flows.engine.context import LineContext
@@ -67,14 +68,16 @@ def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, 
     first = choice = context.choose(facts, settings, unseen)
     left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None
+    without: tuple[LeftOut, ...] = ()
     while plan is None and choice.method is not Method.NONE:
         context.trainers[choice.method].recipe(settings.recipe(choice.method))  # an invalid recipe must raise, not reject the method
-        plan, tried[choice.method] = _tried(context, facts, settings, choice.method, draft)
+        plan, tried[choice.method], without = _tried(context, facts, settings, choice.method, draft)
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
             choice = context.choose(facts, left, unseen)
     rows = (*first.rules, *chain.from_iterable(tried.values()))
-    return Choice(method=choice.method, reason=_reason(choice, plan, tried), rules=rows, facts=facts), plan
+    reason = _reason(choice, plan, tried)
+    return Choice(method=choice.method, reason=reason, rules=rows, facts=facts, left_out=without if plan else ()), plan
 
 
 def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tuple[RuleResult, ...]]) -> str:
@@ -89,25 +92,52 @@ def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tu
 
 def _tried(
     context: LineContext, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
-) -> tuple[TrainingPlan | None, tuple[RuleResult, ...]]:
-    """Check a method: its first attempt's job must build, and its estimate must fit time and budget. The job itself is discarded.
+) -> tuple[TrainingPlan | None, tuple[RuleResult, ...], tuple[LeftOut, ...]]:
+    """Check a method: its first attempt's job must build and keep a row, and its estimate must fit time and budget.
 
-    Return the plan, or None if the method is rejected, and the rows of the checks.
+    Return the plan, or None if the method is rejected, the results of the checks, and the rows that the job leaves out. The job itself is
+    discarded.
     """
     rule, machines = f"{method.value} fits the machines", f"{settings.nodes} x {settings.gpus} GPUs"
     try:
         plan = draft(method, context.trainers[method].recipe(settings.recipe(method), facts))
-        context.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
+        job = context.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
         change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"
-        return None, (RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change),)
+        failed = RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change)
+        return None, (failed,), ()
     built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
     cost = context.cost(plan) if context.cost else None
-    if cost is None:
-        return plan, (built,)
-    fits = _fits(method, cost, settings)
-    return plan if fits.holds else None, (built, fits)
+    checks: tuple[RuleResult, ...] = (built,) if cost is None else (built, _fits(method, cost, settings))
+    if not all(check.holds for check in checks):
+        return None, checks, ()
+    usable, without = _usable(context, method, job)
+    checks += usable
+    return plan if all(check.holds for check in checks) else None, checks, without
+
+
+def _usable(context: LineContext, method: Method, job: JobSpec) -> tuple[tuple[RuleResult, ...], tuple[LeftOut, ...]]:
+    """Check that a job keeps a row. Return the check, none if nothing was counted, and the rows that the job leaves out."""
+    rule, effect = f"{method.value} can use rows of its training set", f"{method.value} can run"
+    if context.left_out is None:
+        return (), ()
+    context.progress(f"counting the rows that {method.value} can use …", 0, 0)
+    try:
+        found = context.left_out(job)
+    except Retryable as error:
+        return (RuleResult(rule=rule, holds=True, evidence=f"not counted: {error}", effect=effect),), ()
+    if not found:
+        return (), ()
+    holds = found[0].kept > 0
+    result = RuleResult(
+        rule=rule,
+        holds=holds,
+        evidence="; ".join(one.sentence for one in found),
+        effect=effect if holds else f"{method.value} has nothing to train on",
+        change="" if holds else "rows that the model's chat template accepts, or higher limits of tokens in the recipe",
+    )
+    return (result,), found
 
 
 def _fits(method: Method, cost: Cost, settings: TrainingSettings) -> RuleResult:

@@ -15,7 +15,7 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
-from ratchet.flows.core.data_notes import crowding, masking_note
+from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -136,8 +136,8 @@ def _data(cycle: CycleView) -> Section | None:
 def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
-    note = f"{masking_note(snapshot.masked)}."
-    return [note, f"Warning: {warning}."] if warning else [note]
+    notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [references_note(snapshot.counts)])]
+    return [*notes, f"Warning: {warning}."] if warning else notes
 
 
 def _probe(cycle: CycleView) -> Section | None:
@@ -177,6 +177,7 @@ def _evidence(cycle: CycleView) -> Section | None:
     text = (
         f"Of {total:,} rows of evidence in the snapshot, {total - unused:,} were used; {unused:,} became nothing, for the reasons below. "
         "GRPO also samples its own answers to all training prompts that can be scored.",
+        *(left_out(planned.choice) if planned else ()),
     )
     return Section("Evidence", text, Table(("evidence", "became", "rows", "share of its kind"), rows), folded=True)
 
@@ -188,7 +189,7 @@ def _choice(cycle: CycleView) -> Section | None:
         ("rule", "holds", "evidence", "effect"),
         tuple((rule.rule, "yes" if rule.holds else "no", rule.evidence, rule.effect) for rule in cycle.choice.rules),
     )
-    return Section("Choice", (cycle.choice.reason + ".",), rules, folded=True)
+    return Section("Choice", (cycle.choice.reason + ".", *left_out(cycle.choice)), rules, folded=True)
 
 
 def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section | None:

@@ -63,7 +63,8 @@ def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
     """Return the best reference of each prompt, with columns prompt_id, reference and reference_kind.
 
     A reviewer's reference has priority over one that the application logged, and both over a user's correction. Within a kind, the
-    newest counts. `traces` has the columns source, id, prompt_id, time and reference; `feedback` is the result of `attach`.
+    newest counts. `traces` are all traces whose question may be used, also those that an equal trace represents, with the columns source,
+    id, prompt_id, time and reference. `feedback` is the result of `attach`.
     """
     texts = feedback.join(traces.select("source", "id", "prompt_id"), on=["source", "id"], how="inner").filter(pl.col("text").is_not_null())
     order = {FeedbackKind.REFERENCE.value: 0, "logged": 1, FeedbackKind.CORRECTION.value: 2}
@@ -81,27 +82,31 @@ def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
 
 
 def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Return records.PROMPTS: one row per prompt, with the text of its first trace and with its reference if there is one.
+    """Return records.PROMPTS: one row per prompt, with the text of its first trace, its first slice, and its reference if there is one.
 
     `known` is the result of `references`.
     """
-    first = traces.sort("time", "source", "id").unique("prompt_id", keep="first", maintain_order=True)
+    given = pl.col("slice").sort_by("time", "source", "id").drop_nulls().first().over("prompt_id")
+    first = traces.with_columns(given).sort("time", "source", "id").unique("prompt_id", keep="first", maintain_order=True)
     named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice", "tools").join(known, on="prompt_id", how="left")
     return named.select([column.name for column in PROMPTS]).sort("prompt_id")
 
 
-def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, scorer_set: ScorerSet, salt: str) -> pl.DataFrame:
-    """Return records.SAMPLES: the logged answers with their scores, and the corrections that users wrote.
+def label(
+    traces: pl.DataFrame, questions: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, scorer_set: ScorerSet, salt: str
+) -> pl.DataFrame:
+    """Return records.SAMPLES: the answers of `traces` with their scores, and the corrections that users wrote of these and of `questions`.
 
     `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
     apply; `salt` is part of its hash.
     """
-    if traces.is_empty():
+    asked = pl.concat([traces, questions])
+    if asked.is_empty():
         return empty_frame(SAMPLES)
     feedback_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in feedback.iter_rows(named=True):
         feedback_of.setdefault((row["source"], row["id"]), []).append(row)
-    rows = traces.join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id").to_dicts()
+    rows = asked.join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id").to_dicts()
     samples = [
         {
             "prompt": orjson.loads(row["messages"]),
@@ -112,10 +117,11 @@ def label(traces: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, sco
         }
         for row in rows
     ]
-    labels = scorer_set.label(samples)
+    given = [(row, sample) for row, sample in zip(rows, samples, strict=True) if row["answer"] is not None]
+    labels = scorer_set.label([sample for _, sample in given])
     answered = [
         _sample(row, row["answer"], label, "traffic", pseudonym(_judge(row, sample, label), salt))
-        for row, sample, label in zip(rows, samples, labels, strict=True)
+        for (row, sample), label in zip(given, labels, strict=True)
     ]
     return frame_of(answered + _corrections(rows, samples, scorer_set, salt), SAMPLES)
 

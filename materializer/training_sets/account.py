@@ -67,6 +67,32 @@ def account(
     return {kind: dict(counts.most_common()) for kind, counts in sorted(found.items())}
 
 
+def logged_references(traces: pl.DataFrame, asked: pl.DataFrame, refused: pl.DataFrame, known: pl.DataFrame) -> dict[str, int]:
+    """Return what became of the right answers that the application logged: destination -> number of traces that carry one.
+
+    The numbers add up to the traces with a reference. `traces` are all traces of the lake that are considered. `asked` are those whose
+    question may be used, with the columns source, id, prompt_id and `side`: why the prompt is not trained on, or null. `refused` are the
+    others, with the columns source, id and reason. `known` is the result of `labels.scores.references` of the prompts that are trained on.
+    """
+    given = traces.filter(pl.col("reference").is_not_null()).select("source", "id", "reference")
+    placed = given.join(asked.select("source", "id", "prompt_id", "side"), on=["source", "id"], how="left")
+    placed = placed.join(refused, on=["source", "id"], how="left")
+    best = placed.join(known.rename({"reference": "best"}), on="prompt_id", how="left")
+    logged = pl.col("reference_kind") == "logged"
+    became = (
+        pl.when(pl.col("prompt_id").is_null())
+        .then(pl.col("reason"))
+        .when(pl.col("side").is_not_null())
+        .then(pl.col("side"))
+        .when(~logged)
+        .then(pl.lit("reviewer_knows_better"))
+        .when(pl.col("reference") == pl.col("best"))
+        .then(pl.lit("used"))
+        .otherwise(pl.lit("newer_one_counts"))
+    )
+    return dict(best.select(became.alias("became")).group_by("became").len().sort("became").iter_rows())
+
+
 class _Case:
     """Lookup tables for the destinations of one training set."""
 

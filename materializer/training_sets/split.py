@@ -94,13 +94,13 @@ class Split:
         """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""
         return prompt_clusters(prompts, self._settings.similarity)
 
-    def unlike(self, train: pl.DataFrame, golden: Mapping[Digest, str]) -> pl.DataFrame:
-        """Return the traces whose roots are no near-duplicates of golden prompts, which are no part of the split.
+    def like(self, train: pl.DataFrame, golden: Mapping[Digest, str]) -> list[Digest]:
+        """Return the roots of traces that are near-duplicates of golden prompts, which are no part of the split.
 
         `golden` maps roots to their normalised texts.
         """
         if not golden or not self.near():
-            return train
+            return []
         index = NearIndex(self._settings.similarity)
         for root, text in golden.items():
             index.add(root, signature(shingles(text)), text)
@@ -110,7 +110,7 @@ class Split:
             signed = known[root] if root in known else signature(shingles(text))
             if index.near(text, signed):
                 alike.append(root)
-        return train.filter(~pl.col("root_id").is_in(alike))
+        return alike
 
 
 def largest_cluster(traces: pl.DataFrame) -> PromptCluster | None:

@@ -179,6 +179,9 @@ def test_plan_shows_the_choice_and_changes_nothing(ratchet, tmp_path: Path, gsm8
     by_name = {row["rule"]: row for row in found["rules"]}
     assert by_name["pairs"]["change"].endswith("more clean pairs")
     assert not by_name["group coverage"]["holds"]
+    (counted,) = found["left_out"]
+    assert counted["what"] == "answers"
+    assert by_name["sft can use rows of its training set"]["holds"], "the rows are counted with the tokenizer of the adopted model"
     shown = ratchet("plan", path, "--no-probe").stdout
     assert "would change with" in shown
     assert "Estimated cost" in shown

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ratchet.contracts.errors import Permanent
 from ratchet.runtime.chat_template import CallFormat, call_format, template_messages
 
 
 def rendered_prompt(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
-    """Return a conversation with its tools as the text that the model continues."""
-    return str(tokenizer.apply_chat_template(template_messages(messages), tools=tools or None, tokenize=False, add_generation_prompt=True))
+    """Return a conversation with its tools as the text that the model continues. Raises Permanent if the chat template refuses it."""
+    plain = template_messages(messages)
+    try:
+        return str(tokenizer.apply_chat_template(plain, tools=tools or None, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # a template is a program, which fails in its own ways
+        raise Permanent(f"the model's chat template cannot render a conversation ({error})") from error
 
 
 def own_call_format(tokenizer: Any) -> CallFormat | None:
@@ -18,10 +23,18 @@ def own_call_format(tokenizer: Any) -> CallFormat | None:
     return call_format(lambda messages, tools: str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)))
 
 
-def prompt_length(tokenizer: Any) -> Callable[..., int]:
-    """Return a function that counts the tokens of a conversation and its tools, rendered with the chat template of the tokenizer."""
+Length = Callable[..., int | None]
+"""Counts the tokens of a conversation and its tools; None if the chat template refuses them."""
 
-    def length(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> int:
-        return len(tokenizer(rendered_prompt(tokenizer, messages, tools), add_special_tokens=False)["input_ids"])
+
+def prompt_length(tokenizer: Any) -> Length:
+    """Return a function that counts the tokens of conversations, rendered with the chat template of the tokenizer."""
+
+    def length(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> int | None:
+        try:
+            text = rendered_prompt(tokenizer, messages, tools)
+        except Permanent:
+            return None
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return length

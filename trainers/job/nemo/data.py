@@ -8,19 +8,19 @@ it. The caller provides the function that measures the length of a prompt.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import digest
+from ratchet.contracts.jobs.training import LeftOut
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.trainers.backends.nemo.config import RunCounts
+from ratchet.trainers.job.left_out import UNRENDERED
+from ratchet.trainers.job.prompt_length import Length
 
 Row = dict[str, Any]
 """A prompt with the keys prompt_id, prompt (messages), reference, slice and, if it has tools, tools."""
-Length = Callable[..., int]
-"""Number of tokens of a conversation and its tools, rendered with the chat template."""
 
 
 def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
@@ -46,15 +46,16 @@ def rows(parquet: Path, without_reference: bool = False) -> list[Row]:
     return [{**row, "prompt": json.loads(row["prompt"])} for row in sorted(found, key=lambda row: str(row["prompt_id"]))]
 
 
-def short(found: Sequence[Row], length: Length, limit: int) -> list[Row]:
+def short(found: Sequence[Row], length: Length, limit: int) -> tuple[list[Row], LeftOut]:
     """Return the rows whose prompt has at most `limit` tokens, because the release truncates longer prompts to four tokens.
 
-    Raises Permanent if no row remains.
+    Also returns the counts of the other rows.
     """
-    kept = [row for row in found if length(row["prompt"], *([row["tools"]] if "tools" in row else [])) <= limit]
-    if found and not kept:
-        raise Permanent(f"every prompt is longer than nemo.max_prompt = {limit} tokens; increase it")
-    return kept
+    lengths = [length(row["prompt"], *([row["tools"]] if "tools" in row else [])) for row in found]
+    kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens is not None and tokens <= limit]
+    refused = lengths.count(None)
+    reasons = {UNRENDERED: refused, f"longer than nemo.max_prompt = {limit} tokens": len(found) - refused - len(kept)}
+    return kept, LeftOut(what="prompts", rows=len(found), reasons={why: n for why, n in reasons.items() if n})
 
 
 def split(found: Sequence[Row], wanted: int, seed: int) -> tuple[list[Row], list[Row]]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.contracts.model import refuse_custom_code
 from ratchet.runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, validate_every
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
 from ratchet.trainers.backends.nemo.keys import refuse_unknown
 from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.left_out import leave_out
 from ratchet.trainers.job.nemo import data, release
-from ratchet.trainers.job.prompt_length import prompt_length
+from ratchet.trainers.job.prompt_length import Length, prompt_length
 from ratchet.trainers.length import LEAST
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
@@ -42,22 +45,33 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
 
 
 def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tuple[RunCounts, list[data.Row]]:
-    from ratchet.rewards.scorer_set import planned_scorer_set
-
-    rows = data.rows(job.run / RunFile.PROMPTS, planned_scorer_set(job.plan).without_reference())
-    if not rows:
-        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    rows = _rows(job.run, job.plan)
     check_arithmetic(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
     refuse_custom_code(job.run / RunFile.MODEL)  # the release loads models with trust_remote_code
     _fits(job.run / RunFile.MODEL, recipe)
     length = _lengths(job.run / RunFile.MODEL)
-    rows = data.short(rows, length, recipe.nemo.max_prompt)
+    usable, left = data.short(rows, length, recipe.nemo.max_prompt)
+    leave_out(job, left)
     validated = _development(job, recipe, length)
-    parts = (rows, validated) if validated else data.split(rows, recipe.nemo.validation_prompts, job.plan.seed)
+    parts = (usable, validated) if validated else data.split(usable, recipe.nemo.validation_prompts, job.plan.seed)
     return data.write(work / "data", *parts), validated
 
 
-def _development(job: Job, recipe: GRPORecipe, length: data.Length) -> list[data.Row]:
+def _rows(run: Path, plan: TrainingPlan) -> list[data.Row]:
+    from ratchet.rewards.scorer_set import planned_scorer_set
+
+    rows = data.rows(run / RunFile.PROMPTS, planned_scorer_set(plan).without_reference())
+    if not rows:
+        raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
+    return rows
+
+
+def left_out(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) -> list[LeftOut]:
+    """Return the counts of the prompts in a run folder that the job leaves out. Raises Permanent without a prompt."""
+    return [data.short(_rows(run, plan), prompt_length(tokenizer), recipe.nemo.max_prompt)[1]]
+
+
+def _development(job: Job, recipe: GRPORecipe, length: Length) -> list[data.Row]:
     """Return the development prompts that can be scored and are not too long; none if they are too few, or nothing is validated."""
     from ratchet.rewards.scorer_set import planned_scorer_set
 
@@ -65,7 +79,7 @@ def _development(job: Job, recipe: GRPORecipe, length: data.Length) -> list[data
     if not file.exists() or not validate_every(recipe):
         return []
     known = data.rows(file, planned_scorer_set(job.plan).without_reference())
-    fitting = [row for row in known if length(row["prompt"], *([row["tools"]] if "tools" in row else [])) <= recipe.nemo.max_prompt]
+    fitting, _ = data.short(known, length, recipe.nemo.max_prompt)
     return fitting if len(fitting) >= LEAST else []
 
 
@@ -107,7 +121,7 @@ def time_left(job: Job, recipe: GRPORecipe) -> float | None:
     return max(1.0, whole - job.elapsed - recipe.grace_seconds)
 
 
-def _lengths(model: Path) -> data.Length:
+def _lengths(model: Path) -> Length:
     """Return a function that counts the tokens of a rendered prompt with the tokenizer of the start model."""
     from transformers import AutoTokenizer
 

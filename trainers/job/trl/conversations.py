@@ -9,7 +9,7 @@ If a template silently omitted tools or calls, the model would be trained on oth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,22 +175,13 @@ def shows_tools(tokenizer: Any) -> bool:
     return all(mark in text for mark in ("zq_tool", "zq_name", "zq_result"))
 
 
-def encode(tokenizer: Any, examples: Sequence[Example], max_length: int) -> list[tuple[int, PairSize]]:
-    """Return (index, tokens) of each example whose prompt is shorter than `max_length` tokens. Longer answers are truncated.
-
-    Raises Permanent if the template cannot render an example, or omits its tools or calls.
-    """
-    for check in (_tools_are_rendered, _calls_are_rendered):
-        check(tokenizer, examples)
-    pairs = [_pair(tokenizer, example) for example in examples]
-    return [(number, pair.cut(max_length)) for number, pair in enumerate(pairs) if len(pair.prompt) < max_length]
-
-
-def _pair(tokenizer: Any, example: Example) -> PairSize:
+def encode(tokenizer: Any, example: Example) -> PairSize:
     """Tokenize one example. The answers start where the tokens of the prompt and of the conversations first differ.
 
-    This is not always the end of the prompt.
+    This is not always the end of the prompt. Raises Permanent if the template cannot render the example, or omits its tools or calls.
     """
+    _tools_are_rendered(tokenizer, example)
+    _calls_are_rendered(tokenizer, example)
     prompt = _ids(tokenizer, example.prompt, example.tools, add_generation_prompt=True)
     whole = [_ids(tokenizer, [*example.prompt, last], example.tools) for last in example.answers]
     begin = min(_common(prompt, ids) for ids in whole)
@@ -204,13 +195,11 @@ def _ids(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) ->
 
 
 def _render(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> Any:
-    from jinja2 import TemplateError
-
     try:
         return tokenizer.apply_chat_template(messages, tools=tools, **options)
-    except (TemplateError, TypeError) as error:
+    except Exception as error:  # a template is a program, which fails in its own ways
         raise Permanent(
-            f"the model's chat template cannot render a conversation ({error}); fix the template, or remove such pairs"
+            f"the model's chat template cannot render a conversation ({error}); fix the template, or remove such conversations"
         ) from error
 
 
@@ -221,15 +210,15 @@ def _common(one: list[int], other: list[int]) -> int:
     return min(len(one), len(other))
 
 
-def _tools_are_rendered(tokenizer: Any, examples: Sequence[Example]) -> None:
-    example = next((example for example in examples if example.tools), None)
-    if example and _text(tokenizer, example.prompt, example.tools) == _text(tokenizer, example.prompt, None):
-        raise Permanent("the pairs name tools, but the model's chat template omits them; adopt a model whose template renders `tools`")
+def _tools_are_rendered(tokenizer: Any, example: Example) -> None:
+    if example.tools and _text(tokenizer, example.prompt, example.tools) == _text(tokenizer, example.prompt, None):
+        raise Permanent(
+            "the conversation names tools, but the model's chat template omits them; adopt a model whose template renders `tools`"
+        )
 
 
-def _calls_are_rendered(tokenizer: Any, examples: Sequence[Example]) -> None:
-    example = next((example for example in examples if example.calls), None)
-    if example is None:
+def _calls_are_rendered(tokenizer: Any, example: Example) -> None:
+    if not example.calls:
         return
     for last in example.answers:
         messages = [*example.prompt, last]

@@ -12,7 +12,6 @@ from copy import copy
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from trl.models.utils import disable_gradient_checkpointing
 
 from ratchet.contracts.conversation import stored_answer
@@ -136,8 +135,9 @@ class Development:
             if row["answer"] is None:
                 found.append((None, None))
                 continue
-            encoded = encode(self._tokenizer, [_example(row)], self._max_length)
-            pair = encoded[0][1] if encoded else PairSize([], [], [])
+            pair = encode(self._tokenizer, _example(row)).cut(self._max_length)
+            if len(pair.prompt) >= self._max_length:
+                pair = PairSize([], [], [])
             known = pair.chosen if pair.prompt else pair.chosen[1:]
             if not known:
                 found.append((None, None))
@@ -153,8 +153,8 @@ class Development:
         """Whether the chat template accepts the prompt and its known answer. A prompt that only measures must not end the run."""
         try:
             self._ids(row)
-            encode(self._tokenizer, [_example(row)], self._max_length)
-        except (Permanent, TemplateError, TypeError):
+            encode(self._tokenizer, _example(row))
+        except Permanent:
             return False
         return True
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import LeftOut
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
-from ratchet.trainers.job.trl.conversations import OMITTED, Example, control_words, encode, imitable, read, read_shown, shows_tools
+from ratchet.trainers.job.left_out import leave_out, tell_left_out
+from ratchet.trainers.job.trl.conversations import Example, read, read_shown
+from ratchet.trainers.job.trl.fitting import fit
 from ratchet.trainers.job.trl.micro_batches import PairSize
-from ratchet.trainers.job.trl.runner import CONTROL, leave_out, lora, main, tell_left_out
+from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.recipes.dpo import DPORecipe
 
 if TYPE_CHECKING:
@@ -39,19 +42,16 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(DPORecipe)
-    examples = read(job.run / RunFile.PAIRS, recipe.weigh_pairs)
-    if not examples:
-        raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
-    kept, left = encoded(tokenizer, examples, recipe)
-    leave_out(job, "pairs", len(examples), left)
+    kept, left = pairs(job.run, tokenizer, recipe)
+    leave_out(job, left)
     return Stepwise(
         recipe,
         pairs=[pair for _, pair in kept],
         weights=[example.weight for example, _ in kept],
         references=Reference(job, recipe),
         report=lambda shares: _tell_shares(job, shares),
-        rehearsal=rehearsal(job, tokenizer, recipe, {_prompt(example) for example, _ in kept if example.weight > 0}),
+        rehearsal=rehearsal(job, tokenizer, recipe, _paired(kept)),
         model=policy(job.run / RunFile.MODEL, shared),
         args=configuration(recipe, shared),
         train_dataset=placeholder(),
@@ -60,26 +60,43 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     )
 
 
+Kept = list[tuple[Example, PairSize]]
+"""Examples that can be trained on, with their tokens."""
+
+
+def pairs(run: Path, tokenizer: Any, recipe: DPORecipe) -> tuple[Kept, LeftOut]:
+    """Return the pairs of a run folder that can be trained on, and the counts of the others. Raises Permanent without a pair."""
+    examples = read(run / RunFile.PAIRS, recipe.weigh_pairs)
+    if not examples:
+        raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
+    return _fitting(tokenizer, examples, recipe, "pairs")
+
+
+def shown(run: Path, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> tuple[Kept, LeftOut]:
+    """Return the demonstrations of prompts that are not in `paired` and can be trained on, and the counts of the others."""
+    examples = [example for example in read_shown(run / RunFile.DEMONSTRATIONS) if example.weight > 0 and _prompt(example) not in paired]
+    return _fitting(tokenizer, examples, recipe, "demonstrations of prompts without a pair")
+
+
+def _fitting(tokenizer: Any, examples: list[Example], recipe: DPORecipe, what: str) -> tuple[Kept, LeftOut]:
+    fitting, left = fit(tokenizer, examples, recipe.max_length)
+    return [(examples[number], pair) for number, pair in fitting], LeftOut(what=what, rows=len(examples), reasons=left)
+
+
+def left_out(run: Path, tokenizer: Any, recipe: DPORecipe) -> list[LeftOut]:
+    """Return the counts of the rows in a run folder that the job leaves out: pairs, and rehearsed demonstrations. Raises as `pairs`."""
+    kept, left = pairs(run, tokenizer, recipe)
+    return [left, shown(run, tokenizer, recipe, _paired(kept))[1]] if recipe.rehearsed else [left]
+
+
+def _paired(kept: Kept) -> set[str]:
+    return {_prompt(example) for example, _ in kept if example.weight > 0}
+
+
 def _tell_shares(job: Job, shares: bool) -> None:
     """Report whether a pair shares its prompt. Otherwise each prompt is computed twice, which is up to 2.4 times slower."""
     if parallel.rank() == 0:
         job.events.write("layout", shares_prompts=shares)
-
-
-def encoded(tokenizer: Any, examples: Sequence[Example], recipe: DPORecipe) -> tuple[list[tuple[Example, PairSize]], dict[str, int]]:
-    """Tokenize the usable examples.
-
-    Returns the examples with their tokens, and the number of excluded examples by reason: special tokens in an answer, or a prompt
-    longer than max_length.
-    """
-    control = control_words(tokenizer)
-    plain = [example for example in examples if all(imitable(answer, control) for answer in example.answers)]
-    tools = shows_tools(tokenizer)
-    whole = [example for example in plain if tools or not example.needs_tools]
-    kept = encode(tokenizer, whole, recipe.max_length)
-    long = f"with prompts longer than max_length = {recipe.max_length} tokens"
-    left = {CONTROL: len(examples) - len(plain), OMITTED: len(plain) - len(whole), long: len(whole) - len(kept)}
-    return [(whole[number], pair) for number, pair in kept], left
 
 
 def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> Rehearsal:
@@ -91,24 +108,12 @@ def rehearsal(job: Job, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> 
 
     if not recipe.rehearsed:
         return NOTHING
-    shown = [example for example in read_shown(job.run / RunFile.DEMONSTRATIONS) if example.weight > 0 and _prompt(example) not in paired]
-    rendered = [example for example in shown if _is_rendered(tokenizer, example, recipe)]
-    kept, left = encoded(tokenizer, rendered, recipe)
-    left["that the chat template cannot render"] = len(shown) - len(rendered)
-    tell_left_out(job, "demonstrations of prompts without a pair", len(shown), left)
+    kept, left = shown(job.run, tokenizer, recipe, paired)
+    tell_left_out(job, left)
     prompts = Counter(_prompt(example) for example, _ in kept)
     rows = min(recipe.rehearsed, recipe.batch * len(prompts) / max(1, len(paired)))
     weights = [example.weight / prompts[_prompt(example)] for example, _ in kept]  # equal per prompt
     return Rehearsal([pair for _, pair in kept], weights, rows)
-
-
-def _is_rendered(tokenizer: Any, example: Example, recipe: DPORecipe) -> bool:
-    """Whether the chat template accepts the example. Demonstrations are optional, so an error must not end the run."""
-    try:
-        encode(tokenizer, [example], recipe.max_length)
-    except Permanent:
-        return False
-    return True
 
 
 def _prompt(example: Example) -> str:

@@ -12,23 +12,26 @@ import json
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.runtime.chat_template import CallFormat, read_answer
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from ratchet.trainers.job.trl.figures import ABSTAINED
-from ratchet.trainers.job.trl.runner import leave_out, lora, main
+from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
 
-def rows(job: Job) -> list[dict[str, Any]]:
-    """Return the prompts as conversations with their references.
+def rows(run: Path, plan: TrainingPlan) -> list[dict[str, Any]]:
+    """Return the prompts of a run folder as conversations with their references.
 
     Prompts without a reference are included only if some scorer needs none.
     """
@@ -36,14 +39,14 @@ def rows(job: Job) -> list[dict[str, Any]]:
 
     from ratchet.rewards.scorer_set import planned_scorer_set
 
-    path = job.run / RunFile.PROMPTS
+    path = run / RunFile.PROMPTS
     known = ["tools"] if "tools" in pq.read_schema(path).names else []
     table = pq.read_table(path, columns=["prompt", "reference", *known])
     found = [
         {"prompt": json.loads(row["prompt"]), "reference": row["reference"], "tools": tools_of(row, f"prompt {number}")}
         for number, row in enumerate(table.to_pylist())
     ]
-    return found if planned_scorer_set(job.plan).without_reference() else [row for row in found if row["reference"] is not None]
+    return found if planned_scorer_set(plan).without_reference() else [row for row in found if row["reference"] is not None]
 
 
 def _needs_tools(row: Mapping[str, Any]) -> bool:
@@ -107,16 +110,16 @@ def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
     return reward
 
 
-def fitting(job: Job, tokenizer: Any, recipe: GRPORecipe) -> tuple[list[dict[str, Any]], int]:
-    """Return the prompts that are short enough, and the tokens of the longest of them with its chat template.
+def fitting(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) -> tuple[list[dict[str, Any]], int, LeftOut]:
+    """Return the prompts of a run folder that can be trained on, the tokens of the longest one, and the counts of the others.
 
-    The limit is `nemo.max_prompt`, and what the model's context leaves beside an answer. The number of longer prompts is reported.
-    Raises Permanent if no prompt remains.
+    The tokens include those of the chat template. The limit is `nemo.max_prompt`, and what the model's context leaves beside an answer.
+    Raises Permanent without a prompt, or if an answer leaves no room for one.
     """
-    found = rows(job)
+    found = rows(run, plan)
     if not found:
         raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
-    context = json.loads((job.run / RunFile.MODEL / "config.json").read_bytes()).get("max_position_embeddings")
+    context = json.loads((run / RunFile.MODEL / "config.json").read_bytes()).get("max_position_embeddings")
     limit = recipe.nemo.max_prompt
     if isinstance(context, int):
         limit = min(limit, context - recipe.max_completion)
@@ -126,10 +129,17 @@ def fitting(job: Job, tokenizer: Any, recipe: GRPORecipe) -> tuple[list[dict[str
     usable = found if shows_tools(tokenizer) else [row for row in found if not _needs_tools(row)]
     omitted, found = len(found) - len(usable), usable
     lengths = [length(row["prompt"], row["tools"]) for row in found]
-    kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens <= limit]
+    kept = [row for row, tokens in zip(found, lengths, strict=True) if tokens is not None and tokens <= limit]
+    refused = lengths.count(None)
     long = f"longer than {limit} tokens (nemo.max_prompt and the model's context)"
-    leave_out(job, "prompts", len(found) + omitted, {OMITTED: omitted, long: len(found) - len(kept)})
-    return kept, max(tokens for tokens in lengths if tokens <= limit)
+    reasons = {OMITTED: omitted, UNRENDERED: refused, long: len(found) - refused - len(kept)}
+    longest = max((tokens for tokens in lengths if tokens is not None and tokens <= limit), default=0)
+    return kept, longest, LeftOut(what="prompts", rows=len(found) + omitted, reasons={why: n for why, n in reasons.items() if n})
+
+
+def left_out(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) -> list[LeftOut]:
+    """Return the counts of the prompts in a run folder that the job leaves out. Raises as `fitting`."""
+    return [fitting(run, plan, tokenizer, recipe)[2]]
 
 
 def sampling(recipe: GRPORecipe, gpus: int, longest: int) -> dict[str, Any]:
@@ -161,7 +171,8 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning about an abstention quotes the user's text
     recipe = job.recipe(GRPORecipe)
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left", trust_remote_code=False)
-    prompts, longest = fitting(job, tokenizer, recipe)
+    prompts, longest, left = fitting(job.run, job.plan, tokenizer, recipe)
+    leave_out(job, left)
     ready = rendered(tokenizer, prompts)
     chosen = order(len(prompts), recipe.last_step * recipe.prompts_per_step, job.plan.seed)
     config = GRPOConfig(

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.jobs.training import LeftOut
 from ratchet.runtime.chat_template import template_messages
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
-from ratchet.trainers.job.trl.conversations import (
-    OMITTED,
-    Example,
-    answer_text,
-    assistant_message,
-    control_words,
-    demonstrations,
-    encode,
-    imitable,
-    messages,
-    shows_tools,
-    tools_of,
-)
-from ratchet.trainers.job.trl.runner import CONTROL, leave_out, lora, main
+from ratchet.trainers.job.left_out import leave_out
+from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, demonstrations, messages, tools_of
+from ratchet.trainers.job.trl.fitting import fit
+from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.job.trl.sampler import drawn, weight
 from ratchet.trainers.recipes.sft import SFTRecipe
 
 
-def rows(job: Job, recipe: SFTRecipe) -> list[dict[str, Any]]:
-    """Return prompts and completions as conversations with their tools and weights. Raises Permanent for an invalid row."""
-    found = demonstrations(job.run / RunFile.DEMONSTRATIONS)
+def rows(run: Path, recipe: SFTRecipe) -> list[dict[str, Any]]:
+    """Return prompts and completions of a run folder as conversations with their tools and weights.
+
+    Raises Permanent for an invalid row, or without a row.
+    """
+    found = demonstrations(run / RunFile.DEMONSTRATIONS)
+    if not found:
+        raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
     return [_row(row, f"demonstration {number}", recipe) for number, row in enumerate(found)]
 
 
@@ -47,22 +44,28 @@ def _example(row: Mapping[str, Any]) -> Example:
     return Example(template_messages(row["prompt"]), row["completion"][0], None, row["tools"], row["weight"])
 
 
-def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> list[dict[str, Any]]:
-    """Return the rows as the library takes them: as conversations, or as tokens if a row has tools or tool calls.
+def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> tuple[list[dict[str, Any]], LeftOut]:
+    """Return the rows that can be trained on, as tokens with a mask of the answer, and the counts of the others.
 
-    A table would give all tool calls the same keys of arguments, filled with nulls. So conversations with tools are rendered here.
+    The library would cut long answers and drop long prompts without a word, and would give all tool calls of a table the same keys of
+    arguments, filled with nulls.
     """
     examples = [_example(row) for row in rows]
-    if not any(example.needs_tools for example in examples):
-        return [{key: row[key] for key in ("prompt", "completion", "weight")} for row in rows]
-    return [
+    kept, left = fit(tokenizer, examples, max_length)
+    tokens = [
         {
             "input_ids": [*pair.prompt, *pair.chosen],
             "completion_mask": [0] * len(pair.prompt) + [1] * len(pair.chosen),
             "weight": examples[number].weight,
         }
-        for number, pair in encode(tokenizer, examples, max_length)
+        for number, pair in kept
     ]
+    return tokens, LeftOut(what="answers", rows=len(rows), reasons=left)
+
+
+def left_out(run: Path, tokenizer: Any, recipe: SFTRecipe) -> list[LeftOut]:
+    """Return the counts of the rows in a run folder that the job leaves out. Raises as `rows`."""
+    return [dataset_of(tokenizer, rows(run, recipe), recipe.max_length)[1]]
 
 
 def rows_per_process(recipe: SFTRecipe, processes: int) -> int:
@@ -88,15 +91,10 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(SFTRecipe)
-    answers = rows(job, recipe)
-    if not answers:
-        raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
-
+    answers = rows(job.run, recipe)
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
-    control = control_words(tokenizer)
-    plain = [row for row in answers if imitable(row["completion"][0], control)]
-    usable = plain if shows_tools(tokenizer) else [row for row in plain if not _example(row).needs_tools]
-    leave_out(job, "answers", len(answers), {CONTROL: len(answers) - len(plain), OMITTED: len(plain) - len(usable)})
+    usable, left = dataset_of(tokenizer, answers, recipe.max_length)
+    leave_out(job, left)
 
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
@@ -110,16 +108,13 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         completion_only_loss=True,
         packing=False,
     )
-    trainer = Weighted(
+    return Weighted(
         model=policy(job.run / RunFile.MODEL, shared),
         args=config,
-        train_dataset=Dataset.from_list(dataset_of(tokenizer, usable, recipe.max_length)),
+        train_dataset=Dataset.from_list(usable),
         processing_class=tokenizer,
         peft_config=lora(recipe),
     )
-    if len(trainer.train_dataset) == 0:
-        raise Permanent(f"every prompt is longer than max_length = {recipe.max_length} tokens; increase it")
-    return trainer
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Tests of the sentences about frozen data."""
+"""Tests of the sentences about the data of a cycle."""
 
 from __future__ import annotations
 
 import pytest
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
-from ratchet.flows.core.data_notes import crowding, masking_note
+from ratchet.contracts.jobs.training import Choice, LeftOut, Method
+from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
+from tests.builders import make_facts
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,20 @@ def test_the_note_names_counts_rules_and_what_is_off() -> None:
     assert "email 1,200, ip 0, phone 2." in said  # a phone number from before the rules were changed
     assert "(version 1-ab) do not mask: phone, person" in said
     assert masking_note(MaskedData(rules="1-ab", on=(), off=("email",), found={})) == "Personal data in the texts is not masked"
+
+
+def test_rows_that_the_training_leaves_out_are_told_by_reason() -> None:
+    counts = (LeftOut(what="pairs", rows=9, reasons={"that the chat template refuses": 2}), LeftOut(what="answers", rows=3, reasons={}))
+    choice = Choice(method=Method.DPO, reason="the figures", rules=(), facts=make_facts(), left_out=counts)
+    assert left_out(choice) == ["The training job leaves rows out one by one: of 9 pairs, excluded: 2 that the chat template refuses."]
+    assert left_out(choice.model_copy(update={"left_out": ()})) == []
+
+
+def test_the_causes_name_why_a_logged_right_answer_is_not_used() -> None:
+    counts = {"considered": 9, "reference:holdout": 2, "reference:consent": 1, "reference:used": 4, "reference:newer_one_counts": 1}
+    assert references_note(counts) == (
+        "Of 8 right answers that the application logged, 4 are used; the others: 2 in the holdout, 1 left out by the rule consent, "
+        "1 to a question with a newer one."
+    )
+    assert references_note({"reference:used": 4}) == "Of 4 right answers that the application logged, 4 are used."
+    assert references_note({"considered": 9}) is None

@@ -15,16 +15,17 @@ from ratchet.contracts.evaluation import UNLIKE, Looks
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import Adjustment, JobEvent, Method, Proposal
+from ratchet.contracts.jobs.training import Adjustment, JobEvent, LeftOut, Method, Proposal
 from ratchet.contracts.steps import EvaluateResult, ProbeResult, State
 from ratchet.flows.core.folds.rollout import fold_rollout
 from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 from ratchet.flows.report.page import render_report
-from ratchet.flows.report.story import _gate, _length, _notes, _probe, ledger_table, sampling, stopping, tell
+from ratchet.flows.report.story import _choice, _evidence, _gate, _length, _notes, _probe, ledger_table, sampling, stopping, tell
 from tests.browser import PHONE, content_width
 from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.cycles import knowing, plan_result
 from tests.unit.gates.reports import report
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -46,10 +47,10 @@ def words(sim: SimulatedLine) -> str:
 
 def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> None:
     masked = MaskedData(rules="1-ab", on=("email",), off=("person",), found={"email": 3})
-    said = _notes(Snapshot.model_construct(masked=masked, largest_cluster=PromptCluster(prompts=90, of=100, side="train")))
+    said = _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=PromptCluster(prompts=90, of=100, side="train")))
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
-    assert _notes(Snapshot.model_construct(masked=masked, largest_cluster=None)) == said[:1]
+    assert _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=None)) == said[:1]
 
 
 def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_counts() -> None:
@@ -68,6 +69,16 @@ def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_count
     section = _gate(cycle)
     assert section is not None
     assert "Prompts without a score: candidate HTTP 400: the context is full (3)." in section.text
+
+
+def test_the_account_and_the_choice_say_which_rows_the_training_leaves_out() -> None:
+    planned = plan_result(evidence={"rated answer": {"demonstration": 9}})
+    counts = (LeftOut(what="pairs", rows=9, reasons={"with prompts longer than max_length = 48 tokens": 2}),)
+    planned = planned.model_copy(update={"choice": planned.choice.model_copy(update={"left_out": counts})})
+    sentence = "The training job leaves rows out one by one: of 9 pairs, excluded: 2 with prompts longer than max_length = 48 tokens."
+    for section in (_evidence(knowing(planned)), _choice(knowing(planned, choice=planned.choice))):
+        assert section is not None
+        assert section.text[-1] == sentence
 
 
 def test_report_of_a_promotion_contains_figures_and_approvers() -> None:

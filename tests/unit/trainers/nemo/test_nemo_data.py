@@ -16,6 +16,7 @@ from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import Method
 from ratchet.trainers.job.events import Events
 from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.left_out import UNRENDERED
 from ratchet.trainers.job.nemo import data, prepare, release
 from ratchet.trainers.job.nemo.figures import Reader
 from ratchet.trainers.recipes.grpo import GRPORecipe
@@ -55,11 +56,12 @@ def test_rows_come_from_the_frozen_prompts(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "data" / "train.jsonl").read_text().splitlines()[0])["prompt"] == talk
 
 
-def test_long_prompts_are_excluded_but_not_all_prompts() -> None:
+def test_prompts_that_do_not_fit_are_left_out_one_by_one() -> None:
     rows = [row(number) for number in range(1, 6)]
-    assert len(data.short(rows, lambda messages: len(messages[0]["content"]), 3)) == 3
-    with pytest.raises(Permanent, match=r"nemo\.max_prompt = 0"):
-        data.short(rows, lambda messages: len(messages[0]["content"]), 0)
+    kept, left = data.short(rows, lambda messages: len(messages[0]["content"]), 3)
+    assert (len(kept), left.rows, left.reasons) == (3, 5, {"longer than nemo.max_prompt = 3 tokens": 2})
+    kept, left = data.short(rows, lambda messages: None if len(messages[0]["content"]) == 1 else 1, 3)
+    assert (len(kept), left.reasons) == (4, {UNRENDERED: 1}), "a prompt that the template refuses is left out alone"
 
 
 def test_a_conversation_becomes_one_user_message(stub_path: Path, tiny_model: Path) -> None:

@@ -16,11 +16,9 @@ from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import canonical
 from ratchet.trainers.job.trl.conversations import OMITTED, assistant_message, encode, read
-from ratchet.trainers.job.trl.dpo import encoded
+from ratchet.trainers.job.trl.fitting import fit
 from ratchet.trainers.job.trl.sft import dataset_of
 from ratchet.trainers.job.trl.sft import rows as demonstrations
-from ratchet.trainers.recipes.completion import complete
-from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.unit.trainers.conftest import TEMPLATE
 
@@ -71,7 +69,7 @@ def words(tokens: Any, ids: list[int]) -> str:
 def test_a_tool_call_is_an_answer_with_parsed_arguments(tiny_model: Path, tmp_path: Path) -> None:
     row = {"prompt": json.dumps(ASK), "chosen": stored_answer(call("three")), "rejected": "no", "tools": TOOLS}
     tokens = tokenizer(tiny_model, WITH_TOOLS)
-    ((_, pair),) = encode(tokens, read(write(tmp_path, [row]), True), 64)
+    pair = encode(tokens, read(write(tmp_path, [row]), True)[0])
     assert words(tokens, pair.prompt) == "<user> left <user> one two <assistant>"
     assert words(tokens, pair.chosen).split() == ["up", "left", "three", "<end>"]
     assert words(tokens, pair.rejected).split() == ["no", "<end>"]
@@ -81,7 +79,7 @@ def test_tool_calls_and_their_results_are_in_the_prompt(tiny_model: Path, tmp_pa
     prompt = [*ASK, call("four"), {"role": "tool", "tool_call_id": "1", "content": "five"}]
     tokens = tokenizer(tiny_model, WITH_TOOLS)
     rows = [{"prompt": json.dumps(prompt), "chosen": "yes", "rejected": "no", "tools": None}]
-    ((_, pair),) = encode(tokens, read(write(tmp_path, rows), True), 64)
+    pair = encode(tokens, read(write(tmp_path, rows), True)[0])
     assert words(tokens, pair.prompt) == "<user> one two <assistant> up left four <end> down five <assistant>"
 
 
@@ -97,7 +95,7 @@ def test_tool_calls_and_their_results_are_in_the_prompt(tiny_model: Path, tmp_pa
 def test_content_that_the_template_would_omit_is_refused(row: dict[str, Any], message: str, tiny_model: Path, tmp_path: Path) -> None:
     rows = [{**row, "chosen": "yes", "rejected": "no"}]
     with pytest.raises(Permanent, match=message):
-        encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 64)
+        encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True)[0])
 
 
 WHOLE: dict[str, Any] = {"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no", "weight": 0.5}
@@ -149,7 +147,7 @@ def told(folder: Path, column: str, value: Any) -> Any:
 def test_the_error_of_a_template_is_reported(tiny_model: Path, tmp_path: Path) -> None:
     rows = [{"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no"}]
     with pytest.raises(Permanent, match="only users"):
-        encode(tokenizer(tiny_model, "{{ raise_exception('only users') }}"), read(write(tmp_path, rows), True), 64)
+        encode(tokenizer(tiny_model, "{{ raise_exception('only users') }}"), read(write(tmp_path, rows), True)[0])
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', '{"role": "user", "content": "x"}', "{broken", "[]", "plain"])
@@ -161,17 +159,6 @@ def test_invalid_arguments_of_a_tool_call_stay_unchanged() -> None:
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{oops"}}]
     broken = {"role": "assistant", "content": "x", "tool_calls": calls}
     assert assistant_message(stored_answer(broken))["tool_calls"][0]["function"]["arguments"] == "{oops"
-
-
-def test_long_answers_are_truncated_and_long_prompts_are_dropped(tiny_model: Path, tmp_path: Path) -> None:
-    long = [{"role": "user", "content": " ".join(["one"] * 20)}]
-    rows = [
-        {"prompt": json.dumps(ASK), "chosen": "yes " * 20, "rejected": "no"},
-        {"prompt": json.dumps(long), "chosen": "yes", "rejected": "no"},
-    ]
-    ((number, pair),) = encode(tokenizer(tiny_model, TEMPLATE), read(write(tmp_path, rows), True), 10)
-    assert number == 0
-    assert (len(pair.prompt) + len(pair.chosen), len(pair.rejected)) == (10, 2)
 
 
 BROKEN = [
@@ -195,7 +182,7 @@ def test_no_text_of_a_user_ends_a_run(text: str, tools: str | None, tiny_model: 
     row = {"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": tools}
     (example,) = read(write(tmp_path, [row]), True)
     assert example.chosen == {"role": "assistant", "content": text}
-    assert len(encode(tokenizer(tiny_model, WITH_TOOLS), [example], 64)) == 1
+    assert encode(tokenizer(tiny_model, WITH_TOOLS), example).chosen
 
 
 def test_json_that_no_dialect_has_stored_as_a_call_is_text(tiny_model: Path, tmp_path: Path) -> None:
@@ -203,7 +190,7 @@ def test_json_that_no_dialect_has_stored_as_a_call_is_text(tiny_model: Path, tmp
     for tools in (None, TOOLS):
         (example,) = read(write(tmp_path, [{"prompt": json.dumps(ASK), "chosen": text, "rejected": "no", "tools": tools}]), True)
         assert example.chosen["content"] == text
-    assert len(encode(tokenizer(tiny_model, WITH_TOOLS), [example], 64)) == 1
+    assert encode(tokenizer(tiny_model, WITH_TOOLS), example).chosen
 
 
 def test_a_template_without_tools_leaves_such_pairs_out_and_trains_on_the_others(tiny_model: Path, tmp_path: Path) -> None:
@@ -213,10 +200,10 @@ def test_a_template_without_tools_leaves_such_pairs_out_and_trains_on_the_others
         {"prompt": json.dumps(ASK), "chosen": "yes", "rejected": "no", "tools": TOOLS},
     ]
     examples = read(write(tmp_path, rows), True)
-    kept, left = encoded(tokenizer(tiny_model, TEMPLATE), examples, complete(DPORecipe, {"max_length": 64}))
-    assert [example for example, _ in kept] == examples[:1]
-    assert left[OMITTED] == 2
-    assert len(encoded(tokenizer(tiny_model, WITH_TOOLS), examples, complete(DPORecipe, {"max_length": 64}))[0]) == 3
+    kept, left = fit(tokenizer(tiny_model, TEMPLATE), examples, 64)
+    assert [number for number, _ in kept] == [0]
+    assert left == {OMITTED: 2}
+    assert len(fit(tokenizer(tiny_model, WITH_TOOLS), examples, 64)[0]) == 3
 
 
 def test_demonstrations_with_tools_are_rendered_by_the_template(tiny_model: Path, tmp_path: Path) -> None:
@@ -224,7 +211,7 @@ def test_demonstrations_with_tools_are_rendered_by_the_template(tiny_model: Path
         tmp_path / "demonstrations.parquet"
     )
     tokens = tokenizer(tiny_model, WITH_TOOLS)
-    (row,) = dataset_of(tokens, demonstrations(SimpleNamespace(run=tmp_path), SFTRecipe()), 64)  # type: ignore[arg-type]
+    (row,), _ = dataset_of(tokens, demonstrations(tmp_path, SFTRecipe()), 64)
     answer = [token for token, is_answer in zip(row["input_ids"], row["completion_mask"], strict=True) if is_answer]
     assert words(tokens, answer).split() == ["up", "left", "three", "<end>"]
     assert "<user> left <user> one two" in words(tokens, row["input_ids"])

@@ -220,7 +220,7 @@ def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_mode
     refusing = "{% if 'one' in messages[0].content %}{{ raise_exception('not one') }}{% endif %}"
     tokenizer.chat_template = refusing + tokenizer.chat_template
     assert dpo.rehearsal(job, tokenizer, recipe(), set(paired)).shown == []
-    assert "2 that the chat template cannot render" in told[-1], "rows that cannot be rendered must be counted and must not end the run"
+    assert "2 that the chat template refuses" in told[-1], "rows that cannot be rendered must be counted and must not end the run"
     (tmp_path / "demonstrations.parquet").unlink()
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0), set(paired)).rows == 0
 

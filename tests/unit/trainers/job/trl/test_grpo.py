@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contracts.errors import Permanent
+from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.trl import grpo
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.grpo import GRPORecipe
@@ -48,17 +49,33 @@ def tokenizer(tiny_model: Path) -> Any:
     ids=["all fit", "over the limit", "over the model's context"],
 )
 def test_long_prompts_are_excluded_and_counted(job: Any, tiny_model: Path, changes: dict[str, Any], kept: int, longest: int) -> None:
-    found, tokens = grpo.fitting(job, tokenizer(tiny_model), complete(GRPORecipe, changes))
+    found, tokens, left = grpo.fitting(job.run, job.plan, tokenizer(tiny_model), complete(GRPORecipe, changes))
     assert (len(found), tokens) == (kept, longest)
+    leave_out(job, left)
     assert len(job.said) == (kept < 3)
     assert all(line.startswith("warning: of 3 prompts, excluded: 1 longer than") for line in job.said)
 
 
+def test_prompts_that_the_template_refuses_are_excluded_and_counted(job: Any, tiny_model: Path) -> None:
+    loaded = tokenizer(tiny_model)
+    refusing = "{% if messages[0].content == 'one one' %}{{ raise_exception('not two') }}{% endif %}"
+    loaded.chat_template = refusing + loaded.chat_template
+    found, longest, left = grpo.fitting(job.run, job.plan, loaded, complete(GRPORecipe, {"max_completion": 8}))
+    assert [len(row["prompt"][0]["content"].split()) for row in found] == [4, 40]
+    assert (longest, left.reasons) == (42, {UNRENDERED: 1})
+    loaded.chat_template = "{{ raise_exception('never') }}"
+    *_, left = grpo.fitting(job.run, job.plan, loaded, complete(GRPORecipe, {"max_completion": 8}))
+    with pytest.raises(Permanent, match="all 3 prompts are excluded: 3 that the chat template refuses"):
+        leave_out(job, left)
+
+
 def test_a_training_set_of_long_prompts_only_is_refused(job: Any, tiny_model: Path) -> None:
+    recipe = complete(GRPORecipe, {"nemo": {"max_prompt": 3}, "max_completion": 8})
+    *_, left = grpo.fitting(job.run, job.plan, tokenizer(tiny_model), recipe)
     with pytest.raises(Permanent, match=r"all 3 prompts are excluded: 3 longer than 3 tokens \(nemo\.max_prompt"):
-        grpo.fitting(job, tokenizer(tiny_model), complete(GRPORecipe, {"nemo": {"max_prompt": 3}, "max_completion": 8}))
+        leave_out(job, left)
     with pytest.raises(Permanent, match="max_completion 64 leaves no room for a prompt in the model's context of 64"):
-        grpo.fitting(job, tokenizer(tiny_model), complete(GRPORecipe, {"max_completion": 64}))
+        grpo.fitting(job.run, job.plan, tokenizer(tiny_model), complete(GRPORecipe, {"max_completion": 64}))
 
 
 def test_vllm_reserves_memory_for_the_longest_prompt_and_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:

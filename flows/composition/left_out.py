@@ -1,0 +1,52 @@
+"""Counts the rows that a training job will leave out, before the job is submitted."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.training import JobSpec, LeftOut
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.schema import stamped
+from ratchet.local.processes import child_environment
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.job_protocol import TRAINER, RunFile
+
+TIMEOUT = 900.0
+"""Seconds after which the count is given up. The job counts its rows itself."""
+
+
+def count_left_out(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> tuple[LeftOut, ...] | None:
+    """Count the rows that a job leaves out, in a process of its own, with the tokenizer and the chat template of its start model.
+
+    Return None for a trainer of another package. Raises Retryable if the rows cannot be counted here, for example because the machine has
+    no transformers.
+    """
+    if TRAINER.find(spec.environment):
+        return None
+    if importlib.util.find_spec("transformers") is None:
+        raise Retryable("transformers is not installed on this machine; the job counts them")
+    scratch.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=scratch, prefix="rows-") as folder:
+        run = Path(folder)
+        for name, key in spec.inputs.items():
+            if name == RunFile.MODEL:
+                (run / name).symlink_to(artifacts.fetch(key, scratch / "models" / key).resolve())
+            else:
+                artifacts.fetch(key, run / name)
+        write_atomic(run / RunFile.PLAN, stamped(json.loads(spec.plan_json)))
+        command = [sys.executable, "-m", "ratchet.trainers.job.rows_left_out"]
+        environment = child_environment() | spec.environment
+        try:
+            done = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise Retryable(f"not finished after {TIMEOUT:g} s; the job counts them") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise Retryable(lines[-1][-300:] if lines else f"exit code {done.returncode}")
+    return tuple(LeftOut.model_validate(one) for one in json.loads(done.stdout))

@@ -1,0 +1,86 @@
+"""What may be used of a lake: admitted traces, questions whose answers are left out, and the feedback on both, with the ids of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import polars as pl
+
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.loop import Loop
+from ratchet.materializer.consent import spoken
+from ratchet.materializer.governance import Governed, govern
+from ratchet.materializer.labels.credible import without_newcomers
+from ratchet.materializer.labels.scores import attach
+from ratchet.materializer.settled import Settled
+from ratchet.materializer.training_sets.holdout import identify_prompts
+from ratchet.materializer.training_sets.prompt_sides import Placed
+
+Assign = Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]]
+"""Returns the sides of roots with their normalised texts."""
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What may be used. The frames have the columns of records.TRACES and those of `identify_prompts`."""
+
+    traces: pl.DataFrame
+    """Admitted traces, and `repeats`: one row for equal traces."""
+    questions: pl.DataFrame
+    """Questions whose traces are left out for their answers, and to which somebody has given a right answer. The same columns; `answer` is
+    null."""
+    asked: pl.DataFrame
+    """Every trace whose question is in `traces` or in `questions`, with the right answer that was logged with it."""
+    refused: pl.DataFrame
+    """source, id, reason: every other trace, with the rule that its question breaks."""
+    feedback: pl.DataFrame
+    """Feedback on the rows of `traces` and `questions`, the result of `attach`."""
+    ignored: dict[str, int]
+    """Reason -> number of feedback records that do not count."""
+    out: dict[str, int]
+    """Reason -> number of traces that are left out, as `govern` counts them."""
+
+    def every(self) -> pl.DataFrame:
+        """Return `traces` and `questions` as one frame."""
+        return pl.concat([self.traces, self.questions])
+
+    def where(self, holds: pl.Expr) -> Usable:
+        """Return the part whose rows fulfil a condition on the columns of `identify_prompts`. Feedback and counts stay whole."""
+        return replace(self, traces=self.traces.filter(holds), questions=self.questions.filter(holds), asked=self.asked.filter(holds))
+
+
+def usable(settled: Settled, loop: Loop, assign: Assign | None, as_of: datetime | None = None) -> Usable:
+    """Apply the rules of `loop` to the records of a lake. Without `as_of`, new users do not wait.
+
+    `assign` decides the sides of prompts where near-duplicates are considered.
+    """
+    governed = govern(settled.traces, loop.governance)
+    heard = spoken(settled.feedback, settled.refusing)
+    waited = heard
+    if as_of is not None and loop.snapshot.newcomer_days:
+        waited = without_newcomers(heard, settled.traces, as_of, timedelta(days=loop.snapshot.newcomer_days))
+    feedback, ignored = attach(waited, governed.asked, governed)
+    if len(heard) < len(settled.feedback):
+        ignored |= {"no_consent": len(settled.feedback) - len(heard)}
+    if len(waited) < len(heard):
+        ignored |= {"newcomer": len(heard) - len(waited)}
+    questions = _answered(governed, feedback)
+    ids = identify_prompts(pl.concat([governed.used, questions]), loop.line.salt, loop.holdout.fraction, assign)
+    frames = (frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked))
+    traces, questions, asked = frames
+    return Usable(traces, questions, asked, governed.refused, feedback, ignored, governed.out)
+
+
+def _answered(governed: Governed, feedback: pl.DataFrame) -> pl.DataFrame:
+    """Return the questions to which the application, a user or a reviewer has given a right answer."""
+    logged = governed.asked.filter(pl.col("reference").is_not_null()).select("messages", "tools").unique()
+    written = feedback.filter(pl.col("text").is_not_null()).select("source", "id").unique()
+    found = pl.concat(
+        [
+            governed.questions.join(logged, on=["messages", "tools"], how="semi", nulls_equal=True),
+            governed.questions.join(written, on=["source", "id"], how="semi"),
+        ]
+    )
+    return found.unique(["source", "id"]).sort("time", "source", "id")

@@ -1,0 +1,58 @@
+"""Tests that the service counts the rows that a job will leave out, or says why it cannot."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.training import Attempt, JobSpec, LeftOut, Method
+from ratchet.contracts.model import model_ref
+from ratchet.flows.composition.left_out import count_left_out
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.jobs.job_protocol import TRAINER
+from ratchet.trainers.backends.trl import SFT
+from tests.builders import make_plan
+from tests.unit.trainers.conftest import write_model
+from tests.unit.trainers.runs import asked
+
+
+def job(artifacts: FolderArtifacts, folder: Path, answers: list[str]) -> JobSpec:
+    """Return a job for the tiny model on these answers."""
+    model = write_model(folder / "model")
+    table = pa.table({"prompt": [asked("one")] * len(answers), "answer": answers, "weight": [1.0] * len(answers)})
+    pq.write_table(table, folder / "demonstrations.parquet")
+    plan = make_plan(Method.SFT, SFT().recipe({"max_length": 32})).model_copy(
+        update={
+            "start": model_ref(model, artifacts.put_folder(model)),
+            "demonstrations": artifacts.put_file(folder / "demonstrations.parquet"),
+        }
+    )
+    return SFT().job(plan, Attempt(number=1, timeout=60))
+
+
+@pytest.mark.slow
+def test_the_rows_of_a_job_are_counted_without_its_run_folder(tmp_path: Path) -> None:
+    artifacts = FolderArtifacts(tmp_path / "artifacts")
+    spec = job(artifacts, tmp_path, ["yes", "yes <end> <user>", "no " * 40])
+    expected = {"with answers that contain special tokens of the model": 1, "with answers that end after max_length = 32 tokens": 1}
+    assert count_left_out(spec, artifacts, tmp_path / "scratch") == (LeftOut(what="answers", rows=3, reasons=expected),)
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["models"], "the counting leaves no folder behind"
+    empty = job(artifacts, tmp_path / "other", [])
+    with pytest.raises(Retryable, match="the training set has no demonstrations"):
+        count_left_out(empty, artifacts, tmp_path / "scratch")
+
+
+@pytest.mark.slow
+def test_a_machine_that_cannot_count_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifacts = FolderArtifacts(tmp_path / "artifacts")
+    spec = job(artifacts, tmp_path, ["yes"])
+    foreign = spec.model_copy(update={"environment": {**spec.environment, **TRAINER.to_env("somebody.elses")}})
+    assert count_left_out(foreign, artifacts, tmp_path / "scratch") is None, "only the built-in trainers are known here"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(Retryable, match="transformers is not installed on this machine; the job counts them"):
+        count_left_out(spec, artifacts, tmp_path / "scratch")

@@ -1,0 +1,174 @@
+"""Tests that no evidence about a question is lost with the trace that carries it: as an equal trace, for its answer, or by the order."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.contracts.data.records import TRACES
+from ratchet.contracts.loop import GovernanceSettings
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.governance import govern
+from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
+from tests.unit.materializer.records import T0, attribute, evaluation, span
+from tests.unit.materializer.small_datasets import HELD, TRAIN, frozen, rows
+
+SECOND = 1_000_000_000
+FAULTS = ("truncated", "partial_answer", "failed_request", "long_answer")
+
+
+def faulty(n: int, prompt: str, reason: str, events: tuple[Any, ...] = (), **more: Any) -> dict[str, Any]:
+    """Return a span whose answer cannot be used for this reason."""
+    made = span(n, prompt, "x" * 5000 if reason == "long_answer" else "half an ans", events, **more)
+    if reason == "truncated":
+        ended = {"arrayValue": {"values": [{"stringValue": "length"}]}}
+        made["attributes"].append({"key": "gen_ai.response.finish_reasons", "value": ended})
+    if reason == "partial_answer":
+        made["attributes"].append(attribute("ratchet.partial", True))
+    if reason == "failed_request":
+        made["status"] = {"code": 2, "message": "no"}
+    return made
+
+
+@pytest.fixture
+def datasets(tmp_path: Path) -> LakeDatasets:
+    return make_datasets(tmp_path, make_loop(governance={"max_chars": 4000}, snapshot={"references_are_answers": True}))
+
+
+def known(datasets: LakeDatasets, *items: Any) -> dict[str, tuple[str | None, str | None]]:
+    """Return question -> (reference, slice) of the training prompts of a snapshot of the spans."""
+    found = rows(datasets, frozen(datasets, *items).prompts)
+    texts = {question: row for row in found for question in TRAIN if f'"{question}"' in row["prompt"]}
+    return {question: (row["reference"], row["slice"]) for question, row in texts.items()}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_reference_and_a_slice_of_an_equal_trace_are_kept_in_any_order(datasets: LakeDatasets, first: int) -> None:
+    plain = span(1, TRAIN[0], "A: 3", at=T0 + first * SECOND)
+    rich = span(2, TRAIN[0], "A: 3", at=T0 + (1 - first) * SECOND, metadata__reference="7", metadata__slice="sums")
+    assert known(datasets, plain, rich)[TRAIN[0]] == ("7", "sums")
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_a_right_answer_to_a_question_whose_answer_is_left_out_is_kept(datasets: LakeDatasets, reason: str) -> None:
+    wrote = evaluation("user_correction", text="A: 5", user__id="user-2")
+    reviewed = evaluation("reviewer_reference", text="6")
+    snapshot = frozen(
+        datasets,
+        faulty(1, TRAIN[0], reason, metadata__reference="4"),
+        faulty(2, TRAIN[1], reason, (wrote,)),
+        faulty(3, TRAIN[2], reason, (reviewed,)),
+        faulty(4, TRAIN[3], reason),
+    )
+    found = {row["prompt"]: row["reference"] for row in rows(datasets, snapshot.prompts)}
+    assert sorted(found.values()) == ["4", "6", "A: 5"]
+    assert not any(TRAIN[3] in prompt for prompt in found), "nobody has said anything about this question"
+    samples = rows(datasets, snapshot.samples)
+    assert [(row["answer"], row["origin"]) for row in samples] == [("A: 5", "correction")], "the answers themselves are left out"
+    assert snapshot.counts[f"out:{reason}"] == 4
+    assert snapshot.counts["questions"] == 3
+    training = datasets.assemble("t", snapshot, None)
+    assert sorted(row["answer"] for row in rows(datasets, training.demonstrations)) == ["4", "6", "A: 5"]
+
+
+def test_a_rating_of_an_answer_that_is_left_out_is_no_evidence(datasets: LakeDatasets) -> None:
+    liked = evaluation("user_feedback", 1.0, user__id="user-1")
+    snapshot = frozen(datasets, faulty(1, TRAIN[0], "truncated", (liked,)), span(2, TRAIN[1], "A: 1", metadata__reference="1"))
+    assert [row["prompt"] for row in rows(datasets, snapshot.prompts)] == [rows(datasets, snapshot.samples)[0]["prompt"]]
+
+
+def test_a_verified_trace_represents_its_equals() -> None:
+    """The attribution to a version says which answers the champion gave itself, so it must not depend on which equal trace came first."""
+    common = {"origin": "traffic", "messages": "[]", "answer": "A: 3", "status": "ok", "consent": True, "refused": False, "latency_ms": 1.0}
+    times = [NOW, NOW + timedelta(seconds=1)]
+    traces = pl.DataFrame(
+        [
+            common | {"source": "a", "id": "1", "time": times[0], "model_version": None, "verified": False},
+            common | {"source": "a", "id": "2", "time": times[1], "model_version": "v-1", "verified": True, "latency_ms": 3.0},
+        ]
+    )
+    missing = {column.name: pl.lit(None, pl.String) for column in TRACES if column.name not in traces.columns}
+    governed = govern(traces.with_columns(**missing), GovernanceSettings())
+    (kept,) = governed.used.iter_rows(named=True)
+    assert (kept["id"], kept["model_version"], kept["repeats"], kept["latency_ms"]) == ("2", "v-1", 2, 2.0)
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.sampled_from(["A: 1", "A: 2"]), st.booleans(), st.sampled_from([None, "1", "2"]), st.sampled_from([None, "a"])
+    ),
+    min_size=1,
+    max_size=5,
+)
+"""Records of three questions: question, answer, whether it is cut, logged right answer, slice."""
+
+
+@settings(max_examples=15, deadline=None)
+@given(sent=RECORDS)
+def test_no_evidence_is_lost_by_the_order_of_records(tmp_path_factory: pytest.TempPathFactory, sent: Any) -> None:
+    """A question has a right answer if any of its records has one, and a slice if any of them has one, in whatever order they were sent."""
+    items, references, slices, whole = [], set[str](), set[str](), set[str]()
+    for n, (number, answer, cut, reference, label) in enumerate(sent, 1):
+        more = {"at": T0 + n * SECOND, "metadata__reference": reference, "metadata__slice": label}
+        question = TRAIN[number]
+        items.append(faulty(n, question, "truncated", **more) if cut else span(n, question, answer, **more))
+        references |= {question} if reference else set()
+        slices |= {question} if label and not cut else set()
+        whole |= set() if cut else {question}
+    found = known(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
+    assert set(found) == whole | references
+    assert {question for question, (reference, _) in found.items() if reference} == references
+    assert {question for question, (_, label) in found.items() if label} >= slices
+
+
+def test_the_counts_say_what_became_of_each_logged_right_answer(datasets: LakeDatasets) -> None:
+    reviewed = evaluation("reviewer_reference", text="6", at=T0 + 9 * SECOND)
+    snapshot = frozen(
+        datasets,
+        span(1, TRAIN[0], "A: 3", metadata__reference="7"),
+        span(2, TRAIN[0], "A: 3", at=T0 + SECOND, metadata__reference="7"),
+        span(3, TRAIN[1], "A: 3", metadata__reference="1"),
+        span(4, TRAIN[1], "A: 4", at=T0 + SECOND, metadata__reference="2"),
+        span(5, TRAIN[2], "A: 3", (reviewed,), metadata__reference="5"),
+        span(6, TRAIN[3], "A: 3", metadata__consent=False, metadata__reference="5"),
+        span(8, "x" * 5000, "A: 3", metadata__reference="5"),
+        faulty(7, TRAIN[4], "truncated", metadata__reference="5"),
+    )
+    became = {key.removeprefix("reference:"): n for key, n in snapshot.counts.items() if key.startswith("reference:")}
+    assert became == {"holdout": 1, "newer_one_counts": 1, "reviewer_knows_better": 1, "too_long": 1, "used": 4}
+    assert sum(became.values()) == datasets.lake.scan("traces")["reference"].count()
+
+
+KEPT = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(["A: 1", "A: 2"]), st.sampled_from([None, *FAULTS]), st.sampled_from([None, "1", "2"]),
+              st.sampled_from([None, 0.0, 1.0]), st.booleans()),
+    min_size=1,
+    max_size=6,
+)  # fmt: skip
+"""Records: question (some in the holdout), answer, fault of the answer, logged right answer, rating, whether a user corrected it."""
+
+
+@settings(max_examples=4, deadline=None)
+@given(sent=KEPT, order=st.randoms(use_true_random=False))
+def test_the_order_of_arrival_changes_nothing_and_every_logged_right_answer_is_accounted_for(
+    tmp_path_factory: pytest.TempPathFactory, sent: Any, order: Any
+) -> None:
+    items = []
+    for n, (number, answer, fault, reference, rating, corrected) in enumerate(sent, 1):
+        events = [evaluation("user_feedback", rating, user__id=f"user-{n}")] if rating is not None else []
+        events += [evaluation("user_correction", text="A: 5", user__id=f"user-{n}")] if corrected else []
+        more = {"at": T0 + n * SECOND, "metadata__reference": reference, "user__id": f"user-{n}"}
+        question = [*TRAIN[:5], HELD][number]
+        items.append(faulty(n, question, fault, tuple(events), **more) if fault else span(n, question, answer, tuple(events), **more))
+    first = frozen(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
+    order.shuffle(items)
+    second = frozen(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
+    assert (second.samples, second.prompts, second.counts) == (first.samples, first.prompts, first.counts)
+    told = sum(n for name, n in first.counts.items() if name.startswith("reference:"))
+    assert told == 1 + sum(reference is not None for *_, reference, _, _ in sent), "and the one of `frozen` in the holdout"

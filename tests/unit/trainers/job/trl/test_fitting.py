@@ -1,0 +1,123 @@
+"""Tests that each row that cannot be trained on is left out alone, under its reason, with chat templates as models have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.trainers.job.left_out import UNRENDERED
+from ratchet.trainers.job.trl.conversations import OMITTED, Example
+from ratchet.trainers.job.trl.fitting import CONTROL, EQUAL, fit, long_answer, long_prompt
+
+pytestmark = pytest.mark.slow  # transformers takes seconds to load
+
+TURNS = "{% for m in messages %}<user> {{ m.content }} <end>{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
+PLAIN = (
+    "{% for m in messages %}{{ '<assistant> ' if m.role == 'assistant' else '<user> ' }}{{ m.content }} "
+    "{% if m.role == 'assistant' %}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + PLAIN
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}{% endfor %}" + PLAIN
+)
+TRIMMING = PLAIN.replace("{{ m.content }}", "{{ m.content | trim }}")
+LAST_LINE = PLAIN.replace("{{ m.content }}", "{{ m.content.split('|')[-1] }}")
+THINKING = PLAIN.replace("prompt %}<assistant> {% endif %}", "prompt %}<assistant> up {% endif %}")
+GENERATION = PLAIN.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}")
+NO_END = PLAIN.replace("{% if m.role == 'assistant' %}<end>{% endif %}", "")
+BROKEN = "{{ messages[0].content + 1 }}"
+STRICT = PLAIN.replace("{{ m.content }}", "{{ m.content if m.content is string else raise_exception('text only') }}")
+FIRST_USER = "{% set first = messages | selectattr('role', 'equalto', 'user') | list %}{{ first[0].content }} " + PLAIN
+
+USER = [{"role": "user", "content": "one two"}]
+SYSTEM = [{"role": "system", "content": "three"}, *USER]
+TWO_USERS = [*USER, {"role": "user", "content": "four"}]
+ONLY_SYSTEM = [{"role": "system", "content": "three"}]
+TOOLS = [{"type": "function", "function": {"name": "left", "parameters": {}}}]
+
+
+def pair(prompt: list[Any], chosen: str = "yes", rejected: str | None = "no", tools: Any = None) -> Example:
+    """Return a preference pair, or a demonstration without `rejected`."""
+    other = None if rejected is None else {"role": "assistant", "content": rejected}
+    return Example(prompt, {"role": "assistant", "content": chosen}, other, tools, 1.0)
+
+
+ROWS = {
+    "plain": pair(USER),
+    "system": pair(SYSTEM),
+    "two users": pair(TWO_USERS),
+    "only system": pair(ONLY_SYSTEM),
+    "tools": pair(USER, tools=TOOLS),
+    "spaces": pair(USER, "yes", "  yes "),
+    "same end": pair(USER, "yes | four", "no | four"),
+    "long prompt": pair([{"role": "user", "content": "one " * 40}]),
+    "long answer": pair(USER, "yes " * 40),
+    "long rejected": pair(USER, "yes", "no " * 40),
+    "special": pair(USER, "yes <end> <user>"),
+    "shown": pair(USER, rejected=None),
+}
+LONG = {"long prompt": long_prompt(32), "long answer": long_answer(32)}
+ALWAYS = {"tools": OMITTED, "special": CONTROL, "spaces": EQUAL, **LONG}  # the tokenizer of the tiny model ignores spaces
+EVERYTHING = dict.fromkeys(ROWS, UNRENDERED) | {"tools": OMITTED, "special": CONTROL}
+EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
+    "plain": (PLAIN, ALWAYS),
+    "every message alike": (TURNS, ALWAYS),
+    "no system role": (NO_SYSTEM, ALWAYS | {"system": UNRENDERED, "only system": UNRENDERED}),
+    "strict alternation": (ALTERNATING, ALWAYS | {"system": UNRENDERED, "two users": UNRENDERED, "only system": UNRENDERED}),
+    "trims": (TRIMMING, ALWAYS),
+    "keeps what follows a mark": (LAST_LINE, ALWAYS | {"same end": EQUAL}),
+    "opens a thought": (THINKING, ALWAYS),
+    "marks the answer": (GENERATION, ALWAYS),
+    "no end of turn": (NO_END, ALWAYS),
+    "fails on text": (BROKEN, EVERYTHING),
+    "text only": (STRICT, ALWAYS),
+    "needs a user": (FIRST_USER, ALWAYS | {"only system": UNRENDERED}),
+}
+"""Shape of a template -> the template, and the rows that are left out with their reasons."""
+
+
+@pytest.fixture
+def load(tiny_model: Path) -> Callable[[str], Any]:
+    """Return a function that loads the tokenizer of the tiny model with a template."""
+    from transformers import AutoTokenizer
+
+    def loaded(template: str) -> Any:
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+        tokenizer.chat_template = template
+        return tokenizer
+
+    return loaded
+
+
+@pytest.mark.parametrize("shape", EXPECTED)
+def test_each_row_is_left_out_alone_and_under_its_reason(shape: str, load: Callable[[str], Any]) -> None:
+    template, expected = EXPECTED[shape]
+    tokenizer = load(template)
+    found = {}
+    for name, example in ROWS.items():
+        kept, left = fit(tokenizer, [example], 32)
+        found[name] = next(iter(left), None)
+        assert (len(kept), sum(left.values())) in ((1, 0), (0, 1)), "every row is kept or counted"
+    assert {name: reason for name, reason in found.items() if reason} == expected
+    kept, left = fit(tokenizer, list(ROWS.values()), 32)
+    assert [list(ROWS)[number] for number, _ in kept] == [name for name in ROWS if name not in expected], "no row disturbs another one"
+    assert len(kept) + sum(left.values()) == len(ROWS)
+
+
+def test_a_chosen_answer_keeps_its_end_and_a_rejected_one_is_cut(load: Callable[[str], Any]) -> None:
+    tokenizer = load(PLAIN)
+    kept, _ = fit(tokenizer, [ROWS["plain"], ROWS["long rejected"]], 32)
+    for _, tokens in kept:
+        assert tokenizer.decode(tokens.chosen).split() == ["yes", "<end>"]
+    assert len(kept[1][1].prompt) + len(kept[1][1].rejected) == 32
+
+
+@pytest.mark.parametrize("missing", ["pad_token", "bos_token", "eos_token"])
+def test_a_tokenizer_without_a_special_token_is_no_reason(missing: str, load: Callable[[str], Any]) -> None:
+    tokenizer = load(PLAIN)
+    setattr(tokenizer, missing, None)
+    assert len(fit(tokenizer, [ROWS["plain"]], 32)[0]) == 1

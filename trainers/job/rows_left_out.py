@@ -1,0 +1,60 @@
+"""Counts the rows that a training job will leave out, before it runs, with the same functions as the job.
+
+    python -m ratchet.trainers.job.rows_left_out        in a run folder, with the environment of the job
+
+It prints the counts as JSON. Transformers loads torch, so the service runs it in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.jobs.training import LeftOut, Method, TrainingPlan
+from ratchet.contracts.schema import parse
+from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
+from ratchet.trainers.job.nemo import prepare
+from ratchet.trainers.job.trl import dpo, grpo, sft
+from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.dpo import DPORecipe
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
+
+
+def rows_left_out(run: Path, plan: TrainingPlan, environment: Mapping[str, str]) -> list[LeftOut]:
+    """Return the counts of the rows in a run folder that the job of `plan` leaves out. The first entry is what the method trains on.
+
+    Raises Permanent if the folder has no rows for the method, or an invalid one.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(run / RunFile.MODEL, trust_remote_code=False)
+    match plan.method:
+        case Method.DPO:
+            return dpo.left_out(run, tokenizer, complete(DPORecipe, plan.recipe))
+        case Method.SFT:
+            return sft.left_out(run, tokenizer, complete(SFTRecipe, plan.recipe))
+        case _:
+            recipe = complete(GRPORecipe, plan.recipe)
+            counted = prepare.left_out if BACKEND.get(environment) is TrainerBackend.NEMO_RL else grpo.left_out
+            return counted(run, plan, tokenizer, recipe)
+
+
+def main() -> int:
+    """Print the counts for the run folder that is the working directory, or the error to standard error. Returns the exit code."""
+    run = Path.cwd()
+    try:
+        found = rows_left_out(run, parse(TrainingPlan, (run / RunFile.PLAN).read_bytes()), os.environ)
+    except RatchetError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(json.dumps([one.model_dump(mode="json") for one in found]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
