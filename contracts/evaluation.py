@@ -266,7 +266,10 @@ def _flaws(report: EvalReport) -> Iterator[str]:
             yield f"{failed} failures of the {side} for {report.asked} prompts"
     for names in ([c.name for c in report.comparisons], [c.name for c in report.counts]):
         yield from (f"{name} occurs more than once" for name in sorted({name for name in names if names.count(name) > 1}))
-    yield from (f"{c.name} compares {c.n} of {report.asked} prompts" for c in report.comparisons if c.n > report.asked)
+    compared = [*report.comparisons, *([report.cut] if report.cut else [])]
+    yield from (f"{c.name} compares {c.n} of {report.asked} prompts" for c in compared if c.n > report.asked)
+    if report.cut and not (0 <= report.cut.champion <= 1 and 0 <= report.cut.candidate <= 1):
+        yield "the share of cut answers is not between 0 and 1"
     yield from _flaws_of_levels(report)
     yield from _flaws_of_counts(report)
 

@@ -269,9 +269,11 @@ class Cut(_BuiltIn):
     name = "cut"
 
     def _judge(self, report: EvalReport) -> CheckResult:
-        cut = report.cut
-        if cut is None:
-            return _result(self, Result.INCONCLUSIVE, "it is not known how the answers ended (`finish_reason` of the model servers)")
+        cut, overall = report.cut, report.comparison("overall")
+        known, needed = (cut.n if cut else 0), (1 - self._settings.max_failures) * (overall.n if overall else 0)
+        if cut is None or known < needed:
+            text = f"it is known of {known} distinct prompts only how the answers ended (`finish_reason` of the model servers)"
+            return _result(self, Result.INCONCLUSIVE, text)
         text = f"cut at gate.max_tokens: {cut.candidate:.1%} of the answers, champion {cut.champion:.1%} (n {cut.n})"
         if cut.candidate >= 1:
             return _result(

@@ -113,6 +113,13 @@ def earlier(name: str, low: float, high: float, estimate: float = 0.0) -> dict[s
     return {"version": "v-earlier", "comparison": fields}
 
 
+def ended(champion: float, candidate: float, n: int = 200) -> dict[str, Any]:
+    """The fields of a comparison of the shares of cut answers, valid or not."""
+    change = candidate - champion
+    interval = {"estimate": change, "low": change - 0.05, "high": change + 0.05, "level": 0.95, "n": n}
+    return {"name": "cut", "n": n, "champion": champion, "candidate": candidate, "difference": interval}
+
+
 OWN: dict[str, dict[str, list[Changes]]] = {
     "coverage": {
         "missing": [without("slice:a"), without("golden")],
@@ -159,6 +166,13 @@ OWN: dict[str, dict[str, list[Changes]]] = {
         "few": [{"answered_by_both": 49}],
         "error": [{"lengths": {"champion": 100.0, "candidate": 1000.0}}, {"lengths": {"champion": 100.0, "candidate": 0.0}}],
         "conflicting": [{"lengths": {"champion": 100.0, "candidate": -1.0}}],
+    },
+    "cut": {
+        "missing": [{"cut": None}],
+        "not a number": [{"cut": ended(NAN, NAN)}, {"cut": ended(0.0, INFINITE)}],
+        "few": [{"cut": ended(0.0, 0.0, 9)}],
+        "error": [{"cut": ended(0.0, 0.2)}, {"cut": ended(1.0, 1.0)}],
+        "conflicting": [{"cut": ended(0.0, 0.0, 201)}, {"cut": ended(0.0, -0.5)}, {"cut": ended(2.0, 0.0)}],
     },
 }  # fmt: skip
 """Bad evidence in the figures that one check reads."""

@@ -68,11 +68,12 @@ def report(**changes: Any) -> EvalReport:
         "answered_by_both": 200,
         "failures": {},
         "comparisons": GOOD,
-        "cut": cut(0.0, 0.0),
         "lengths": {"champion": 100.0, "candidate": 110.0},
         "latency_ms": {},
         "answers": digest("answers"),
         **changes,
     }
     counts = counts_for(fields["comparisons"], fields["asked"], fields["answered_by_both"])
-    return EvalReport(**({"counts": counts} | fields))
+    compared = next((c.n for c in fields["comparisons"] if c.name == "overall"), fields["asked"])
+    ended = cut(0.0, 0.0, min(compared, fields["asked"]))
+    return EvalReport(**({"counts": counts, "cut": ended} | fields))
