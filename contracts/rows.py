@@ -21,7 +21,7 @@ from ratchet.contracts.jobs.search import Trial
 from ratchet.contracts.jobs.training import Adjustment, Proposal, Usage
 from ratchet.contracts.loop import Loop, RolloutSettings
 from ratchet.contracts.mirror import Mirrored
-from ratchet.contracts.model import Frozen
+from ratchet.contracts.model import Frozen, ModelRef
 from ratchet.contracts.serving import ModelVersion, StepJudgement
 from ratchet.contracts.steps import State
 from ratchet.contracts.wording import first_problem
@@ -72,6 +72,16 @@ class Request(RowContent):
 # Rows of a cycle and of its requests for approval
 
 
+class GivenModel(Frozen):
+    """A model that was trained elsewhere. A cycle judges and rolls it out instead of training one."""
+
+    model: ModelRef
+    folder: str
+    """Folder that it was copied from."""
+    differs: tuple[str, ...] = ()
+    """Which of its files that are no weights are not those of the champion: tokenizer, chat template, generation config."""
+
+
 class CycleOpened(RowContent):
     """The begin of a cycle."""
 
@@ -94,6 +104,8 @@ class CycleOpened(RowContent):
     """The version that the candidate is compared with, if the champion is recalled."""
     actor: str = ""
     """The operator who requested the cycle; empty if it was due."""
+    given: GivenModel | None = None
+    """The model that the operator gave as the candidate; None if the cycle trains one."""
 
 
 class EffectIntended(RowContent):

@@ -97,6 +97,10 @@ class Step(StrEnum):
     PROMOTE = "promote"
 
 
+ONLY_TRAINED = frozenset({Step.PROBE, Step.PLAN, Step.APPROVE_TRAINING, Step.TRAIN})
+"""Steps that a cycle with a given model leaves out."""
+
+
 class StepResult(Frozen):
     """Result of a step's effect: the content of its `done` row."""
 
@@ -182,14 +186,16 @@ class TrainResult(StepResult):
 class AcceptResult(StepResult):
     """The candidate."""
 
-    checkpoint: Checkpoint
-    """The verified final checkpoint of the training."""
+    checkpoint: Checkpoint | None
+    """The verified final checkpoint of the training. None for a model that was trained elsewhere."""
     version: ModelVersion
     """The version made from it."""
 
     @property
     def sentence(self) -> str:
         """The step of the checkpoint and the tag of the version."""
+        if self.checkpoint is None:
+            return f"accepted the given model as version {self.version.tag}"
         return f"accepted the checkpoint of step {self.checkpoint.step} as version {self.version.tag}"
 
 

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "erase": ("ratchet.flows.cli.operate.erase", "Erase the data of people, and show what was trained on them."),
     "gc": ("ratchet.flows.cli.operate.gc", "Delete files that nothing refers to, and data whose retention has ended."),
     "dataset": ("ratchet.flows.cli.operate.dataset", "Export training sets for trainers elsewhere."),
+    "candidate": ("ratchet.flows.cli.operate.candidate", "Judge and roll out a model that was trained elsewhere."),
     "judge": ("ratchet.flows.cli.operate.judge", "Export answers for people to grade, and read their grades back."),
     "verify": ("ratchet.flows.cli.admin.anchor", "Verify the ledger: its hash chains and its signed exports."),
     "anchor": ("ratchet.flows.cli.admin.anchor", "Export the signed heads of the ledger."),

@@ -222,7 +222,9 @@ def _trained(cycle: CycleView, job: JobStatus | None) -> bool:
 
 def _approval(cycle: CycleView, seen: Observation, now: datetime, kind: ApprovalKind) -> Decision:
     settings = cycle.loop.approvals.training if kind is ApprovalKind.TRAINING else cycle.loop.approvals.rollout
-    if settings.mode == "auto":
+    # The settings decide on models that Ratchet trained. Another tokenizer or template is for a person to accept.
+    differs = cycle.given is not None and cycle.given.differs
+    if settings.mode == "auto" and not differs:
         return RecordAnswer(kind, AUTO)
     if kind not in cycle.asked:
         return Ask(kind, now + timedelta(seconds=settings.expires))

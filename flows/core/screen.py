@@ -224,7 +224,8 @@ def _line_problems(line: LineView) -> Iterator[Problem]:
 
 
 def _steps(seen: Seen) -> Iterator[ShownStep]:
-    cycle, order = seen.cycle, list(Step)
+    cycle = seen.cycle
+    order = cycle.steps if cycle else tuple(Step)
     current = _current(cycle, seen.rollout) if cycle else None
     for number, step in enumerate(order):
         state: Literal["done", "running", "waiting", "ended", "not yet"] = "done"
@@ -308,7 +309,7 @@ def _next(seen: Seen, problems: Sequence[Problem], rollout: ShownRollout | None,
         return _Next(f"the cycle ends: {line.recall_asked or f'requested by {line.rollback_asked or line.cancel_asked}'}")
     if rollout is not None:
         return _of_rollout(line.line, rollout, now)
-    step = step_of(cycle, seen.rollout) or list(Step)[-1]
+    step = step_of(cycle, seen.rollout) or cycle.steps[-1]
     approval = STEPS[step].approval
     if approval is not None and approval in cycle.asked and approval not in cycle.answers:
         return _of_request(cycle, approval, seen.requests.get(approval), now)
@@ -320,11 +321,11 @@ def _next(seen: Seen, problems: Sequence[Problem], rollout: ShownRollout | None,
         left = _left(training)
         at = training.at + left if left is not None else None
         return _Next("the candidate is accepted after the training", at=at, commands=_look(cycle))
-    return _Next(f"{STEPS[step].doing}, then {_after(step)}", commands=_look(cycle))
+    return _Next(f"{STEPS[step].doing}, then {_after(cycle, step)}", commands=_look(cycle))
 
 
-def _after(step: Step) -> str:
-    order = list(Step)
+def _after(cycle: CycleView, step: Step) -> str:
+    order = cycle.steps
     place = order.index(step) + 1
     return STEPS[order[place]].doing if place < len(order) else "the end of the cycle"
 

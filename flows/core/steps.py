@@ -15,7 +15,7 @@ def next_step(cycle: CycleView, is_rolled_out: bool) -> Step | None:
     `is_rolled_out` says whether the cycle's rollout has ended with the promotion of the candidate. All steps before the newest one with a
     result are passed, also one that a later release has put there.
     """
-    order = list(Step)
+    order = cycle.steps
     newest = max((number for number, step in enumerate(order) if cycle.has(step)), default=0)
     return next((step for step in order[newest:] if not _has_passed(cycle, step, is_rolled_out)), None)
 
@@ -42,7 +42,7 @@ def step_of(cycle: CycleView, rollout: RolloutView | None) -> Step | None:
     """
     if cycle.ended:
         return None
-    return next_step(cycle, rollout is not None and rollout.end == "promoted") or list(Step)[-1]
+    return next_step(cycle, rollout is not None and rollout.end == "promoted") or cycle.steps[-1]
 
 
 def outcome_text(cycle: CycleView, step: Step) -> str:

@@ -92,7 +92,7 @@ def _training(cycle: CycleView) -> Iterator[Sentence]:
     if cycle.choice is not None:
         chosen = _METHODS.get(cycle.choice.method, "none: there is not enough evidence")
         yield Sentence("Method", f"chosen by rules over the data: {chosen}")
-    if accepted := cycle.get(AcceptResult):
+    if (accepted := cycle.get(AcceptResult)) and accepted.checkpoint:
         yield Sentence("Training", f"the job has ended at step {accepted.checkpoint.step}; its best model is the candidate")
 
 

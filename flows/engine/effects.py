@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import Conflict, Permanent
 from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
-from ratchet.contracts.ids import checkpoint_name, cycle_stream, effect_name, rollout_stream, version_tag
+from ratchet.contracts.ids import checkpoint_name, cycle_stream, digest, effect_name, rollout_stream, version_tag
 from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, ResumePoint, TrainingPlan
 from ratchet.contracts.model import strange_files
 from ratchet.contracts.ports import Check
-from ratchet.contracts.rows import RolloutOpened, row_of
+from ratchet.contracts.rows import GivenModel, RolloutOpened, row_of
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Backend, ModelVersion, Route
 from ratchet.contracts.steps import (
@@ -121,6 +121,8 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> AcceptResult:  #
 
     Raises Permanent if the job published no checkpoint, or if the digests or the plan differ.
     """
+    if cycle.given is not None:
+        return _accept_given(context, cycle, cycle.given)
     training, last = _plan(cycle), cycle.last
     if last is None:
         raise Permanent(f"{cycle.id} has trained nothing")
@@ -143,6 +145,16 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> AcceptResult:  #
         line=cycle.line, number=cycle.number, tag=version_tag(checkpoint.id), model=checkpoint.model, cycle=cycle.id, plan=training.id
     )
     return AcceptResult(checkpoint=checkpoint, version=version)
+
+
+def _accept_given(context: LineContext, cycle: CycleView, given: GivenModel) -> AcceptResult:
+    """Accept the model that an operator gave, after its files are compared with those that the cycle was opened with."""
+    folder = context.artifacts.fetch(given.model.files, context.scratch / "models" / given.model.files)
+    if context.read_model(folder, given.model.files, given.model.parent) != given.model:
+        raise Permanent(f"the stored files of the given model are not those that {cycle.id} was opened with")
+    tag = version_tag(digest([given.model.id, cycle.id]))
+    version = ModelVersion(line=cycle.line, number=cycle.number, tag=tag, model=given.model, cycle=cycle.id)
+    return AcceptResult(checkpoint=None, version=version)
 
 
 def evaluate(context: LineContext, cycle: CycleView, key: str) -> EvaluateResult:
@@ -223,15 +235,11 @@ def _checked(check: Check, report: EvalReport) -> CheckResult:
 
 def register(context: LineContext, cycle: CycleView, key: str) -> RegisterResult:  # noqa: ARG001
     """Register the candidate with lineage tags, metrics and training curves, and point the alias `candidate` at it."""
-    version, training, evaluated = _candidate(cycle), _plan(cycle), cycle.result(EvaluateResult)
+    version, evaluated = _candidate(cycle), cycle.result(EvaluateResult)
     folder = context.artifacts.fetch(version.model.files, context.scratch / "models" / version.model.files)
     tags = {
         "ratchet.cycle": cycle.id,
-        "ratchet.plan": training.id,
-        "ratchet.method": str(training.method),
-        "ratchet.dataset": training.dataset,
-        "ratchet.snapshot": cycle.result(FreezeResult).snapshot.content,
-        "ratchet.parent": cycle.start.tag,
+        **_lineage(cycle),
         "ratchet.report": evaluated.digest,
         "ratchet.model": version.model.id,
     }
@@ -240,11 +248,27 @@ def register(context: LineContext, cycle: CycleView, key: str) -> RegisterResult
         for c in evaluated.report.comparisons
         for side, value in (("champion", c.champion), ("candidate", c.candidate))
     }
-    checkpoint = cycle.result(AcceptResult).checkpoint
-    steps = accepted_line(cycle, read_event_logs(cycle, context.artifacts), checkpoint.attempt)
-    reference = context.registry.register(version, folder, tags, {**metrics, **checkpoint.metrics}, steps)
+    checkpoint, steps = cycle.checkpoint, None
+    if checkpoint is not None:
+        metrics |= checkpoint.metrics
+        steps = accepted_line(cycle, read_event_logs(cycle, context.artifacts), checkpoint.attempt)
+    reference = context.registry.register(version, folder, tags, metrics, steps or [])
     context.registry.alias(cycle.line, "candidate", version.tag)
     return RegisterResult(reference=reference)
+
+
+def _lineage(cycle: CycleView) -> dict[str, str]:
+    """Return the tags that say where the candidate comes from."""
+    if cycle.given is not None:
+        return {"ratchet.given_by": cycle.opened.actor, "ratchet.given_from": cycle.given.folder}
+    training = _plan(cycle)
+    return {
+        "ratchet.plan": training.id,
+        "ratchet.method": str(training.method),
+        "ratchet.dataset": training.dataset,
+        "ratchet.snapshot": cycle.result(FreezeResult).snapshot.content,
+        "ratchet.parent": cycle.start.tag,
+    }
 
 
 def roll_out(context: LineContext, cycle: CycleView, key: str) -> RollOutResult:  # noqa: ARG001

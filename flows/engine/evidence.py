@@ -38,6 +38,7 @@ def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[flo
         **common,
         "subject": digest([candidate, evaluated.digest]),
         "candidate": candidate,
+        "given": cycle.given.model_dump(mode="json", include={"folder", "differs"}) if cycle.given else None,
         "report": evaluated.report.model_dump(mode="json"),
         "verdict": cycle.result(JudgeResult).verdict.model_dump(mode="json"),
         "search": _search(cycle),

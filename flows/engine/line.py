@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
-from ratchet.contracts.model import model_ref, refuse_code
-from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, FileTaken, Request, ServedAs, row_of
+from ratchet.contracts.model import ModelRef, model_ref, refuse_code
+from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, FileTaken, GivenModel, Request, ServedAs, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
-from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.core.triggers import cycle_is_due
@@ -33,15 +33,7 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     Raises Permanent if `folder` is not a folder or contains code, or if the line has already adopted another model.
     """
     line = context.line_view()
-    if not folder.is_dir():
-        raise Permanent(
-            f"{folder} is not a folder; pass the folder of the currently served model (config.json, *.safetensors, tokenizer). "
-            "A model of a hub must be downloaded first, for example with `hf download OWNER/NAME --local-dir FOLDER`"
-        )
-    _refuse_foreign_links(folder)
-    refuse_code(folder)
-    context.progress(f"copying model {folder} …", 0, 0)
-    model = model_ref(folder, context.artifacts.put_folder(folder, follow_links=True))
+    model = stored_model(context, folder)
     version = ModelVersion(line=line.line, number=0, tag=version_tag(digest(model.id)), model=model, cycle=None)
     if line.base is not None:
         if line.base.model == model:
@@ -53,6 +45,19 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     named = row_of("served_as", ServedAs(name=context.loop.line.served_model))
     context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row, named))], None, context.clock.now())
     return version
+
+
+def stored_model(context: LineContext, folder: Path) -> ModelRef:
+    """Copy a model folder into the artifacts. Raises Permanent if it is not a folder, contains code, or links to files outside of it."""
+    if not folder.is_dir():
+        raise Permanent(
+            f"{folder} is not a folder; pass the folder of a model (config.json, *.safetensors, tokenizer). "
+            "A model of a hub must be downloaded first, for example with `hf download OWNER/NAME --local-dir FOLDER`"
+        )
+    _refuse_foreign_links(folder)
+    refuse_code(folder)
+    context.progress(f"copying model {folder} …", 0, 0)
+    return model_ref(folder, context.artifacts.put_folder(folder, follow_links=True))
 
 
 def note_name(context: LineContext) -> list[str]:
@@ -128,11 +133,11 @@ def _refuse_foreign_links(folder: Path) -> None:
             raise Permanent(f"{path} is a link to a file that does not exist; download the model completely")
 
 
-def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
+def open_cycle(context: LineContext, reason: str, actor: str = "", given: GivenModel | None = None) -> str:
     """Open the line's next cycle, store the loop file's content in it, and return its stream name.
 
-    `actor` is the operator who requested the cycle, if there is one. Raises Rejected if no model is adopted, if the line is frozen, if a
-    cycle is open, or if another process changes the line at the same time.
+    `actor` is the operator who requested the cycle, if there is one. With a `given` model, the cycle trains none. Raises Rejected if no
+    model is adopted, if the line is frozen, if a cycle is open, or if another process changes the line at the same time.
     """
     from ratchet.flows.engine.recall import clean_ancestor
 
@@ -144,7 +149,8 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
     if line.frozen is not None:
         raise Rejected("frozen", f"line {line.line!r} is {line.frozen}; to open cycles again, run `ratchet unfreeze {line.line}`")
     champion = clean_ancestor(context.ledger, line, line.champion)
-    cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces
+    # New traces are counted from the last cycle that could train on them.
+    cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces if given is None else line.last_traces
     opened = CycleOpened(
         line=line.line,
         number=line.cycles + 1,
@@ -153,10 +159,11 @@ def open_cycle(context: LineContext, reason: str, actor: str = "") -> str:
         folder=str(context.folder),
         file=context.file,
         champion=line.champion,
-        start=start_of(context, line, champion),
+        start=start_of(context, line, champion) if given is None else champion,
         reason=reason,
         baseline=champion if champion != line.champion else None,
         actor=actor,
+        given=given,
     )
     noted = row_of("cycle_opened", CycleNoted(traces=traces, reason=reason, actor=actor), cycle)
     rows = [
@@ -215,9 +222,10 @@ def retry_cycle(context: LineContext, number: int, actor: str) -> str:
 
     Raises Rejected as `open_cycle`, and if the line has no such cycle.
     """
-    if not context.ledger.read(cycle_stream(context.line, number)):
+    rows = context.ledger.read(cycle_stream(context.line, number))
+    if not rows:
         raise Rejected("no_cycle", f"line {context.line!r} has no cycle {number}; `ratchet history {context.line}` lists its cycles")
-    return open_cycle(context, f"retry of {number}", actor)
+    return open_cycle(context, f"retry of {number}", actor, fold_cycle(rows).given)
 
 
 def approvals(ledger: Ledger, line: str) -> list[ApprovalView]:

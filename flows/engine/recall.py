@@ -52,7 +52,7 @@ def resting(context: LineContext | None, ledger: Ledger, line: LineView, is_eras
         cycle = fold_cycle(ledger.read(stream))
         touched = any(is_erased(key) for key in _inputs(context, cycle))
         why = reason if touched else None
-        if why is None and cycle.start.tag in line.recalled.keys() | versions.keys():
+        if why is None and cycle.given is None and cycle.start.tag in line.recalled.keys() | versions.keys():
             why = f"{reason}; it was trained from {cycle.start.tag}, which is recalled"
         if why is None:
             continue

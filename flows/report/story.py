@@ -63,7 +63,7 @@ def tell(
         Step.PLAN: [_evidence(cycle), _choice(cycle)],
         Step.APPROVE_TRAINING: [_approval(cycle, ApprovalKind.TRAINING, requests, now)],
         Step.TRAIN: [_search(cycle), _training(cycle)],
-        Step.ACCEPT: [],
+        Step.ACCEPT: [_stated(cycle, Step.ACCEPT)] if cycle.given else [],
         Step.EVALUATE: [_gate(cycle)],
         Step.JUDGE: [_checks(cycle)],
         Step.APPROVE_ROLLOUT: [_approval(cycle, ApprovalKind.ROLLOUT, requests, now)],
@@ -82,10 +82,18 @@ def _stated(cycle: CycleView, step: Step) -> Section | None:
 def _opening(cycle: CycleView) -> Section:
     text = [
         f"{cycle.id} of line {cycle.line!r} was opened at {cycle.opened_at:%Y-%m-%d %H:%M:%S} UTC ({cycle.opened.reason}).",
-        f"The champion was {cycle.champion.tag}; training starts from {cycle.start.tag}. {_baseline(cycle)}"
+        f"The champion was {cycle.champion.tag}; {_origin(cycle)}. {_baseline(cycle)}"
         f"The content of the loop file was frozen (digest {cycle.opened.loop_digest[:12]}).",
     ]
     return Section("Opened", tuple(text))
+
+
+def _origin(cycle: CycleView) -> str:
+    given = cycle.given
+    if given is None:
+        return f"training starts from {cycle.start.tag}"
+    changes = f"It changes the {' and the '.join(given.differs)} of the champion." if given.differs else "It changes the weights only."
+    return f"the candidate was trained elsewhere, and copied from {given.folder} (model {given.model.id[:12]}). {changes.removesuffix('.')}"
 
 
 def _baseline(cycle: CycleView) -> str:

@@ -102,7 +102,7 @@ def _data(cycle: CycleView | None) -> dict[str, Any]:
     snapshot, edition = frozen.snapshot, frozen.edition
     return {
         "cycle": cycle.id,
-        "trained from": cycle.start.tag,
+        "trained from": "elsewhere" if cycle.given else cycle.start.tag,
         "snapshot": snapshot.content[:12],
         "holdout edition": edition.number,
         "held-out prompts": edition.size,

@@ -38,6 +38,7 @@ from ratchet.contracts.ids import Digest, digest, line_stream, rollout_stream, v
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Choice, Method, Proposal
 from ratchet.contracts.loop import Loop
+from ratchet.contracts.rows import GivenModel
 from ratchet.contracts.serving import ModelVersion, Route
 from ratchet.flows.core.folds.cycle import fold_cycle
 from ratchet.flows.core.folds.line import fold_line
@@ -100,6 +101,8 @@ class Scenario:
     """The turn in which an operator requests the end of the cycle."""
     upgrade_at: int | None = None
     """The turn in which another release with other training code replaces the service."""
+    given: tuple[str, ...] | None = None
+    """What a model that was trained elsewhere changes besides its weights; None: the cycle trains a model."""
     jumps: tuple[tuple[int, float], ...] = ()
     """(turn, seconds): when the machine's clock is set, and by how much."""
 
@@ -124,6 +127,7 @@ def scenario(seed: int) -> Scenario:
         rollback_at=draw.randrange(60) if draw.random() < 0.15 else None,
         cancel_at=draw.randrange(60) if draw.random() < 0.1 else None,
         upgrade_at=watch.randrange(40) if watch.random() < 0.15 else None,
+        given=random.Random(f"given {seed}").choice([None] * 10 + [(), ("chat template",)]),
     )
 
 
@@ -217,7 +221,8 @@ class SimulatedLine:
         world.faults = self.ledger.faults = faults
 
     def _models(self):
-        return [fake_model("base"), *[fake_model(f"trained {plan}") for plan in {spec.plan for spec in self.executor.specs.values()}]]
+        plans = {spec.plan for spec in self.executor.specs.values()}
+        return [fake_model("base"), fake_model("given"), *[fake_model(f"trained {plan}") for plan in plans]]
 
     def _outcome(self, attempt: int, incarnation: int) -> Outcome:
         index = incarnation - 1 + (attempt - 1) * 2
@@ -265,7 +270,9 @@ class SimulatedLine:
 
     def _open(self) -> bool:
         try:
-            open_cycle(self.context, "simulated")
+            differs = self.scenario.given
+            given = None if differs is None else GivenModel(model=fake_model("given"), folder="/models/given", differs=differs)
+            open_cycle(self.context, "simulated", "ada" if given else "", given)
         except Rejected:
             assert self.ledger.read(self.cycle_stream())
         return True
@@ -311,9 +318,9 @@ class SimulatedLine:
                 assert view.candidate.tag == backend.tag
                 assert view.verdict is not None
                 assert view.verdict.result is Result.PASS
-                for kind in ApprovalKind:
+                for kind in ApprovalKind if self.scenario.given is None else (ApprovalKind.ROLLOUT,):
                     assert view.answers[kind].approve
-                    if self.scenario.people != "auto":
+                    if self.scenario.people != "auto" or self.scenario.given:
                         request = fold_approval(self.ledger.read(f"approval/sim/0001/{kind}"))
                         assert request.answer.actor == "ada"
 

@@ -51,8 +51,9 @@ def test_invariants_hold_in_seeded_runs_with_faults() -> None:
         Scenario(seed=4, people="no"),
         Scenario(seed=5, method=Method.NONE),
         Scenario(seed=6, people="auto"),
+        Scenario(seed=7, given=("chat template",)),
     ],
-    ids=["promoted", "adjusted", "searched", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto"],
+    ids=["promoted", "adjusted", "searched", "rolled-back", "gate-fails", "person-says-no", "not-trained", "auto", "given"],
 )
 def test_crash_at_any_point_does_not_change_the_result(life: Scenario) -> None:
     calm = SimulatedLine(life)

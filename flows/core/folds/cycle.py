@@ -14,12 +14,13 @@ from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
 from ratchet.contracts.jobs.training import Adjustment, Checkpoint, Choice, Method, Proposal, ResumePoint, TrainingPlan, Usage
-from ratchet.contracts.rows import Asked, CycleOpened, EffectIntended, FailedTry, JobEnd, Reason, TrialBegun, content_of
+from ratchet.contracts.rows import Asked, CycleOpened, EffectIntended, FailedTry, GivenModel, JobEnd, Reason, TrialBegun, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import (
     APPROVALS,
     ENDS,
+    ONLY_TRAINED,
     STEPS,
     AcceptResult,
     EvaluateResult,
@@ -172,6 +173,17 @@ class CycleView:
     def opened(self) -> CycleOpened:
         """What the cycle was opened with. Raises Permanent if its first row does not fit the type."""
         return content_of(CycleOpened, self.first)
+
+    @property
+    def given(self) -> GivenModel | None:
+        """The model that an operator gave as the candidate; None if the cycle trains one."""
+        return self.opened.given
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the cycle, in order. A cycle with a given model trains nothing."""
+        is_given = "given" in self.first.data  # without its content, which may be damaged
+        return tuple(step for step in Step if not (is_given and step in ONLY_TRAINED))
 
     @property
     def loop(self) -> Loop:

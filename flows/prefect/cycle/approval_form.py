@@ -84,7 +84,15 @@ def _rollout_summary(evidence: Mapping[str, Any]) -> str:
     weights = " → ".join(f"{weight:g}" for weight in evidence["rollout"]["steps"])
     open_checks = [f"{check['check']} {_mark(check['result'])}" for check in verdict["checks"] if check["result"] != "pass"]
     gate = f"Gate: {_mark(verdict['result'])}" + (f" ({_cell(', '.join(open_checks))})" if open_checks else "")
-    return f"**{effect}.** {gate}. {_slices(report['comparisons'], evidence['min_slice'])}; the users get it in steps of {weights} %."
+    given = f"**{_given(evidence['given'])}.** " if evidence.get("given") else ""
+    slices = _slices(report["comparisons"], evidence["min_slice"])
+    return f"{given}**{effect}.** {gate}. {slices}; the users get it in steps of {weights} %."
+
+
+def _given(given: Mapping[str, Any]) -> str:
+    """Return that the model was trained elsewhere, and what else than its weights it changes."""
+    changes = f"; it changes the {' and the '.join(given['differs'])}" if given["differs"] else ""
+    return f"Trained elsewhere ({_cell(given['folder'])}){changes}"
 
 
 def _slices(comparisons: Sequence[Mapping[str, Any]], least: int) -> str:

@@ -33,6 +33,7 @@ from tests.simulation.simulated_line import Scenario, SimulatedLine, loop_for
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250, tzinfo=UTC)
 VERSION = ModelVersion(line="sim", number=1, tag="v1", model=fake_model("one"), cycle="cycle/sim/0001")
 BEFORE = ModelVersion(line="sim", number=0, tag="v0", model=fake_model("zero"), cycle=None)
+GIVEN = rows.GivenModel(model=fake_model("two"), folder="/models/two", differs=("tokenizer",))
 PROPOSAL = Proposal(rule="kl", adjustment=Adjustment(kl=2.0), good=1)
 USAGE = Usage(started=0.0, used=1.0, idle=0.0, lost=0.0, nodes=1.0, cost=0.0, preemptions=0)
 CODE = ExtensionVersion(name="lake", distribution="ratchet", version="0.1.0", code="d")
@@ -59,6 +60,10 @@ STORED: list[tuple[RowContent, dict[str, Any]]] = [
     (
         rows.CycleOpened(loop=LOOP, champion=VERSION, start=BEFORE, baseline=BEFORE, actor="ada", **OPENED),
         {**OPENED, "loop": js(LOOP), "champion": js(VERSION), "start": js(BEFORE), "baseline": js(BEFORE), "actor": "ada"},
+    ),
+    (
+        rows.CycleOpened(loop=LOOP, champion=VERSION, start=BEFORE, given=GIVEN, **OPENED),
+        {**OPENED, "loop": js(LOOP), "champion": js(VERSION), "start": js(BEFORE), "given": js(GIVEN)},
     ),
     (rows.EffectIntended(), {}),
     (rows.EffectIntended(adjustment=PROPOSAL.adjustment), {"adjustment": js(PROPOSAL.adjustment)}),
