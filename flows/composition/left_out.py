@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.jobs.exit_codes import PERMANENT
 from ratchet.contracts.jobs.training import JobSpec, LeftOut
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.schema import stamped
@@ -25,7 +26,7 @@ def count_left_out(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> tuple[
     """Count the rows that a job leaves out, in a process of its own, with the tokenizer and the chat template of its start model.
 
     Return None for a trainer of another package. Raises Retryable if the rows cannot be counted here, for example because the machine has
-    no transformers.
+    no transformers, and ConfigError if the model cannot be trained with the recipe.
     """
     if TRAINER.find(spec.environment):
         return None
@@ -46,7 +47,24 @@ def count_left_out(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> tuple[
             done = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         except subprocess.TimeoutExpired as error:
             raise Retryable(f"not finished after {TIMEOUT:g} s; the job counts them") from error
+    if done.returncode == PERMANENT:
+        raise ConfigError(done.stderr.strip().splitlines()[-1])
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise Retryable(lines[-1][-300:] if lines else f"exit code {done.returncode}")
     return tuple(LeftOut.model_validate(one) for one in json.loads(done.stdout))
+
+
+def model_problems(folder: Path) -> list[str]:
+    """Return what cannot work with a model folder in serving and in any training; nothing if transformers is not installed here."""
+    if importlib.util.find_spec("transformers") is None:
+        return []
+    command = [sys.executable, "-m", "ratchet.trainers.job.model_fit", str(folder)]
+    try:
+        done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        return []
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return [f"its tokenizer cannot be loaded: {lines[-1][-300:] if lines else f'exit code {done.returncode}'}"]
+    return done.stdout.splitlines()

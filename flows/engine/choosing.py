@@ -127,6 +127,10 @@ def _usable(context: LineContext, method: Method, job: JobSpec) -> tuple[tuple[R
         found = context.left_out(job)
     except Retryable as error:
         return (RuleResult(rule=rule, holds=True, evidence=f"not counted: {error}", effect=effect),), ()
+    except ConfigError as error:
+        change = f"another recipe in [training.{method.value}], or another model, as the evidence says"
+        rule, effect = f"{method.value} suits the model", f"{method.value} cannot run"
+        return (RuleResult(rule=rule, holds=False, evidence=str(error), effect=effect, change=change),), ()
     if not found:
         return (), ()
     holds = found[0].kept > 0

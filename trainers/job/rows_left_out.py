@@ -11,12 +11,15 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.jobs.exit_codes import PERMANENT
 from ratchet.contracts.jobs.training import LeftOut, Method, TrainingPlan
 from ratchet.contracts.schema import parse
 from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
+from ratchet.trainers.job.model_fit import refuse_misfit
 from ratchet.trainers.job.nemo import prepare
 from ratchet.trainers.job.trl import dpo, grpo, sft
 from ratchet.trainers.recipes.completion import complete
@@ -28,20 +31,27 @@ from ratchet.trainers.recipes.sft import SFTRecipe
 def rows_left_out(run: Path, plan: TrainingPlan, environment: Mapping[str, str]) -> list[LeftOut]:
     """Return the counts of the rows in a run folder that the job of `plan` leaves out. The first entry is what the method trains on.
 
-    Raises Permanent if the folder has no rows for the method, or an invalid one.
+    Raises ConfigError if the model cannot be trained with the recipe, and Permanent if the folder has no rows for the method, or an
+    invalid one.
     """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(run / RunFile.MODEL, trust_remote_code=False)
+    on_nemo = BACKEND.get(environment) is TrainerBackend.NEMO_RL
+    fits = partial(refuse_misfit, run / RunFile.MODEL, tokenizer, on_nemo=on_nemo)
     match plan.method:
         case Method.DPO:
-            return dpo.left_out(run, tokenizer, complete(DPORecipe, plan.recipe))
+            dpo_recipe = complete(DPORecipe, plan.recipe)
+            fits(dpo_recipe)
+            return dpo.left_out(run, tokenizer, dpo_recipe)
         case Method.SFT:
-            return sft.left_out(run, tokenizer, complete(SFTRecipe, plan.recipe))
+            sft_recipe = complete(SFTRecipe, plan.recipe)
+            fits(sft_recipe)
+            return sft.left_out(run, tokenizer, sft_recipe)
         case _:
             recipe = complete(GRPORecipe, plan.recipe)
-            counted = prepare.left_out if BACKEND.get(environment) is TrainerBackend.NEMO_RL else grpo.left_out
-            return counted(run, plan, tokenizer, recipe)
+            fits(recipe)
+            return (prepare.left_out if on_nemo else grpo.left_out)(run, plan, tokenizer, recipe)
 
 
 def main() -> int:
@@ -49,6 +59,9 @@ def main() -> int:
     run = Path.cwd()
     try:
         found = rows_left_out(run, parse(TrainingPlan, (run / RunFile.PLAN).read_bytes()), os.environ)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return PERMANENT
     except RatchetError as error:
         sys.stderr.write(f"{error}\n")
         return 1

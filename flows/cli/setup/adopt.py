@@ -25,6 +25,7 @@ def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
     the first champion of the line.
     """
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
+        from ratchet.flows.composition.left_out import model_problems
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.line import adopt as adopt_model
         from ratchet.flows.engine.line import note_name
@@ -32,14 +33,18 @@ def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, loop, as_json))
+        progress("looking at tokenizer and chat template …", 0, 0)
+        problems = model_problems(model) if model.is_dir() else []
         version = adopt_model(context, model, by)
         repairs = [*note_name(context), *reconcile(context, TURN_SECONDS)]
         is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}
     if as_json:
-        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs})
+        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs, "problems": problems})
     else:
         for line in repairs:
             say(line)
+        for problem in problems:
+            say(f"warning: {model}: {problem}")
     if not is_served:
         raise Permanent(
             f"line {context.line}: {version.tag} is adopted by {by} as version 0, but its model server does not run; remove the cause, "

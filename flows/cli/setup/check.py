@@ -39,6 +39,7 @@ def check(loop: str, as_json: bool) -> None:
         context = installation.context(named_loop(installation, loop, as_json, reads=True), any_file=True)
         owned = [("error", "line", text) for text in _foreign(installation, context)]
         parts = (
+            _model,
             _names,
             _schedule,
             _rewards,
@@ -93,6 +94,21 @@ def _names(context: LineContext) -> list[Finding]:
         return [("note", "served_model", f"callers use the model name {name!r}; {', '.join(map(repr, former))} {kept}")]
     text = f"the line answers to {known!r} now; once this file is served, callers use {name!r}, and {', '.join(map(repr, former))} {kept}"
     return [("warning", "served_model", text)]
+
+
+def _model(context: LineContext) -> list[Finding]:
+    """Say what cannot work with the champion's tokenizer and chat template. Without it, a job or the gate finds it after an approval."""
+    from ratchet.flows.composition.left_out import model_problems
+
+    champion = context.line_view().champion
+    if champion is None:
+        return []
+    try:
+        folder = context.artifacts.fetch(champion.model.files, context.scratch / "models" / champion.model.files)
+    except RatchetError:  # `ratchet doctor` and `verify` are about damage
+        return []
+    problems = model_problems(folder)
+    return [("error", "model", f"{champion.tag}: {one}") for one in problems] or [("ok", "model", f"{champion.tag}: an answer can end")]
 
 
 def _schedule(context: LineContext) -> list[Finding]:

@@ -85,7 +85,7 @@ def test_the_job_leaves_out_exactly_the_rows_that_were_counted_before(workshop: 
 
 
 def test_a_job_whose_rows_are_all_refused_fails_permanently_with_the_counted_reason(tmp_path: Path, tiny_model: Path, warm: Warm) -> None:
-    workshop = refusing(tmp_path, tiny_model, warm, "{{ raise_exception('never') }}")
+    workshop = refusing(tmp_path, tiny_model, warm, "{% if 'zq' not in messages[0].content %}{{ raise_exception('never') }}{% endif %}")
     spec = workshop.spec(workshop.plan(Method.SFT, steps=2))
     (found,) = counted(workshop, spec, tmp_path / "run")
     assert (found.kept, found.sentence) == (0, "all 12 answers are excluded: 12 that the chat template refuses")

@@ -1,0 +1,119 @@
+"""Says what cannot work with a model: its chat template, its end of turn, its context, the adapter and the machines of a recipe.
+
+    python -m ratchet.trainers.job.model_fit FOLDER        without a recipe; prints each problem with its remedy on a line
+
+Without this, such a model is found by a job that fails after a person has approved it, or by a gate in which no answer ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ratchet.contracts.errors import ConfigError
+from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import Recipe
+
+_ANSWER = "zq answer"
+
+
+def refuse_misfit(folder: Path, tokenizer: Any, recipe: Recipe, on_nemo: bool) -> None:
+    """Raise ConfigError with each reason why a model cannot be trained with a recipe, and its remedy.
+
+    `folder` is the model's folder, `tokenizer` its tokenizer. `on_nemo` says whether the job runs on NeMo RL.
+    """
+    config = _read(folder / "config.json")
+    found = [*model_problems(folder, tokenizer), *_adapter(config, recipe), *_context(config, recipe)]
+    if on_nemo and isinstance(recipe, GRPORecipe):
+        found += _shards(config, recipe)
+    if found:
+        raise ConfigError("; ".join(found))
+
+
+def model_problems(folder: Path, tokenizer: Any) -> list[str]:
+    """Return what cannot work with a model in serving and in any training."""
+    if not tokenizer.chat_template:
+        return ["the tokenizer has no chat template; add chat_template.jinja to the model folder"]
+    stops = stop_tokens(folder, tokenizer)
+    if not stops:
+        return ["neither the tokenizer nor generation_config.json names an end-of-sequence token; set eos_token_id"]
+    try:
+        turn = str(tokenizer.apply_chat_template(_turn(), tokenize=False))
+    except Exception as error:  # a template may raise anything
+        return [
+            f"the chat template cannot render a question and an answer ({type(error).__name__}); use the template of the model's authors"
+        ]
+    _, found, end = turn.partition(_ANSWER)
+    if not found:
+        return ["the chat template leaves out the assistant's answer; use the template of the model's authors"]
+    ids = tokenizer(end, add_special_tokens=False)["input_ids"] if end else []
+    if stops.isdisjoint(ids):
+        shown = f"{end.strip()[:40]!r}" if end.strip() else "nothing"
+        names = ", ".join(repr(tokenizer.decode([token])) for token in sorted(stops))
+        return [
+            f"no answer can end: the chat template writes {shown} after an answer, and a server stops at {names}; add the token that the "
+            "template writes to eos_token_id of generation_config.json, or let the template write one of these"
+        ]
+    return []
+
+
+def stop_tokens(folder: Path, tokenizer: Any) -> set[int]:
+    """Return the ids of the tokens at which a server ends an answer."""
+    found = {tokenizer.eos_token_id} - {None}
+    given = _read(folder / "generation_config.json").get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
+    return found | {token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int)}
+
+
+def _turn() -> list[dict[str, str]]:
+    return [{"role": "user", "content": "zq question"}, {"role": "assistant", "content": _ANSWER}]
+
+
+def _adapter(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
+    lora = recipe.lora
+    named = () if lora is None or isinstance(lora.targets, str) else lora.targets
+    if config.get("tie_word_embeddings") and any(name.endswith("lm_head") for name in named):
+        yield "lora.targets names lm_head, but it is tied to the embedding, so its adapter cannot be merged; remove lm_head"
+
+
+def _context(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    context = (text or {}).get("max_position_embeddings")
+    if not isinstance(context, int):
+        return
+    length = getattr(recipe, "max_length", 0)
+    if length > context:
+        yield f"max_length = {length} exceeds the model's context of {context} tokens; set max_length to {context} or less"
+    if isinstance(recipe, GRPORecipe) and recipe.max_completion >= context:
+        yield f"max_completion = {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it"
+
+
+def _shards(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
+    """With an uneven split of the vocabulary, the release computes wrong log-probabilities without an error."""
+    words, parts = config.get("vocab_size"), recipe.nemo.tensor_parallel
+    if isinstance(words, int) and words % parts:
+        yield (
+            f"nemo.tensor_parallel = {parts} does not divide the model's vocabulary of {words} tokens, so NeMo RL would train on wrong "
+            "log-probabilities; use another number, or pad the embedding (resize_token_embeddings with pad_to_multiple_of)"
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_bytes()) if path.exists() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def main() -> int:
+    """Print the problems of the model folder that the command names. Returns 0."""
+    from transformers import AutoTokenizer
+
+    folder = Path(sys.argv[1])
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    sys.stdout.writelines(f"{problem}\n" for problem in model_problems(folder, tokenizer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
