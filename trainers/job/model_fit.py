@@ -78,15 +78,22 @@ def _adapter(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
         yield "lora.targets names lm_head, but it is tied to the embedding, so its adapter cannot be merged; remove lm_head"
 
 
+def row_limit(folder: Path, max_length: int) -> int:
+    """Return the tokens that a row may have: `max_length`, and at most the context of the model in `folder`."""
+    context = _tokens(_read(folder / "config.json"))
+    return max_length if context is None else min(max_length, context)
+
+
+def _tokens(config: dict[str, Any]) -> int | None:
+    """Return the context of a model in tokens; None if its configuration does not say."""
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    context = text.get("max_position_embeddings")
+    return context if isinstance(context, int) else None
+
+
 def _context(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    context = (text or {}).get("max_position_embeddings")
-    if not isinstance(context, int):
-        return
-    length = getattr(recipe, "max_length", 0)
-    if length > context:
-        yield f"max_length = {length} exceeds the model's context of {context} tokens; set max_length to {context} or less"
-    if isinstance(recipe, GRPORecipe) and recipe.max_completion >= context:
+    context = _tokens(config)
+    if context is not None and isinstance(recipe, GRPORecipe) and recipe.max_completion >= context:
         yield f"max_completion = {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it"
 
 

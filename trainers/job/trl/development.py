@@ -23,6 +23,7 @@ from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.cross_validation import LEAST as LEAST_FOLDED
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
+from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.prompt_length import own_call_format, rendered_prompt
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
 from ratchet.trainers.job.trl.micro_batches import PairSize
@@ -40,7 +41,7 @@ class Development:
 
     def __init__(self, job: Job, tokenizer: Any, recipe: Recipe, file: RunFile = RunFile.DEVELOPMENT) -> None:
         """Read the prompts of `job` from `file`. Prompts of `max_length` tokens or more are left out. Without it, there are no prompts."""
-        max_length = int(getattr(recipe, "max_length", 1 << 30))
+        max_length = row_limit(job.run / RunFile.MODEL, int(getattr(recipe, "max_length", 1 << 30)))
         self._at_once = min(MOST_ROWS, ROWS_PER_MICRO_BATCH * recipe.micro_batch)
         self.by = "answers"
         """answers | likelihood: what is scored."""

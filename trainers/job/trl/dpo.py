@@ -19,6 +19,7 @@ from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out, tell_left_out
+from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.trl.conversations import Example, read, read_shown
 from ratchet.trainers.job.trl.fitting import fit
 from ratchet.trainers.job.trl.micro_batches import PairSize
@@ -69,17 +70,17 @@ def pairs(run: Path, tokenizer: Any, recipe: DPORecipe) -> tuple[Kept, LeftOut]:
     examples = read(run / RunFile.PAIRS, recipe.weigh_pairs)
     if not examples:
         raise Permanent("the training set has no pairs, so the plan is not valid; plan again")
-    return _fitting(tokenizer, examples, recipe, "pairs")
+    return _fitting(run, tokenizer, examples, recipe, "pairs")
 
 
 def shown(run: Path, tokenizer: Any, recipe: DPORecipe, paired: set[str]) -> tuple[Kept, LeftOut]:
     """Return the demonstrations of prompts that are not in `paired` and can be trained on, and the counts of the others."""
     examples = [example for example in read_shown(run / RunFile.DEMONSTRATIONS) if example.weight > 0 and _prompt(example) not in paired]
-    return _fitting(tokenizer, examples, recipe, "demonstrations of prompts without a pair")
+    return _fitting(run, tokenizer, examples, recipe, "demonstrations of prompts without a pair")
 
 
-def _fitting(tokenizer: Any, examples: list[Example], recipe: DPORecipe, what: str) -> tuple[Kept, LeftOut]:
-    fitting, left = fit(tokenizer, examples, recipe.max_length)
+def _fitting(run: Path, tokenizer: Any, examples: list[Example], recipe: DPORecipe, what: str) -> tuple[Kept, LeftOut]:
+    fitting, left = fit(tokenizer, examples, row_limit(run / RunFile.MODEL, recipe.max_length))
     return [(examples[number], pair) for number, pair in fitting], LeftOut(what=what, rows=len(examples), reasons=left)
 
 

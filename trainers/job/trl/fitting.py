@@ -18,12 +18,12 @@ EQUAL = "whose two answers are equal after the chat template and the cut at max_
 
 def long_prompt(max_length: int) -> str:
     """Return the reason for prompts that leave no room for an answer."""
-    return f"with prompts longer than max_length = {max_length} tokens"
+    return f"with prompts longer than {max_length} tokens, by max_length or the model's context"
 
 
 def long_answer(max_length: int) -> str:
     """Return the reason for answers that would lose their end. A model that learns from them does not learn to stop."""
-    return f"with answers that end after max_length = {max_length} tokens"
+    return f"with answers that end after {max_length} tokens, by max_length or the model's context"
 
 
 def fit(tokenizer: Any, examples: Sequence[Example], max_length: int) -> tuple[list[tuple[int, PairSize]], dict[str, int]]:

@@ -13,6 +13,7 @@ from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out
+from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, demonstrations, messages, tools_of
 from ratchet.trainers.job.trl.fitting import fit
 from ratchet.trainers.job.trl.runner import lora, main
@@ -65,7 +66,7 @@ def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: in
 
 def left_out(run: Path, tokenizer: Any, recipe: SFTRecipe) -> list[LeftOut]:
     """Return the counts of the rows in a run folder that the job leaves out. Raises as `rows`."""
-    return [dataset_of(tokenizer, rows(run, recipe), recipe.max_length)[1]]
+    return [dataset_of(tokenizer, rows(run, recipe), row_limit(run / RunFile.MODEL, recipe.max_length))[1]]
 
 
 def rows_per_process(recipe: SFTRecipe, processes: int) -> int:
@@ -93,7 +94,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     recipe = job.recipe(SFTRecipe)
     answers = rows(job.run, recipe)
     tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
-    usable, left = dataset_of(tokenizer, answers, recipe.max_length)
+    usable, left = dataset_of(tokenizer, answers, row_limit(job.run / RunFile.MODEL, recipe.max_length))
     leave_out(job, left)
 
     class Weighted(SFTTrainer):

@@ -39,7 +39,10 @@ def job(artifacts: FolderArtifacts, folder: Path, answers: list[str]) -> JobSpec
 def test_the_rows_of_a_job_are_counted_without_its_run_folder(tmp_path: Path) -> None:
     artifacts = FolderArtifacts(tmp_path / "artifacts")
     spec = job(artifacts, tmp_path, ["yes", "yes <end> <user>", "no " * 40])
-    expected = {"with answers that contain special tokens of the model": 1, "with answers that end after max_length = 32 tokens": 1}
+    expected = {
+        "with answers that contain special tokens of the model": 1,
+        "with answers that end after 32 tokens, by max_length or the model's context": 1,
+    }
     assert count_left_out(spec, artifacts, tmp_path / "scratch") == (LeftOut(what="answers", rows=3, reasons=expected),)
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["models"], "the counting leaves no folder behind"
     empty = job(artifacts, tmp_path / "other", [])

@@ -73,9 +73,9 @@ def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_count
 
 def test_the_account_and_the_choice_say_which_rows_the_training_leaves_out() -> None:
     planned = plan_result(evidence={"rated answer": {"demonstration": 9}})
-    counts = (LeftOut(what="pairs", rows=9, reasons={"with prompts longer than max_length = 48 tokens": 2}),)
+    counts = (LeftOut(what="pairs", rows=9, reasons={"with prompts longer than 48 tokens, by max_length or the model's context": 2}),)
     planned = planned.model_copy(update={"choice": planned.choice.model_copy(update={"left_out": counts})})
-    sentence = "The training job leaves rows out one by one: of 9 pairs, excluded: 2 with prompts longer than max_length = 48 tokens."
+    sentence = "The training job leaves rows out one by one: of 9 pairs, excluded: 2 with prompts longer than 48 tokens, by max_length or the model's context."
     for section in (_evidence(knowing(planned)), _choice(knowing(planned, choice=planned.choice))):
         assert section is not None
         assert section.text[-1] == sentence

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.trainers.job.model_fit import model_problems, refuse_misfit
+from ratchet.trainers.job.model_fit import model_problems, refuse_misfit, row_limit
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
-from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to load
@@ -78,12 +77,6 @@ def test_a_tokenizer_without_any_end_is_found(tmp_path: Path, folder: Path) -> N
 @pytest.mark.parametrize(
     ("recipe", "config", "on_nemo", "said"),
     [
-        (
-            complete(SFTRecipe, {"max_length": 300}),
-            {"max_position_embeddings": 256},
-            False,
-            "exceeds the model's context of 256",
-        ),
         (complete(DPORecipe, {"lora": {"targets": ["lm_head"]}}), {"tie_word_embeddings": True}, False, "it is tied to the embedding"),
         (complete(GRPORecipe, {"max_completion": 256}), {"max_position_embeddings": 256}, False, "leaves no room for a prompt"),
         (
@@ -109,3 +102,11 @@ def test_a_vocabulary_that_is_divided_or_not_sharded_is_accepted(folder: Path, t
     refuse_misfit(tmp_path, tokenizer_of(folder), recipe, on_nemo=True)
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 19}))
     refuse_misfit(tmp_path, tokenizer_of(folder), recipe, on_nemo=False)
+
+
+@pytest.mark.parametrize("config", [{"max_position_embeddings": 256}, {"text_config": {"max_position_embeddings": 256}}])
+def test_a_row_is_at_most_as_long_as_the_context(tmp_path: Path, config: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert (row_limit(tmp_path, 300), row_limit(tmp_path, 100)) == (256, 100)
+    (tmp_path / "config.json").write_text("{}")
+    assert row_limit(tmp_path, 300) == 300

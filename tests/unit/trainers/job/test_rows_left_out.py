@@ -24,8 +24,8 @@ NO_THREE = "{% if 'three' in messages[0].content %}{{ raise_exception('not three
 UNPAIRED = "demonstrations of prompts without a pair"
 REFUSED, LONG_PROMPT, LONG_ANSWER = (
     "that the chat template refuses",
-    "with prompts longer than max_length = 48 tokens",
-    "with answers that end after max_length = 48 tokens",
+    "with prompts longer than 48 tokens, by max_length or the model's context",
+    "with answers that end after 48 tokens, by max_length or the model's context",
 )
 BEYOND = "longer than 63 tokens (nemo.max_prompt and the model's context)"
 EQUAL = "whose two answers are equal after the chat template and the cut at max_length"

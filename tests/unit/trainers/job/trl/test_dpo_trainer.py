@@ -212,7 +212,7 @@ def test_rehearsed_prompts_have_no_pairs_and_excluded_rows_are_counted(tiny_mode
     assert found.rows == 4, "12 pairs of three prompts in a step allow four rows of the only other prompt"
     assert told == [
         "of 4 demonstrations of prompts without a pair, excluded: 1 with answers that contain special tokens of the model, "
-        "1 with prompts longer than max_length = 48 tokens"
+        "1 with prompts longer than 48 tokens, by max_length or the model's context"
     ]
     assert dpo.rehearsal(job, tokenizer, recipe(rehearsal=0.25), set(paired)).rows == 3
     many = {*paired, *(f"question {number}" for number in range(117))}
