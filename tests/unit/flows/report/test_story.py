@@ -75,7 +75,8 @@ def test_the_account_and_the_choice_say_which_rows_the_training_leaves_out() -> 
     planned = plan_result(evidence={"rated answer": {"demonstration": 9}})
     counts = (LeftOut(what="pairs", rows=9, reasons={"with prompts longer than 48 tokens, by max_length or the model's context": 2}),)
     planned = planned.model_copy(update={"choice": planned.choice.model_copy(update={"left_out": counts})})
-    sentence = "The training job leaves rows out one by one: of 9 pairs, excluded: 2 with prompts longer than 48 tokens, by max_length or the model's context."
+    why = "with prompts longer than 48 tokens, by max_length or the model's context"
+    sentence = f"The training job leaves rows out one by one: of 9 pairs, excluded: 2 {why}."
     for section in (_evidence(knowing(planned)), _choice(knowing(planned, choice=planned.choice))):
         assert section is not None
         assert section.text[-1] == sentence
