@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -137,11 +136,11 @@ def test_a_demonstration_without_an_answer_is_refused(tmp_path: Path) -> None:
         demonstrations(told(tmp_path, "answer", None), SFTRecipe())
 
 
-def told(folder: Path, column: str, value: Any) -> Any:
-    """Return a job whose second demonstration has this value in one column."""
+def told(folder: Path, column: str, value: Any) -> Path:
+    """Return a run folder whose second demonstration has this value in one column."""
     whole = {"prompt": json.dumps(ASK), "answer": "yes", "weight": 0.5}
     write(folder, [whole, {**whole, column: value}]).rename(folder / "demonstrations.parquet")
-    return SimpleNamespace(run=folder)
+    return folder
 
 
 def test_the_error_of_a_template_is_reported(tiny_model: Path, tmp_path: Path) -> None:
