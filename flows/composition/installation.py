@@ -5,6 +5,7 @@ A cycle always runs with the loop file's content that was stored when the cycle 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import replace
@@ -12,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
 from ratchet.contracts.rows import Adopted, CycleOpened, FileTaken, content_of
 from ratchet.contracts.schema import upgraded
@@ -79,7 +80,8 @@ class Installation:
         path = path.absolute()
         loop = load_loop(path)
         if not any_file:
-            self.refuse_other(loop.line.name, path)
+            with contextlib.suppress(Retryable):  # nothing acts on a line while its ledger is away, and the service waits for it
+                self.refuse_other(loop.line.name, path)
         return self._build(loop, path.parent, path.name, late)
 
     def owner(self, line: str) -> Path | None:

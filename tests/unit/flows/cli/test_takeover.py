@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.flows.cli.main import cli
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
@@ -133,3 +133,14 @@ def test_check_says_what_a_changed_model_name_does(files: tuple[Path, Path]) -> 
     assert found["level"] == "warning"
     for part in ("'new'", "ratchet names sim --end"):
         assert part in found["text"]
+
+
+def test_a_ledger_that_is_away_does_not_end_the_service(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service asks for the context of its lines again and again. It waits for its ledger."""
+    installation = Installation(Home.from_environment())
+
+    def away(_line: str) -> None:
+        raise Retryable("the ledger is not available")
+
+    monkeypatch.setattr(installation, "line", away)
+    assert installation.context(files[0]).line == "sim"
