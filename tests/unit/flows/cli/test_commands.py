@@ -352,7 +352,8 @@ def test_trigger_and_retry_open_cycles_and_record_who_asked(line: Home, tmp_path
     (tmp_path / "moved.toml").write_text(LOOP)
     (tmp_path / "loop.toml").unlink()
     assert "does not exist; if it was moved, run `ratchet takeover" in refused("retry", "sim/1")
-    again = as_json("retry", "sim/1", "--loop", "moved.toml", "--by", "ben")
+    as_json("takeover", "moved.toml", "--why", "moved", "--by", "ben")
+    again = as_json("retry", "sim/1", "--by", "ben")
     assert again == {"cycle": "cycle/sim/0002", "reason": "retry of 1"}
     assert ledger.read("line/sim")[-1].data["actor"] == "ben"
     other = LOOP.replace('name = "sim"', 'name = "other"', 1)
