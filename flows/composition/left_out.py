@@ -56,15 +56,18 @@ def count_left_out(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> tuple[
 
 
 def model_problems(folder: Path) -> list[str]:
-    """Return what cannot work with a model folder in serving and in any training; nothing if transformers is not installed here."""
+    """Return what cannot work with a model folder in serving and in any training.
+
+    Raises Retryable if its tokenizer cannot be loaded here: transformers is missing, or a server of another package has its own form.
+    """
     if importlib.util.find_spec("transformers") is None:
-        return []
+        raise Retryable("transformers is not installed on this machine")
     command = [sys.executable, "-m", "ratchet.trainers.job.model_fit", str(folder)]
     try:
         done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        return []
+    except subprocess.TimeoutExpired as error:
+        raise Retryable(f"its tokenizer was not loaded within {TIMEOUT:g} s") from error
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return [f"its tokenizer cannot be loaded: {lines[-1][-300:] if lines else f'exit code {done.returncode}'}"]
+        raise Retryable(f"its tokenizer cannot be loaded: {lines[-1][-300:] if lines else f'exit code {done.returncode}'}")
     return done.stdout.splitlines()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from ratchet.contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
@@ -34,7 +35,9 @@ def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, loop, as_json))
         progress("looking at tokenizer and chat template …", 0, 0)
-        problems = model_problems(model) if model.is_dir() else []
+        problems: list[str] = []
+        with suppress(Retryable):  # `ratchet check` says so
+            problems = model_problems(model) if model.is_dir() else []
         version = adopt_model(context, model, by)
         repairs = [*note_name(context), *reconcile(context, TURN_SECONDS)]
         is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
 from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
@@ -107,7 +107,10 @@ def _model(context: LineContext) -> list[Finding]:
         folder = context.artifacts.fetch(champion.model.files, context.scratch / "models" / champion.model.files)
     except RatchetError:  # `ratchet doctor` and `verify` are about damage
         return []
-    problems = model_problems(folder)
+    try:
+        problems = model_problems(folder)
+    except Retryable as error:
+        return [("note", "model", f"{champion.tag}: tokenizer and chat template were not looked at: {error}")]
     return [("error", "model", f"{champion.tag}: {one}") for one in problems] or [("ok", "model", f"{champion.tag}: an answer can end")]
 
 
