@@ -127,6 +127,7 @@ def report_at(values: np.ndarray, level: float, slices: int, longer: np.ndarray 
         failures={},
         comparisons=tuple(found),
         counts=tuple(counts),
+        cut=comparison("cut", np.zeros(n), level),  # both models are cut equally often
         lengths={"champion": 100.0, "candidate": 100.0},
         length_adjusted=None if longer is None else length_adjusted_interval(values, list(longer[:n]), level_at_equal_length(looks, level)),
         answers=digest("answers"),

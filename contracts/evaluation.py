@@ -77,16 +77,16 @@ class Interval(Frozen):
 
 
 class Comparison(Frozen):
-    """Comparison of candidate and champion on the same prompts, by paired reward differences clustered by prompt."""
+    """Comparison of candidate and champion on the same prompts, by paired differences of rewards, or of shares, clustered by prompt."""
 
     name: str
-    """overall | golden | holdout | slice:<name>"""
+    """overall | golden | holdout | slice:<name>, or cut: the share of answers that were cut"""
     n: Count
     """Number of clusters."""
     champion: Finite
-    """Mean reward of the champion."""
+    """Mean reward of the champion, or its share."""
     candidate: Finite
-    """Mean reward of the candidate."""
+    """Mean reward of the candidate, or its share."""
     difference: Interval
 
     @model_validator(mode="after")

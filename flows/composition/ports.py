@@ -27,11 +27,11 @@ from ratchet.contracts.ports import (
     Server,
 )
 from ratchet.contracts.serving import Endpoint
+from ratchet.flows.composition.before_training import count_left_out
 from ratchet.flows.composition.cluster import open_cluster
 from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
 from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, LineExtensions, open_extensions, open_router, open_server, open_sources
 from ratchet.flows.composition.late import made
-from ratchet.flows.composition.left_out import count_left_out
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.core.triggers import evaluation_level

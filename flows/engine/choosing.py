@@ -1,7 +1,7 @@
 """Selects the training method and its plan. The selected method is checked against the machines before approval is requested.
 
-A method is rejected if its job cannot be built, if its estimate far exceeds its time or budget, or if its job would leave out all rows.
-The next method is then checked.
+A method is rejected if its job cannot be built, if its estimate far exceeds its time or budget, if its recipe does not suit the model, or
+if its job would leave out all rows. The next method is then checked.
 An invalid recipe is an error that the user must correct.
 """
 

@@ -93,7 +93,8 @@ class LineContext:
     cost: Callable[[TrainingPlan], Cost | None] | None = None
     """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
     left_out: Callable[[JobSpec], tuple[LeftOut, ...] | None] | None = None
-    """Counts the rows that a job leaves out; it raises Retryable if it cannot. None, also as its result: not counted."""
+    """Counts the rows that a job leaves out. It raises Retryable if it cannot, and ConfigError if the model cannot be trained with the
+    recipe. None, also as its result: not counted."""
     price: Callable[[float], float | None] | None = None
     """Price of the line's machines for a number of seconds, in the price table's currency. None, also as its result: not known."""
     versions: Mapping[str, tuple[ExtensionVersion, ...]] = field(default_factory=dict)

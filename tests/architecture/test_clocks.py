@@ -37,7 +37,7 @@ ALLOWED = {
 
 
 def readings(path: Path) -> list[int]:
-    """Return the lines in which a module reads the wall clock by `time.time` or `time.time_ns`, or imports one of them."""
+    """Return the numbers of the lines in which a module uses or imports `time.time` or `time.time_ns`."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr in READINGS and isinstance(node.value, ast.Name) and node.value.id == "time":

@@ -19,6 +19,6 @@ def leave_out(job: Job, found: LeftOut) -> None:
 
 
 def tell_left_out(job: Job, found: LeftOut) -> None:
-    """Report how many rows are excluded, by reason, as a warning. The run may continue without any of them."""
+    """Write a warning that counts the excluded rows by reason. The job continues, also if no row is left."""
     if found.counts and parallel.rank() == 0:
         job.events.write("warning", reason=found.sentence)

@@ -25,12 +25,18 @@ def refuse_misfit(folder: Path, tokenizer: Any, recipe: Recipe, on_nemo: bool) -
 
     `folder` is the model's folder, `tokenizer` its tokenizer. `on_nemo` says whether the job runs on NeMo RL.
     """
-    config = _read(folder / "config.json")
-    found = [*model_problems(folder, tokenizer), *_adapter(config, recipe), *_context(config, recipe)]
-    if on_nemo and isinstance(recipe, GRPORecipe):
-        found += _shards(config, recipe)
+    found = [*model_problems(folder, tokenizer), *recipe_problems(folder, recipe, on_nemo)]
     if found:
         raise ConfigError("; ".join(found))
+
+
+def recipe_problems(folder: Path, recipe: Recipe, on_nemo: bool) -> list[str]:
+    """Return why the model in `folder` cannot be trained with a recipe, each with its remedy."""
+    config = _read(folder / "config.json")
+    found = [*_adapter(config, recipe)]
+    if isinstance(recipe, GRPORecipe):
+        found += [*_prompt_on_nemo(config, recipe), *_shards(config, recipe)] if on_nemo else _prompt(config, recipe)
+    return found
 
 
 def model_problems(folder: Path, tokenizer: Any) -> list[str]:
@@ -80,8 +86,13 @@ def _adapter(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
 
 def row_limit(folder: Path, max_length: int) -> int:
     """Return the tokens that a row may have: `max_length`, and at most the context of the model in `folder`."""
-    context = _tokens(_read(folder / "config.json"))
+    context = context_of(folder)
     return max_length if context is None else min(max_length, context)
+
+
+def context_of(folder: Path) -> int | None:
+    """Return the context of the model in `folder` in tokens; None if its configuration does not say."""
+    return _tokens(_read(folder / "config.json"))
 
 
 def _tokens(config: dict[str, Any]) -> int | None:
@@ -91,9 +102,18 @@ def _tokens(config: dict[str, Any]) -> int | None:
     return context if isinstance(context, int) else None
 
 
-def _context(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
+def _prompt_on_nemo(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
+    """The release needs room for the longest prompt; TRL leaves out prompts that are too long."""
+    context, wanted = _tokens(config), recipe.nemo.max_prompt + recipe.max_completion
+    if context is not None and wanted > context:
+        room = context - recipe.max_completion
+        remedy = f"set nemo.max_prompt to {room} or less" if room > 0 else "lower max_completion and nemo.max_prompt"
+        yield f"nemo.max_prompt + max_completion = {wanted} tokens exceed the model's context of {context} tokens; {remedy}"
+
+
+def _prompt(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
     context = _tokens(config)
-    if context is not None and isinstance(recipe, GRPORecipe) and recipe.max_completion >= context:
+    if context is not None and recipe.max_completion >= context:
         yield f"max_completion = {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it"
 
 

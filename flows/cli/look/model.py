@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
 
-from ratchet.contracts.errors import ConfigError, Permanent
+from ratchet.contracts.errors import Permanent
 from ratchet.flows.cli.names import named_version
+from ratchet.flows.cli.new_folder import new_folder, refuse_existing
 from ratchet.flows.cli.output import json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say, show
 
@@ -28,28 +28,20 @@ def fetch(version: str, folder: Path, as_json: bool) -> None:
     VERSION is LINE/champion, LINE/previous, LINE/NUMBER for the candidate of a cycle, LINE/0 for the adopted model, or a tag. Every file is
     compared with its digest, and the whole with the ledger. If the model is an adapter, its base model is copied to FOLDER/base.
     """
-    if folder.exists():
-        raise ConfigError(f"{folder} exists; name a new folder")
+    refuse_existing(folder)
     with watched(as_json, f"copying the model of {version} …"):
         from ratchet.contracts.model import model_ref
         from ratchet.flows.composition.ports import open_artifacts
 
         installation = open_installation()
         made = named_version(installation, version).version
-        part = folder.with_name(f".{folder.name}.part")
-        try:
-            shutil.rmtree(part, ignore_errors=True)  # of a copy that was killed
-            artifacts = open_artifacts(installation.home)
+        artifacts = open_artifacts(installation.home)
+        with new_folder(folder) as part:
             artifacts.fetch(made.model.files, part)
             if model_ref(part, made.model.files, made.model.parent) != made.model:
                 raise Permanent(f"the files of {made.tag} are not those that the ledger names; `ratchet verify` looks for damage")
             if made.model.parent is not None:
                 artifacts.fetch(made.model.parent, part / "base")
-            part.rename(folder)
-        except OSError as error:
-            raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     if as_json:
         told = {"folder": str(folder), "version": made.tag, "line": made.line, "number": made.number, "cycle": made.cycle}
         print_json(told | {"model": made.model.id, "adapter": made.model.parent is not None})

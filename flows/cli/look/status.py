@@ -44,8 +44,8 @@ def status(line: str | None, watched: bool, as_json: bool) -> None:
     that wait too long for their ingest. If there is one, the exit code is 1, and the lines are shown nevertheless. A service that was
     stopped, or that has never run, is not a problem.
 
-    The exit code is also 1 if there is no installation here, or if it has no line but another installation near the current folder has
-    one.
+    The exit code is 2 if there is no installation in this folder. It is also 2 if the installation has no line, and another installation
+    near this folder has one.
 
     With --watch, the line is shown as its steps, with the rollout and its evidence, the traffic of the last minutes, what comes next, and
     who must act. Ctrl-C ends it with code 0. Without a terminal, it prints a new block when something has changed; with --json, a line of

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ratchet.contracts.data.datasets import EXPORT_FORMATS
-from ratchet.contracts.errors import ConfigError
 from ratchet.flows.cli.lines import existing, is_file_name, named_line, named_loop
 from ratchet.flows.cli.names import cycle_argument, line_argument, named_cycle
+from ratchet.flows.cli.new_folder import new_folder, refuse_existing
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say
 
@@ -44,8 +43,7 @@ def export(cycle: str | None, now: bool, form: str, out: Path, by: str, as_json:
     out, by the consent of now. `card.md` describes the data, and `manifest.json` has counts and digests. The export is recorded in the
     ledger. The files contain texts of users: `ratchet erase` does not reach them.
     """
-    if out.exists():
-        raise ConfigError(f"{out} exists; name a new folder")
+    refuse_existing(out)
     with watched(as_json, "building the training set …") as progress:
         from ratchet.flows.engine.dataset_export import set_of_cycle, set_of_now
 
@@ -98,19 +96,11 @@ def _write(context: LineContext, found: ExportedSet, form: str, out: Path, by: s
     digests = {name: digest(content) for name, content in files.contents.items()}
     title = f"Training set of {context.line}, {found.source}"
     card = as_markdown(title, card_of(context.loop, found.snapshot, found.data, context.artifacts))
-    part = out.with_name(f".{out.name}.part")
-    try:
-        shutil.rmtree(part, ignore_errors=True)  # of an export that was killed
-        part.mkdir(mode=0o700, parents=True)
+    with new_folder(out) as part:
         for name, content in files.contents.items():
             (part / name).write_bytes(content)
         (part / "card.md").write_text(card, encoding="utf-8")
         noted = note_export(context, found, Written(by, form, out, files.rows, digests))
         manifest = noted.model_dump(mode="json") | {"line": context.line, "left_out": files.left_out, "sha256": digests}
         (part / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        part.rename(out)
-    except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return noted, files

@@ -26,7 +26,7 @@ def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
     the first champion of the line.
     """
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
-        from ratchet.flows.composition.left_out import model_problems
+        from ratchet.flows.composition.before_training import model_problems
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.line import adopt as adopt_model
         from ratchet.flows.engine.line import note_name

@@ -98,7 +98,7 @@ def _names(context: LineContext) -> list[Finding]:
 
 def _model(context: LineContext) -> list[Finding]:
     """Say what cannot work with the champion's tokenizer and chat template. Without it, a job or the gate finds it after an approval."""
-    from ratchet.flows.composition.left_out import model_problems
+    from ratchet.flows.composition.before_training import model_problems
 
     champion = context.line_view().champion
     if champion is None:

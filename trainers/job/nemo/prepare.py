@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_conf
 from ratchet.trainers.backends.nemo.keys import refuse_unknown
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out
+from ratchet.trainers.job.model_fit import recipe_problems
 from ratchet.trainers.job.nemo import data, release
 from ratchet.trainers.job.prompt_length import Length, prompt_length
 from ratchet.trainers.length import LEAST
@@ -48,7 +48,8 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tu
     rows = _rows(job.run, job.plan)
     check_arithmetic(recipe, cluster, len(rows))  # fails early, before the tokenizer is loaded
     refuse_custom_code(job.run / RunFile.MODEL)  # the release loads models with trust_remote_code
-    _fits(job.run / RunFile.MODEL, recipe)
+    if problems := recipe_problems(job.run / RunFile.MODEL, recipe, on_nemo=True):
+        raise ConfigError(problems[0])
     length = _lengths(job.run / RunFile.MODEL)
     usable, left = data.short(rows, length, recipe.nemo.max_prompt)
     leave_out(job, left)
@@ -81,20 +82,6 @@ def _development(job: Job, recipe: GRPORecipe, length: Length) -> list[data.Row]
     known = data.rows(file, planned_scorer_set(job.plan).without_reference())
     fitting, _ = data.short(known, length, recipe.nemo.max_prompt)
     return fitting if len(fitting) >= LEAST else []
-
-
-def _fits(model: Path, recipe: GRPORecipe) -> None:
-    """Check the recipe against the model: the context must hold prompt and answer, and a tied output head cannot have an adapter."""
-    config = json.loads((model / "config.json").read_bytes())
-    named = [] if recipe.lora is None or isinstance(recipe.lora.targets, str) else recipe.lora.targets
-    if config.get("tie_word_embeddings") and any(name.endswith("lm_head") for name in named):
-        raise ConfigError("lora.targets names lm_head, but it is tied to the embedding, so its adapter cannot be merged; remove lm_head")
-    context = config.get("max_position_embeddings")
-    wanted = recipe.nemo.max_prompt + recipe.max_completion
-    if isinstance(context, int) and wanted > context:
-        room = context - recipe.max_completion
-        remedy = f"set nemo.max_prompt to {room} or less" if room > 0 else "lower max_completion and nemo.max_prompt"
-        raise ConfigError(f"nemo.max_prompt + max_completion = {wanted} tokens exceed the model's context of {context} tokens; {remedy}")
 
 
 def _places(job: Job, found: release.Release, work: Path) -> Places:

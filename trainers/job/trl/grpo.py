@@ -22,6 +22,7 @@ from ratchet.runtime.chat_template import CallFormat, read_answer
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import UNRENDERED, leave_out
+from ratchet.trainers.job.model_fit import context_of
 from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
@@ -119,9 +120,9 @@ def fitting(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) -
     found = rows(run, plan)
     if not found:
         raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
-    context = json.loads((run / RunFile.MODEL / "config.json").read_bytes()).get("max_position_embeddings")
+    context = context_of(run / RunFile.MODEL)
     limit = recipe.nemo.max_prompt
-    if isinstance(context, int):
+    if context is not None:
         limit = min(limit, context - recipe.max_completion)
     if limit < 1:
         raise Permanent(f"max_completion {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it")

@@ -1,4 +1,7 @@
-"""Counts the rows that a training job will leave out, before the job is submitted."""
+"""Looks at a job and at a model before a training: the rows that the job will leave out, and what cannot work with the model.
+
+Both run in a process of their own, because Transformers loads torch.
+"""
 
 from __future__ import annotations
 

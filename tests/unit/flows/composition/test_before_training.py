@@ -12,7 +12,7 @@ import pytest
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.jobs.training import Attempt, JobSpec, LeftOut, Method
 from ratchet.contracts.model import model_ref
-from ratchet.flows.composition.left_out import count_left_out
+from ratchet.flows.composition.before_training import count_left_out
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs.job_protocol import TRAINER
 from ratchet.trainers.backends.trl import SFT

@@ -1,0 +1,13 @@
+"""Tests that the simulated evaluations of the benchmark can pass every check of the gate."""
+
+from __future__ import annotations
+
+import numpy as np
+from gate_decisions import LEVEL, decided, differences
+
+
+def test_a_large_gain_passes_and_a_loss_does_not() -> None:
+    draw = np.random.default_rng(1)
+    gains, losses = ([decided(row, LEVEL) for row in differences(draw, gain, (10, 400))] for gain in (0.2, -0.2))
+    assert all(one.passed for one in gains), "a check that reads a figure which the benchmark does not make would let none pass"
+    assert not any(one.passed for one in losses)
