@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from gate_decisions import LEVEL, decided, differences
+
+from benchmarks.gate_decisions import LEVEL, decided, differences
 
 
 def test_a_large_gain_passes_and_a_loss_does_not() -> None:
