@@ -102,7 +102,7 @@ def _chapter(cycle: CycleView, standings: dict[str, str]) -> Chapter:
         outcome=str(cycle.state),
         version=version,
         standing=standings.get(version, "") if version else "",
-        method=str(cycle.method) if cycle.method else None,
+        method=cycle.method_name,
         examples=examples(cycle),
         difference=overall.difference if overall else None,
         cost=sum(usage.cost for usage in usages.values()) if usages else None,

@@ -98,8 +98,8 @@ def _summary(chapter: Chapter) -> tuple[str, ...]:
     cycle = chapter.cycle
     overall = cycle.report.comparison("overall") if cycle.report else None
     change = f"{overall.champion:.3f} → {overall.candidate:.3f}" if overall else "–"
-    method = cycle.method or "–"
-    return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", str(method), change, str(cycle.state))
+    method = cycle.method_name or "–"
+    return (cycle.id, f"{cycle.opened_at:%Y-%m-%d %H:%M}", method, change, str(cycle.state))
 
 
 def _accuracy(cycle: CycleView) -> Markup:

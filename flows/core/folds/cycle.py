@@ -182,8 +182,12 @@ class CycleView:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The steps of the cycle, in order. A cycle with a given model trains nothing."""
-        is_given = "given" in self.first.data  # without its content, which may be damaged
-        return tuple(step for step in Step if not (is_given and step in ONLY_TRAINED))
+        return tuple(step for step in Step if not (self.is_given and step in ONLY_TRAINED))
+
+    @property
+    def is_given(self) -> bool:
+        """Whether an operator gave the candidate. It is known without the content of the first row, which may be damaged."""
+        return "given" in self.first.data
 
     @property
     def loop(self) -> Loop:
@@ -274,6 +278,11 @@ class CycleView:
         """The method of the newest training, or the chosen one before it; `none` if nothing is trained. None before the choice."""
         plan = self.trained_plan
         return plan.method if plan else self.choice.method if self.choice else None
+
+    @property
+    def method_name(self) -> str | None:
+        """The method for tables, or `given` for a model that was trained elsewhere. None before the choice."""
+        return "given" if self.is_given else str(self.method) if self.method else None
 
     @property
     def plans(self) -> tuple[TrainingPlan, ...]:

@@ -33,6 +33,7 @@ def test_a_given_model_is_judged_and_rolled_out_without_a_training() -> None:
     assert set(view.steps) == set(Step) - ONLY_TRAINED
     assert all(view.has(step) for step in view.steps)
     assert not view.incarnations
+    assert view.method_name == "given"
     assert not sim.executor.specs, "no job was built"
     assert view.candidate is not None
     assert view.candidate.model == view.given.model  # type: ignore[union-attr]
