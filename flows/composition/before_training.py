@@ -1,6 +1,6 @@
 """Looks at a job and at a model before a training: the rows that the job will leave out, and what cannot work with the model.
 
-Both run in a process of their own, because Transformers loads torch.
+Both run in a process of their own, because Transformers needs much memory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m ratchet.trainers.job.rows_left_out        in a run folder, with the environment of the job
 
-It prints the counts as JSON. Transformers loads torch, so the service runs it in a process of its own.
+It prints the counts as JSON. The service runs it in a process of its own, because Transformers needs much memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ratchet.contracts.jobs.exit_codes import PERMANENT
 from ratchet.contracts.jobs.training import LeftOut, Method, TrainingPlan
 from ratchet.contracts.schema import parse
 from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
-from ratchet.trainers.job.model_fit import refuse_misfit
+from ratchet.trainers.job.model_fit import hide_torch, refuse_misfit
 from ratchet.trainers.job.nemo import prepare
 from ratchet.trainers.job.trl import dpo, grpo, sft
 from ratchet.trainers.recipes.completion import complete
@@ -56,6 +56,7 @@ def rows_left_out(run: Path, plan: TrainingPlan, environment: Mapping[str, str])
 
 def main() -> int:
     """Print the counts for the run folder that is the working directory, or the error to standard error. Returns the exit code."""
+    hide_torch()
     run = Path.cwd()
     try:
         found = rows_left_out(run, parse(TrainingPlan, (run / RunFile.PLAN).read_bytes()), os.environ)
