@@ -27,7 +27,7 @@ install: $(VENV)/.train  ## install everything into .venv; then `. .venv/bin/act
 
 test: $(VENV)/.dev    ## run all tests, as CI does
 	@$(BIN)/python -m tests.cluster.rig build || echo "building the test cluster failed: the cluster tests cannot run; see the output above"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 $(DEAL) tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 $(DEAL) tests
 
 tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: Debian packages (as root) and Go
 	@sh tests/tools.sh

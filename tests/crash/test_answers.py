@@ -29,8 +29,8 @@ from tests.soak_results import record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
-LINES = ("sim", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k")
-"""Each round answers one request per line, so twelve answers meet the same kills."""
+LINES = ("sim", "a", "b", "c", "d", "e", "f", "g")
+"""Each round answers one request per line, so eight answers meet the same kills."""
 SECONDS = 8.0
 """Seconds over which the answers and the kills of a round are distributed."""
 
@@ -307,13 +307,13 @@ def test_deployment_opens_no_cycle_of_another_line(service: Service) -> None:
 
 
 def test_no_answer_is_lost_when_processes_are_killed_around_it(service: Service) -> None:
-    assert attacked(service, range(1, 3))["answers"] >= 20
+    assert attacked(service, range(1, 2))["answers"] == len(LINES)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_no_answer_is_lost_in_many_rounds(service: Service) -> None:
-    rounds = attacked(service, range(3, 20))
+    rounds = attacked(service, range(2, 28))
     assert rounds["answers"] >= 200
     record("answers", {**rounds, "lost": 0})
 

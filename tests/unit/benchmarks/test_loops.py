@@ -149,7 +149,8 @@ def test_picture_has_a_panel_per_task() -> None:
     assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
 def test_two_cycles_go_through_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--quick"])
     printed = capsys.readouterr().out

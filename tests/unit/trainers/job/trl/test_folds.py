@@ -90,8 +90,20 @@ def test_the_number_of_steps_is_found_on_prompts_that_each_fold_is_not_trained_o
     assert any("cross_validated_score" in event.data for event in steps)
 
 
-@pytest.mark.parametrize("method", [Method.SFT, Method.DPO])
-@pytest.mark.parametrize("after", ["first fold", "in the second fold", "run"])
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.parametrize(
+    ("after", "method"),
+    [
+        ("first fold", Method.SFT),
+        ("in the second fold", Method.DPO),
+        ("run", Method.SFT),
+        pytest.param("first fold", Method.DPO, marks=SOAK),
+        pytest.param("in the second fold", Method.SFT, marks=SOAK),
+        pytest.param("run", Method.DPO, marks=SOAK),
+    ],
+)
 def test_a_preempted_run_trains_each_finished_fold_once_and_publishes_the_same(workshop: Workshop, method: Method, after: str) -> None:
     plan = planned(workshop, method)
     whole = workshop.spec(plan)

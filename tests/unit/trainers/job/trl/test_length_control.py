@@ -110,8 +110,15 @@ def tensors(path: Path) -> dict[str, Any]:
     return {name: value.tolist() for name, value in load_file(path).items()}
 
 
-@pytest.mark.parametrize("method", [Method.SFT, Method.DPO])
-@pytest.mark.parametrize("step", [12, 70])
+@pytest.mark.parametrize(
+    ("step", "method"),
+    [
+        (12, Method.DPO),
+        (70, Method.SFT),
+        pytest.param(12, Method.SFT, marks=pytest.mark.soak),
+        pytest.param(70, Method.DPO, marks=pytest.mark.soak),
+    ],
+)
 def test_a_preempted_run_measures_and_publishes_the_same(workshop: Workshop, method: Method, step: int) -> None:
     whole = workshop.spec(planned(workshop, method))
     expected = published(workshop, whole, finish(workshop, whole))
@@ -125,7 +132,7 @@ def test_a_preempted_run_measures_and_publishes_the_same(workshop: Workshop, met
     assert measured(workshop.executor.events(spec.name)) == measured(workshop.executor.events(whole.name))
 
 
-@pytest.mark.parametrize("temperature", [None, 0.5])
+@pytest.mark.parametrize("temperature", [0.5, pytest.param(None, marks=pytest.mark.soak)])
 def test_grpo_measures_its_model_and_publishes_the_same_after_a_preemption(workshop: Workshop, temperature: float | None) -> None:
     """Sampled answers to the development prompts are the same after a resume, and do not change the draws of the training."""
     plan = planned(workshop, Method.GRPO, most_steps=60, beta=0.0, learning_rate=1e-2, always="yes")
