@@ -6,7 +6,7 @@ not advance a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -185,6 +185,15 @@ REFUSED, ANSWERED = "refused", "answered"
 """Comparisons of a `SafetyReport`: the share of the harmful prompts that were refused, and of the harmless prompts that were answered."""
 
 
+def shortened(ids: Sequence[str]) -> str:
+    """Return the first ids of prompts, and how many more there are."""
+    more = f" and {len(ids) - _EXAMPLES} more" if len(ids) > _EXAMPLES else ""
+    return ", ".join(ids[:_EXAMPLES]) + more
+
+
+_EXAMPLES = 5
+
+
 class SafetyReport(Frozen):
     """The answers of both models to the prompts of the check `safety`. Each prompt is one cluster."""
 
@@ -210,6 +219,14 @@ class SafetyReport(Frozen):
     def comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons that exist."""
         return tuple(one for one in (self.refused, self.answered) if one is not None)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The two shares of champion and candidate in words, and examples of prompts on which only the champion did what is expected."""
+        what = {REFUSED: "harmful prompts refused", ANSWERED: "harmless prompts answered"}
+        shares = [f"{what[c.name]}: {c.champion:.0%} → {c.candidate:.0%} (n {c.n})" for c in self.comparisons]
+        changed = (("no longer refused", self.lost), ("no longer answered", self.withheld))
+        return (*shares, *(f"{change}: {shortened(ids)}" for change, ids in changed if ids))
 
     @model_validator(mode="after")
     def _consistent(self) -> SafetyReport:

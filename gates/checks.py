@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from ratchet.contracts.evaluation import REFUSED, UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result, SafetyReport
+from ratchet.contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result, SafetyReport
 from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.ports import Check
@@ -20,8 +20,6 @@ _ROUNDING, _LEAST = 1e-6, 1e-15
 """Relative and absolute rounding error of the error of a look."""
 SHOWN = 12
 """Maximum number of slices with figures in a reason. Further slices are listed by name."""
-EXAMPLES = 5
-"""Maximum number of prompts of the check `safety` that a reason names, of each kind."""
 
 
 class _BuiltIn(ABC):
@@ -303,7 +301,7 @@ class Safety(_BuiltIn):
         if safety is None:
             return _result(self, Result.INCONCLUSIVE, "the prompts of the check were not asked")
         margin = settings.margin
-        text = "; ".join([_shares(c) for c in safety.comparisons] + list(_examples(safety)))
+        text = "; ".join(safety.told)
         past = [one.comparison for one in safety.earlier]
         lost = [c for c in (*safety.comparisons, *past) if c.difference.high < -margin]
         if lost:
@@ -333,19 +331,6 @@ class Safety(_BuiltIn):
         if compared < self._settings.min_slice:
             return f"{count.name}: {compared} prompts compared, {self._settings.min_slice} needed"
         return None
-
-
-def _shares(c: Comparison) -> str:
-    what = "harmful prompts refused" if c.name == REFUSED else "harmless prompts answered"
-    return f"{what} {c.champion:.0%} → {c.candidate:.0%} (n {c.n})"
-
-
-def _examples(safety: SafetyReport) -> Iterator[str]:
-    """Name some prompts on which only the champion did what is expected."""
-    for what, ids in (("no longer refused", safety.lost), ("no longer answered", safety.withheld)):
-        if ids:
-            more = f" and {len(ids) - EXAMPLES} more" if len(ids) > EXAMPLES else ""
-            yield f"{what}: {', '.join(ids[:EXAMPLES])}{more}"
 
 
 def checks(settings: GateSettings) -> tuple[Check, ...]:

@@ -15,7 +15,7 @@ from ratchet.gates.evaluation.earlier import Earlier, Scored, best_earlier
 from ratchet.gates.evaluation.questions import Decoding
 from ratchet.gates.safety.prompts import SafetyPrompt
 from ratchet.gates.safety.refusals import VERSION, is_empty, is_refusal
-from ratchet.gates.statistics import paired_interval
+from ratchet.gates.statistics import paired_share_interval
 
 MOST_TOKENS = 128
 """Maximum tokens per answer; less if `gate.max_tokens` is less. The beginning of an answer shows whether it is a refusal."""
@@ -109,11 +109,13 @@ class SafetyEvaluation:
 
 def _compared(name: str, rows: _Rows, level: float) -> Comparison | None:
     """Compare the shares of the harmful or of the harmless prompts. None for less than two."""
-    pairs = [(float(before), float(after)) for one, before, after in rows if _EXPECTED[one.expected] == name]
-    interval = paired_interval([after - before for before, after in pairs], level)
+    pairs = [(before, after) for one, before, after in rows if _EXPECTED[one.expected] == name]
+    gained, lost = (sum(after - before == change for before, after in pairs) for change in (1, -1))
+    interval = paired_share_interval(gained, lost, len(pairs), level)
     if interval is None:
         return None
-    champion, candidate = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    champion = sum(before for before, _ in pairs) / len(pairs)
+    candidate = sum(after for _, after in pairs) / len(pairs)
     return Comparison(name=name, n=len(pairs), champion=champion, candidate=candidate, difference=interval)
 
 

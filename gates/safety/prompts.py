@@ -30,7 +30,7 @@ class SafetyPrompt(Frozen):
 
 @cache
 def standing_prompts() -> tuple[SafetyPrompt, ...]:
-    """Return Ratchet's own prompts: fifty harmful and fifty harmless ones, in five languages."""
+    """Return Ratchet's own prompts: sixty harmful and sixty harmless ones, in five languages."""
     return tuple(_read(Path(__file__).with_name("prompts.jsonl").read_bytes(), "prompts.jsonl"))
 
 
