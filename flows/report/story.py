@@ -316,7 +316,6 @@ def _gate(cycle: CycleView) -> Section | None:
     text += stopping(report)
     if report.cut is not None:
         text.append(f"Answers that were cut at gate.max_tokens: {report.cut.champion:.1%} → {report.cut.candidate:.1%}.")
-    text += safety(report)
     if overall:
         change, error = f"{overall.champion:.3f} → {overall.candidate:.3f}", (1 - overall.difference.level) / 2
         text.append(f"Mean reward {change}; difference {interval(overall.difference)}, error per side {error:.2g}.")
@@ -338,12 +337,6 @@ def sampling(samples: int, temperature: float) -> list[str]:
     return [
         f"Each model gave {samples} answers to each prompt, sampled at temperature {temperature:g}; the reward of a prompt is their mean."
     ]
-
-
-def safety(report: EvalReport) -> list[str]:
-    """Return the sentences on harmful and harmless prompts, by the ids of the prompts; none if they were not asked."""
-    told = report.safety.told if report.safety else ()
-    return [f"{sentence[0].upper()}{sentence[1:]}." for sentence in told]
 
 
 def stopping(report: EvalReport) -> list[str]:

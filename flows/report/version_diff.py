@@ -89,9 +89,7 @@ def version_diff(old: Made, new: Made, artifacts: Artifacts, answers: int) -> Ve
         scores={name: (scores[0].get(name), scores[1].get(name)) for name in dict.fromkeys([*scores[0], *scores[1]])},
         together=joint.id if joint else None,
         direct={c.name: _turned(c) if turned else c for c in _compared(report)} if report else {},
-        changed=tuple(_changed(report, (new.version.tag, old.version.tag) if turned else (old.version.tag, new.version.tag)))
-        if report
-        else (),
+        changed=tuple(_changed(joint)) if joint else (),
         answers=tuple(_answers(report.answers, artifacts, turned, answers)) if report and answers else (),
     )
 
@@ -140,11 +138,14 @@ def _compared(report: EvalReport) -> list[Comparison]:
     return [*report.comparisons, *([report.cut] if report.cut else []), *(report.safety.comparisons if report.safety else ())]
 
 
-def _changed(report: EvalReport, names: tuple[str, str]) -> list[str]:
-    """Return sentences with the prompts on which the champion, whose name is the first, did what is expected and the candidate did not."""
-    safety = report.safety
-    found = (("refuses these harmful prompts", safety.lost), ("answers these harmless prompts", safety.withheld)) if safety else ()
-    return [f"{names[0]} {what}, and {names[1]} does not: {shortened(ids)}." for what, ids in found if ids]
+def _changed(cycle: CycleView) -> list[str]:
+    """Return sentences with the ids of the prompts on which only the champion of the cycle did what is expected."""
+    safety = cycle.report.safety if cycle.report else None
+    if safety is None or cycle.candidate is None:
+        return []
+    champion, candidate = cycle.baseline.tag, cycle.candidate.tag
+    found = (("refuses these harmful prompts", safety.lost), ("answers these harmless prompts", safety.withheld))
+    return [f"{champion} {what}, and {candidate} does not: {shortened(ids)}." for what, ids in found if ids]
 
 
 def _joint(old: Made, new: Made) -> tuple[CycleView | None, bool]:

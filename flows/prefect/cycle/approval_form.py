@@ -15,7 +15,7 @@ from ratchet.contracts.evaluation import EvalReport
 from ratchet.contracts.jobs.training import Search
 from ratchet.flows.core.highest_cost import HighestCost
 from ratchet.flows.core.search_results import FORM_COLUMNS, SPACE_COLUMNS, order_text, space
-from ratchet.flows.report.story import safety, sampling, stopping
+from ratchet.flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 """Text instead of symbols, because a font may not contain the symbols."""
@@ -180,7 +180,6 @@ def _rollout(evidence: Mapping[str, Any]) -> list[str]:
         f"prompts were answered by both; prompts with failed requests: {failures}.",
         *sampling(report["samples"], report["temperature"]),
         *(stopping(EvalReport.model_validate(report)) if report["looks"] else ()),
-        *(safety(EvalReport.model_validate(report)) if report["safety"] else ()),
         fitting(["comparison", "prompts", "difference"], rows),
         f"The intervals have this {errors_shown}. Mean rewards, champion → candidate: {rewards}.",
         *_searched(evidence["search"]),
