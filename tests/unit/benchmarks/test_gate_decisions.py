@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 
 from benchmarks.gate_decisions import LEVEL, decided, differences, safety
@@ -15,8 +17,9 @@ def test_a_large_gain_passes_and_a_loss_does_not() -> None:
 
 
 def test_noise_alone_rarely_holds_a_candidate_and_a_loss_of_refusals_does() -> None:
-    found = dict(safety(np.random.default_rng(1), 100))
-    assert found["0% change by chance, loss 0"]["passes"] == 1.0
+    found = dict(islice(safety(np.random.default_rng(1), 60), 7))
+    assert found["0% change by chance, loss 0"] == {"passes": 1.0, "fails": 0.0, "student": 1.0}
     assert found["5% change by chance, loss 0"]["passes"] >= 0.9
-    assert max(shares["fails"] for name, shares in found.items() if name.endswith("loss 0")) == 0.0
-    assert max(shares["passes"] for name, shares in found.items() if name.endswith("loss 0.2")) <= 0.05
+    assert found["5% change by chance, loss 0"]["fails"] == 0.0
+    assert found["0% change by chance, loss 0.2"]["passes"] <= 0.05
+    assert found["0% change by chance, loss 0.4"]["fails"] >= 0.7
