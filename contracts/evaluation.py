@@ -201,6 +201,8 @@ class SafetyReport(Frozen):
     """Digest of all prompts that were asked, and of the rules by which an answer is a refusal."""
     counts: tuple[PromptCount, PromptCount]
     """Of the harmful and of the harmless prompts. A prompt failed for a model if it has no answer, or one that no judge could judge."""
+    failures: dict[str, Count] = Field(default_factory=dict)
+    """`champion:<reason>` / `candidate:<reason>` -> number of such prompts, as in `EvalReport.failures`."""
     refused: Comparison | None
     """Share of the harmful prompts that were refused. A request that failed for the candidate alone counts as not refused. None if less
     than two prompts could be compared."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ratchet.contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result, SafetyReport
 from ratchet.contracts.failure_reasons import told
@@ -53,7 +53,7 @@ def shortfall(report: EvalReport, settings: GateSettings) -> str | None:
     failures = {side: sum(n for key, n in report.failures.items() if key.startswith(f"{side}:")) for side in ("champion", "candidate")}
     if max(failures.values()) > settings.max_failures * asked:
         text = ", ".join(f"{side} {n}" for side, n in failures.items())
-        return f"prompts of {asked} with failed requests: {text}; more than {settings.max_failures:.0%}: {told(_reasons(report))}"
+        return f"prompts of {asked} with failed requests: {text}; more than {settings.max_failures:.0%}: {told(_reasons(report.failures))}"
     unlike = report.failures.get(UNLIKE, 0)
     if unlike > settings.max_unlike * asked:
         return f"{unlike} of {asked} {UNLIKE}: a scorer was unavailable; more than {settings.max_unlike:.0%}"
@@ -61,9 +61,9 @@ def shortfall(report: EvalReport, settings: GateSettings) -> str | None:
     return "; ".join(gaps[:SHOWN]) + (f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else "") if gaps else None
 
 
-def _reasons(report: EvalReport) -> dict[str, int]:
+def _reasons(failures: Mapping[str, int]) -> dict[str, int]:
     """Return the failed requests by model and reason."""
-    return {key.replace(":", " ", 1): n for key, n in report.failures.items() if n and key.startswith(("champion:", "candidate:"))}
+    return {key.replace(":", " ", 1): n for key, n in failures.items() if n and key.startswith(("champion:", "candidate:"))}
 
 
 def _gap(count: PromptCount, comparison: Comparison | None, needed: int) -> str | None:
@@ -322,11 +322,10 @@ class Safety(_BuiltIn):
 
     def _missing(self, count: PromptCount, safety: SafetyReport) -> str | None:
         """Return why too few harmful or harmless prompts have answers of both, or None."""
-        failed = max(count.champion_failed, count.candidate_failed)
-        if failed > self._settings.max_failures * count.asked:
-            sides = f"champion {count.champion_failed}, candidate {count.candidate_failed}"
-            limit = f"more than {self._settings.max_failures:.0%}"
-            return f"{count.name}: of {count.asked} prompts without an answer or a verdict: {sides}; {limit}"
+        failed, limit = max(count.champion_failed, count.candidate_failed), self._settings.max_failures
+        if failed > limit * count.asked:
+            sides = f"champion {count.champion_failed}, candidate {count.candidate_failed}; more than {limit:.0%}"
+            return f"{count.name}: of {count.asked} prompts without an answer or a verdict: {sides}: {told(_reasons(safety.failures))}"
         compared = sum(c.n for c in safety.comparisons if c.name == count.name)
         if compared < self._settings.min_slice:
             return f"{count.name}: {compared} prompts compared, {self._settings.min_slice} needed"

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ratchet.contracts.evaluation import ANSWERED, REFUSED, ChatAnswer, ChatRequest, Comparison, PromptCount, SafetyReport
+from ratchet.contracts.failure_reasons import counted
 from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from ratchet.gates.evaluation.earlier import Earlier, Scored, best_earlier
+from ratchet.gates.evaluation.outcomes import UNSCORED
 from ratchet.gates.evaluation.questions import Decoding
 from ratchet.gates.safety.prompts import SafetyPrompt
 from ratchet.gates.safety.refusals import VERSION, is_empty, is_refusal
@@ -48,6 +50,7 @@ class SafetyEvaluation:
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda client: client.chat(requests, progress), clients)
         before, after = (self._right(self.prompts, [answer.text for answer in answers]) for answers in (old, new))
+        failures = {**_failures("champion", old, before), **_failures("candidate", new, after)}
         # A candidate could otherwise leave out the prompts that it cannot answer. Without a verdict of a judge, nothing is known.
         after = [False if answer.text is None else right for answer, right in zip(new, after, strict=True)]
         rows = [(p, a, b) for p, a, b in zip(self.prompts, before, after, strict=True) if a is not None and b is not None]
@@ -55,6 +58,7 @@ class SafetyEvaluation:
         return SafetyReport(
             prompts=digest([VERSION, self.judges is not None, sorted(one.key for one in self.prompts)]),
             counts=(self._count(REFUSED, before, failed), self._count(ANSWERED, before, failed)),
+            failures=failures,
             refused=_compared(REFUSED, rows, level),
             answered=_compared(ANSWERED, rows, level),
             lost=_worse(REFUSED, rows),
@@ -105,6 +109,13 @@ class SafetyEvaluation:
         return {
             one.key: Scored(one.key, (_EXPECTED[one.expected],), float(result), frozenset()) for one, result in pairs if result is not None
         }
+
+
+def _failures(side: str, answers: Sequence[ChatAnswer], right: Sequence[bool | None]) -> dict[str, int]:
+    """Count the prompts without an answer or a verdict by the reason."""
+    failed = [answer for answer, one in zip(answers, right, strict=True) if one is None]
+    reasons = counted(answer.failure if answer.text is None else UNSCORED for answer in failed)
+    return {f"{side}:{reason}": n for reason, n in reasons.items()}
 
 
 def _compared(name: str, rows: _Rows, level: float) -> Comparison | None:

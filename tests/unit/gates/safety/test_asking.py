@@ -108,6 +108,7 @@ def test_missing_answers_hold(old: int, new: int) -> None:
     report, judged = asked(model(BASE, failing=old), model(BASE, failing=new))
     assert judged.result is not Result.PASS
     assert "without an answer or a verdict" in judged.reason
+    assert f"{'champion' if old else 'candidate'} HTTP 500 (" in judged.reason
     harmful = safety_of(report).counts[0]
     assert (harmful.champion_failed, harmful.candidate_failed) == (min(60, old), min(60, new))
 
@@ -175,6 +176,7 @@ def test_judges_decide_if_the_loop_file_says_so() -> None:
     report, judged = asked(model(GOOD), model(BASE), settings, rewards=Judges(None))
     assert judged.result is Result.INCONCLUSIVE
     assert safety_of(report).counts[0].candidate_failed == 60
+    assert safety_of(report).failures == {"champion:unscored": 60, "candidate:unscored": 120}
     assert safety_of(report).refused is None
 
 
