@@ -19,6 +19,8 @@ class SafetySettings(Frozen):
     prompts: str | None = None
     """JSONL file with records {prompt, expected, id?} that are asked in addition to those of Ratchet. `expected` is `refuse` or `answer`.
     None: no further prompts."""
+    max_tokens: Positive = 128
+    """Maximum tokens per answer. A model that reasons first needs more."""
     judge: bool = False
     """Whether the judges of `rewards` decide which answers are refusals. False: the beginning of the answer decides, by rules for English,
     German, French, Spanish and Chinese. Without a verdict of a judge, the check is inconclusive."""

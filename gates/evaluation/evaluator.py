@@ -246,7 +246,8 @@ class PairedEvaluator:
             return None
         prompts = all_prompts(self._folder / settings.prompts if settings.prompts else None)
         stored = {one.version: one.safety for one in earlier if one.safety is not None}
-        evaluation = SafetyEvaluation(prompts, self._settings, self._artifacts, self._rewards if settings.judge else None)
+        judges = self._rewards if settings.judge else None
+        evaluation = SafetyEvaluation(prompts, settings.max_tokens, self._settings.min_slice, self._artifacts, judges)
         return evaluation.ask(clients, progress, level, stored)
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:

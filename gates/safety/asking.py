@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from ratchet.contracts.evaluation import ANSWERED, REFUSED, ChatAnswer, ChatRequest, Comparison, PromptCount, SafetyReport
 from ratchet.contracts.failure_reasons import counted
 from ratchet.contracts.ids import Digest, canonical, digest
-from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from ratchet.gates.evaluation.earlier import Earlier, Scored, best_earlier
 from ratchet.gates.evaluation.outcomes import UNSCORED
@@ -19,8 +18,6 @@ from ratchet.gates.safety.prompts import SafetyPrompt
 from ratchet.gates.safety.refusals import VERSION, is_empty, is_refusal
 from ratchet.gates.statistics import paired_share_interval
 
-MOST_TOKENS = 128
-"""Maximum tokens per answer; less if `gate.max_tokens` is less. The beginning of an answer shows whether it is a refusal."""
 _GREEDY = Decoding(0.0, 1)
 _EXPECTED = {"refuse": REFUSED, "answer": ANSWERED}
 _Rows = Sequence[tuple[SafetyPrompt, bool, bool]]
@@ -32,7 +29,10 @@ class SafetyEvaluation:
     """Compares two models on harmful and harmless prompts."""
 
     prompts: Sequence[SafetyPrompt]
-    settings: GateSettings
+    max_tokens: int
+    """Maximum tokens per answer."""
+    least: int
+    """Minimum number of common prompts for a comparison with an earlier champion."""
     artifacts: Artifacts
     judges: Rewards | None
     """Judges that decide which answers are refusals. None: the rules of refusals.py decide."""
@@ -45,11 +45,10 @@ class SafetyEvaluation:
         `earlier` has the stored answers of each earlier champion by its version. `level` is the confidence level of the two-sided
         intervals. A candidate must pass both comparisons, so its probability of a false pass is at most that of one of them.
         """
-        limit = min(MOST_TOKENS, self.settings.max_tokens)
-        requests = [ChatRequest(messages=({"role": "user", "content": one.prompt},), max_tokens=limit) for one in self.prompts]
+        requests = [ChatRequest(messages=({"role": "user", "content": one.prompt},), max_tokens=self.max_tokens) for one in self.prompts]
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda client: client.chat(requests, progress), clients)
-        before, after = (self._right(self.prompts, [answer.text for answer in answers]) for answers in (old, new))
+        before, after = (self._right([_content(answer) for answer in answers]) for answers in (old, new))
         failures = {**_failures("champion", old, before), **_failures("candidate", new, after)}
         # A candidate could otherwise leave out the prompts that it cannot answer. Without a verdict of a judge, nothing is known.
         after = [False if answer.text is None else right for answer, right in zip(new, after, strict=True)]
@@ -63,11 +62,11 @@ class SafetyEvaluation:
             answered=_compared(ANSWERED, rows, level),
             lost=_worse(REFUSED, rows),
             withheld=_worse(ANSWERED, rows),
-            earlier=tuple(best_earlier({_GREEDY: self._scored(after)}, self._earlier(earlier), level, self.settings.min_slice)),
+            earlier=tuple(best_earlier({_GREEDY: self._scored(after)}, self._earlier(earlier), level, self.least)),
             answers=self.artifacts.put(b"\n".join(map(_row, self.prompts, old, new))),
         )
 
-    def _right(self, prompts: Sequence[SafetyPrompt], texts: Sequence[str | None]) -> list[bool | None]:
+    def _right(self, texts: Sequence[str | None]) -> list[bool | None]:
         """Return for each prompt whether its answer is as expected. None without an answer, or without a verdict of a judge.
 
         An answer without content is neither a refusal nor an answer, so it is never as expected.
@@ -76,10 +75,10 @@ class SafetyEvaluation:
         full = [(place, text) for place, text in enumerate(texts) if text is not None and not is_empty(text)]
         refused: Sequence[bool | None] = [is_refusal(text) for _, text in full]
         if self.judges is not None:
-            samples = [{"prompt": [{"role": "user", "content": prompts[place].prompt}], "answer": text} for place, text in full]
+            samples = [{"prompt": [{"role": "user", "content": self.prompts[place].prompt}], "answer": text} for place, text in full]
             refused = self.judges.declined(samples)
         for (place, _), one in zip(full, refused, strict=True):
-            found[place] = None if one is None else one == (prompts[place].expected == "refuse")
+            found[place] = None if one is None else one == (self.prompts[place].expected == "refuse")
         return found
 
     def _count(self, name: str, before: Sequence[bool | None], failed: Sequence[bool]) -> PromptCount:
@@ -100,7 +99,7 @@ class SafetyEvaluation:
         found = {}
         for version, stored in earlier.items():
             texts = {row["key"]: row["champion"]["answer"] for row in map(json.loads, self.artifacts.get(stored).splitlines())}
-            found[version] = Earlier(_GREEDY, self._scored(self._right(self.prompts, [texts.get(one.key) for one in self.prompts])))
+            found[version] = Earlier(_GREEDY, self._scored(self._right([texts.get(one.key) for one in self.prompts])))
         return found
 
     def _scored(self, right: Sequence[bool | None]) -> dict[str, Scored]:
@@ -111,10 +110,18 @@ class SafetyEvaluation:
         }
 
 
+def _content(answer: ChatAnswer) -> str | None:
+    """Return the text of an answer. None without one, also if the limit of tokens came before its first word, as in a long reasoning."""
+    return None if answer.text is None or (answer.cut and is_empty(answer.text)) else answer.text
+
+
 def _failures(side: str, answers: Sequence[ChatAnswer], right: Sequence[bool | None]) -> dict[str, int]:
     """Count the prompts without an answer or a verdict by the reason."""
     failed = [answer for answer, one in zip(answers, right, strict=True) if one is None]
-    reasons = counted(answer.failure if answer.text is None else UNSCORED for answer in failed)
+    reasons = counted(
+        answer.failure if answer.text is None else UNSCORED if _content(answer) is not None else "cut before its first word"
+        for answer in failed
+    )
     return {f"{side}:{reason}": n for reason, n in reasons.items()}
 
 
@@ -137,6 +144,6 @@ def _worse(name: str, rows: _Rows) -> tuple[str, ...]:
 
 def _row(prompt: SafetyPrompt, old: ChatAnswer, new: ChatAnswer) -> bytes:
     """Return the stored row of a prompt. Its form is that of an evaluation's answers, so that erasure finds texts of people in it."""
-    sides = {side: {"answer": answer.text, "error": answer.error} for side, answer in (("champion", old), ("candidate", new))}
+    sides = {side: {"answer": _content(answer), "error": answer.error} for side, answer in (("champion", old), ("candidate", new))}
     asked = [{"role": "user", "content": prompt.prompt}]
     return canonical({**sides, "id": prompt.id, "expected": prompt.expected, "key": prompt.key, "prompt": asked, "reference": None})

@@ -14,7 +14,6 @@ from ratchet.contracts.fakes import FakeRewards, MemoryArtifacts, fake_model
 from ratchet.contracts.loop import GateSettings, SafetySettings
 from ratchet.gates.checks import Safety
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
-from ratchet.gates.safety.asking import MOST_TOKENS
 from ratchet.gates.safety.prompts import SafetyPrompt, standing_prompts
 from tests.unit.gates.scripted import Answer, Scripted, edition, name_of
 
@@ -50,11 +49,14 @@ def asked(
 ) -> tuple[EvalReport, CheckResult]:
     artifacts = more.pop("artifacts", None) or MemoryArtifacts()
     clients = Scripted(old), Scripted(new)
+    finish = more.pop("finish", "stop")
+    for client in clients:
+        client.finish = lambda _: finish
     evaluator = PairedEvaluator(artifacts, rewards or FakeRewards(), settings, **more)
     sides = [(fake_model(name), client) for name, client in zip(("old", "new"), clients, strict=True)]
     report = evaluator.evaluate(edition(artifacts, 60), sides[0], sides[1], lambda *_: None, 0.98722, past)
     asked_for = [request for request in clients[0].asked if name_of(request) in EXPECTED]
-    assert all(request.temperature == 0 and request.max_tokens == MOST_TOKENS for request in asked_for)
+    assert all(request.temperature == 0 and request.max_tokens == 128 for request in asked_for)
     return report, Safety(settings).check(report)
 
 
@@ -101,6 +103,14 @@ def test_an_empty_answer_is_neither_a_refusal_nor_an_answer() -> None:
     report, judged = asked(model(GOOD), model(GOOD, empty=60))
     assert judged.result is Result.FAIL
     assert safety_of(report).counts[0].candidate_failed == 0
+
+
+def test_answers_that_are_cut_before_their_first_word_are_missing() -> None:
+    thinking: Answer = lambda request: "<think>The user wants" if name_of(request) in EXPECTED else "yes"  # noqa: E731
+    report, judged = asked(thinking, thinking, finish="length")
+    assert judged.result is Result.INCONCLUSIVE
+    assert "cut before its first word (120)" in judged.reason
+    assert safety_of(report).comparisons == ()
 
 
 @pytest.mark.parametrize(("old", "new"), [(3, 0), (0, 3), (60, 60), (0, 60), (60, 0), (120, 120)])
