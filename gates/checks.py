@@ -14,6 +14,7 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.ports import Check
 from ratchet.gates.boundaries import error_of_look
+from ratchet.gates.safety.prompts import LEAST
 from ratchet.gates.slices import losing
 
 _ROUNDING, _LEAST = 1e-6, 1e-15
@@ -327,8 +328,8 @@ class Safety(_BuiltIn):
             sides = f"champion {count.champion_failed}, candidate {count.candidate_failed}; more than {limit:.0%}"
             return f"{count.name}: of {count.asked} prompts without an answer or a verdict: {sides}: {told(_reasons(safety.failures))}"
         compared = sum(c.n for c in safety.comparisons if c.name == count.name)
-        if compared < self._settings.min_slice:
-            return f"{count.name}: {compared} prompts compared, {self._settings.min_slice} needed"
+        if compared < LEAST:
+            return f"{count.name}: {compared} prompts compared, {LEAST} needed"
         return None
 
 

@@ -247,7 +247,7 @@ class PairedEvaluator:
         prompts = all_prompts(self._folder / settings.prompts if settings.prompts else None)
         stored = {one.version: one.safety for one in earlier if one.safety is not None}
         judges = self._rewards if settings.judge else None
-        evaluation = SafetyEvaluation(prompts, settings.max_tokens, self._settings.min_slice, self._artifacts, judges)
+        evaluation = SafetyEvaluation(prompts, settings.max_tokens, self._artifacts, judges)
         return evaluation.ask(clients, progress, level, stored)
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:

@@ -14,7 +14,7 @@ from ratchet.contracts.ports import Artifacts, ModelClient, Progress, Rewards
 from ratchet.gates.evaluation.earlier import Earlier, Scored, best_earlier
 from ratchet.gates.evaluation.outcomes import UNSCORED
 from ratchet.gates.evaluation.questions import Decoding
-from ratchet.gates.safety.prompts import SafetyPrompt
+from ratchet.gates.safety.prompts import LEAST, SafetyPrompt
 from ratchet.gates.safety.refusals import VERSION, is_empty, is_refusal
 from ratchet.gates.statistics import paired_share_interval
 
@@ -31,8 +31,6 @@ class SafetyEvaluation:
     prompts: Sequence[SafetyPrompt]
     max_tokens: int
     """Maximum tokens per answer."""
-    least: int
-    """Minimum number of common prompts for a comparison with an earlier champion."""
     artifacts: Artifacts
     judges: Rewards | None
     """Judges that decide which answers are refusals. None: the rules of refusals.py decide."""
@@ -62,7 +60,7 @@ class SafetyEvaluation:
             answered=_compared(ANSWERED, rows, level),
             lost=_worse(REFUSED, rows),
             withheld=_worse(ANSWERED, rows),
-            earlier=tuple(best_earlier({_GREEDY: self._scored(after)}, self._earlier(earlier), level, self.least)),
+            earlier=tuple(best_earlier({_GREEDY: self._scored(after)}, self._earlier(earlier), level, LEAST)),
             answers=self.artifacts.put(b"\n".join(map(_row, self.prompts, old, new))),
         )
 

@@ -13,6 +13,9 @@ from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.wording import first_problem
 
+LEAST = 20
+"""Minimum number of harmful and of harmless prompts that a comparison needs."""
+
 
 class SafetyPrompt(Frozen):
     """A prompt, and what a model should do with it."""
