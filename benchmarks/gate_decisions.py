@@ -1,11 +1,12 @@
-"""How often the gate passes a better candidate, an equal one, one that loses in a slice, and one that only writes longer answers.
+"""How often the gate passes a better candidate, an equal one, one that loses in a slice or refuses less, and one that only writes longer.
 
 Every figure comes from the product's own evaluation of simulated rewards: `paired_interval`, `length_adjusted_interval`, the looks with
 their boundaries, the levels of an edition, and the built-in checks. The baselines in the same run decide on the same rewards: `one_look`
 asks all prompts and gives each evaluation of an edition the same level; `former` has two-sided intervals, slices that hold on their
 estimates, and no adjustment for length.
 
-`python -m benchmarks.gate_decisions [--worlds 4000] [--seed 1] [--section quality]`
+`python -m benchmarks.gate_decisions [--worlds 4000] [--seed 1] [--section quality]`. The figures of the section `safety` are in
+`results/gate_safety.json` (`--section safety --out benchmarks/results/gate_safety.json`).
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ import click
 import numpy as np
 from scipy.special import stdtrit
 
-from ratchet.contracts.evaluation import Comparison, EvalReport, Looks, PromptCount, Result
+from ratchet.contracts.evaluation import ANSWERED, REFUSED, Comparison, EvalReport, Looks, PromptCount, Result, SafetyReport
 from ratchet.contracts.ids import digest, digest_file
-from ratchet.contracts.loop import Loop
+from ratchet.contracts.loop import Loop, SafetySettings
 from ratchet.flows.core.triggers import evaluation_level
-from ratchet.gates.checks import Quality, checks
+from ratchet.gates.checks import Quality, Safety, checks
 from ratchet.gates.evaluation.looks import LEAST_BATCH, level_at_equal_length, level_of_look, stop
+from ratchet.gates.safety.prompts import standing_prompts
 from ratchet.gates.slices import losing
-from ratchet.gates.statistics import LENGTH_LEVEL, length_adjusted_interval, paired_interval
+from ratchet.gates.statistics import LENGTH_LEVEL, length_adjusted_interval, paired_interval, paired_share_interval
 
 ROOT = Path(__file__).parent
 LOOP = Loop.model_validate(
@@ -328,6 +330,43 @@ def verbosity(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any
         )
 
 
+def safety(draw: np.random.Generator, worlds: int) -> Iterator[tuple[str, Any]]:
+    """Yield the shares of candidates that pass and that fail the check `safety`, by their loss of refusals.
+
+    Of the harmful and of the harmless prompts, a share changes by chance in both directions. `student` is the share that passes if both
+    ends are those of Student's interval.
+    """
+    check, n = Safety(LOOP.gate.model_copy(update={"safety": SafetySettings()})), len(standing_prompts()) // 2
+    for discordance in (0.0, 0.05, 0.1, 0.2):
+        for loss in (0.0, 0.05, 0.1, 0.2, 0.3, 0.4):
+            known: dict[tuple[int, ...], tuple[bool, bool, bool]] = {}
+            found = []
+            for _ in range(worlds):
+                both = [differences(draw, -lost, (n,), max(lost, discordance)) for lost in (loss, 0.0)]
+                key = tuple(int((values == change).sum()) for values in both for change in (1, -1))
+                if key not in known:
+                    known[key] = _judged(check, both)
+                found.append(known[key])
+            shares = zip(("passes", "fails", "student"), zip(*found, strict=True), strict=True)
+            yield f"{discordance:.0%} change by chance, loss {loss:g}", {name: _mean(column) for name, column in shares}
+
+
+def _judged(check: Safety, both: Sequence[np.ndarray]) -> tuple[bool, bool, bool]:
+    """Return whether the check passes, whether it fails, and whether Student's intervals would pass."""
+    n, found = len(both[0]), {}
+    for name, values in zip((REFUSED, ANSWERED), both, strict=True):
+        interval = paired_share_interval(int((values == 1).sum()), int((values == -1).sum()), n, LEVEL)
+        assert interval is not None
+        lost = max(0.0, -interval.estimate)
+        found[name] = Comparison(name=name, n=n, champion=lost, candidate=lost + interval.estimate, difference=interval)
+    counts = [PromptCount(name=name, asked=n, clusters=n, answered_by_both=n, champion_failed=0, candidate_failed=0) for name in found]
+    asked = SafetyReport(prompts=digest("p"), counts=(counts[0], counts[1]), **found, answers=digest("safety"))
+    report = report_at(np.full(400, 0.1), LEVEL, 0, None, None).model_copy(update={"safety": asked})
+    result = check.check(report).result
+    student = [paired_interval(list(values), LEVEL) for values in both]
+    return result is Result.PASS, result is Result.FAIL, all(one is not None and one.low > -SafetySettings().margin for one in student)
+
+
 def _mean(values: Sequence[float]) -> float:
     return round(float(np.mean(values)), 4)
 
@@ -336,7 +375,7 @@ def _shares(both: Sequence[tuple[bool, ...]]) -> dict[str, float]:
     return {"share": round(float(np.mean([one for one, _ in both])), 4), "former": round(float(np.mean([one for _, one in both])), 4)}
 
 
-SECTIONS = {function.__name__: function for function in (quality, equal, mixed, slices, sliced, verbosity)}
+SECTIONS = {function.__name__: function for function in (quality, equal, mixed, slices, sliced, verbosity, safety)}
 
 
 @click.command()

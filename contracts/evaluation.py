@@ -6,7 +6,7 @@ not advance a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -80,7 +80,8 @@ class Comparison(Frozen):
     """Comparison of candidate and champion on the same prompts, by paired differences of rewards, or of shares, clustered by prompt."""
 
     name: str
-    """overall | golden | holdout | slice:<name>, or cut: the share of answers that were cut"""
+    """overall | golden | holdout | slice:<name>, or a share: cut (answers that were cut), refused (harmful prompts that were refused),
+    answered (harmless prompts that were answered)"""
     n: Count
     """Number of clusters."""
     champion: Finite
@@ -100,7 +101,7 @@ class PromptCount(Frozen):
     """What became of the prompts of one set or slice. A prompt failed for a model if an answer to it is missing or unscored."""
 
     name: str
-    """golden | holdout | slice:<name>"""
+    """golden | holdout | slice:<name>, or refused | answered: the harmful or the harmless prompts of `SafetyReport`"""
     asked: Count
     """Number of prompts."""
     clusters: Count
@@ -134,6 +135,8 @@ class EarlierAnswers(Frozen):
     """Tag of the earlier champion."""
     answers: Digest
     """`EvalReport.answers` of that comparison."""
+    safety: Digest | None = None
+    """`SafetyReport.answers` of the newest comparison that asked the prompts of the check `safety`; None if none did."""
 
 
 Stopped = Literal["success", "futility"]
@@ -178,6 +181,67 @@ class Looks(Frozen):
         return self
 
 
+REFUSED, ANSWERED = "refused", "answered"
+"""Comparisons of a `SafetyReport`: the share of the harmful prompts that were refused, and of the harmless prompts that were answered."""
+
+
+def shortened(ids: Sequence[str]) -> str:
+    """Return the first ids of prompts, and how many more there are."""
+    more = f" and {len(ids) - _EXAMPLES} more" if len(ids) > _EXAMPLES else ""
+    return ", ".join(ids[:_EXAMPLES]) + more
+
+
+_EXAMPLES = 5
+
+
+class SafetyReport(Frozen):
+    """The answers of both models to the prompts of the check `safety`. Each prompt is one cluster."""
+
+    prompts: Digest
+    """Digest of all prompts that were asked, and of the rules by which an answer is a refusal."""
+    counts: tuple[PromptCount, PromptCount]
+    """Of the harmful and of the harmless prompts. A prompt failed for a model if it has no answer, or one that no judge could judge."""
+    failures: dict[str, Count] = Field(default_factory=dict)
+    """`champion:<reason>` / `candidate:<reason>` -> number of such prompts, as in `EvalReport.failures`."""
+    refused: Comparison | None
+    """Share of the harmful prompts that were refused. A request that failed for the candidate alone counts as not refused. None if less
+    than two prompts could be compared."""
+    answered: Comparison | None
+    """Share of the harmless prompts that were answered: with content, and without a refusal. Failed requests count as above."""
+    lost: tuple[str, ...] = ()
+    """Ids of the harmful prompts that the champion refused and the candidate did not."""
+    withheld: tuple[str, ...] = ()
+    """Ids of the harmless prompts that the champion answered and the candidate did not."""
+    earlier: tuple[EarlierComparison, ...] = ()
+    """For each of the two shares: the comparison with the earlier champion that had the highest one, on the prompts of both."""
+    answers: Digest
+    """JSON-lines artifact with both answers to every prompt."""
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The comparisons that exist."""
+        return tuple(one for one in (self.refused, self.answered) if one is not None)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The two shares of champion and candidate in words, and examples of prompts on which only the champion did what is expected."""
+        what = {REFUSED: "harmful prompts refused", ANSWERED: "harmless prompts answered"}
+        shares = [f"{what[c.name]}: {c.champion:.0%} → {c.candidate:.0%} (n {c.n})" for c in self.comparisons]
+        changed = (("no longer refused", self.lost), ("no longer answered", self.withheld))
+        return (*shares, *(f"{change}: {shortened(ids)}" for change, ids in changed if ids))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SafetyReport:
+        for count, one, name in zip(self.counts, (self.refused, self.answered), (REFUSED, ANSWERED), strict=True):
+            if count.name != name or (one is not None and one.name != name):
+                raise ValueError(f"the figures of {name} are those of {count.name}")
+            if one is not None and one.n > count.asked - count.champion_failed:
+                raise ValueError(f"{name} compares {one.n} of {count.asked} prompts, of which {count.champion_failed} have no answer")
+            if one is not None and not _is_share(one):
+                raise ValueError(f"{name}: the shares are not between 0 and 1, or the estimate is not their difference")
+        return self
+
+
 UNLIKE = "decided by other scorers on either side"
 """Key in `EvalReport.failures`: prompts with scored answers on both sides that different scorers decided, so they are not comparable."""
 
@@ -215,6 +279,8 @@ class EvalReport(Frozen):
     cut: Comparison | None = None
     """Share of the answers that ended at `gate.max_tokens` instead of their end, on prompts that both models answered. None if there are no
     two conversations with such prompts, or if a server does not say how its answers ended."""
+    safety: SafetyReport | None = None
+    """The answers to the prompts of the check `safety`. None: they were not asked (`gate.safety`)."""
     earlier: tuple[EarlierComparison, ...] = ()
     """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
     earlier_common: Count = 0
@@ -254,6 +320,12 @@ class EvalReport(Frozen):
 
 _TOLERANCE = 1e-6
 """Largest rounding error between an estimate and the difference of the two means."""
+
+
+def _is_share(one: Comparison) -> bool:
+    """Return whether a comparison is one of two shares, and its estimate is their difference."""
+    exact = abs(one.candidate - one.champion - one.difference.estimate) <= _TOLERANCE
+    return exact and 0 <= one.champion <= 1 and 0 <= one.candidate <= 1
 
 
 def _flaws(report: EvalReport) -> Iterator[str]:

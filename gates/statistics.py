@@ -42,6 +42,36 @@ def paired_interval(differences: Sequence[float], level: float) -> Interval | No
     return Interval(estimate=mean, low=mean - reach, high=mean + half, level=level, n=n)
 
 
+def paired_share_interval(gained: int, lost: int, n: int, level: float) -> Interval | None:
+    """Return the difference of two shares of the same `n` prompts with a two-sided score interval. None for fewer than two prompts.
+
+    `gained` prompts belong only to the new share, `lost` ones only to the old. The interval has the differences that a score test does not
+    reject. With few prompts its error is closer to that of `level` than the one of Student's interval, which is wider. Source: Tango,
+    Equivalence test and confidence interval for the difference in proportions for the paired-sample design, Statist. Med. 17, 1998.
+    """
+    if n < 2:
+        return None
+    estimate, limit = (gained - lost) / n, normal_quantile((1 + level) / 2)
+
+    def score(difference: float) -> float:
+        """Return the score of a true difference: the distance of the estimate from it in standard errors."""
+        b = (2 * n - gained + lost) * difference - gained - lost
+        c = -lost * difference * (1 - difference)
+        share_lost = (math.sqrt(max(0.0, b * b - 8 * n * c)) - b) / (4 * n)
+        variance = n * (2 * share_lost + difference * (1 - difference))
+        distance = gained - lost - n * difference
+        return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance) if distance else 0.0
+
+    def end(low: float, high: float, reached: float) -> float:
+        """Return the difference between `low` and `high` whose score is `reached`. The score falls with the difference."""
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if score(middle) > reached else (low, middle)
+        return (low + high) / 2
+
+    return Interval(estimate=estimate, low=end(-1.0, estimate, limit), high=end(estimate, 1.0, -limit), level=level, n=n)
+
+
 SKEWED = -0.5
 """Skewness below which the lower end of an interval is corrected. Paired rewards of 0 and 1 are less skewed, and keep their power."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -56,6 +56,9 @@ class Consulted(Protocol):
 
     def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
         """Return for each answer whether it is better (1) than the other answer, as good (0.5) or worse (0)."""
+
+    def declined(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Return for each answer whether it declines the request (1) or gives what was asked (0)."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,16 @@ class ScorerSet:
 
         The result is the mean by weight; None without a verdict.
         """
+        return self._by_panel(samples, lambda judge: judge.prefer(samples, others))
+
+    def declined(self, samples: Sequence[Mapping[str, Any]]) -> list[bool | None]:
+        """Let the judges say of each new answer whether it declines the request: the mean by weight is above one half. None: no verdict."""
+        return [None if value is None else value > 0.5 for value in self._by_panel(samples, lambda judge: judge.declined(samples))]
+
+    def _by_panel(self, samples: Sequence[Mapping[str, Any]], ask: Callable[[Consulted], Sequence[float | None]]) -> list[float | None]:
+        """Return the mean by weight of what the judges say about each sample that `ask` gives them; None without a verdict."""
         panel = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.judge is not None and scorer.judge.believed]
-        columns = [scorer.judge.prefer(samples, others) for scorer in panel if scorer.judge is not None]
+        columns = [ask(scorer.judge) for scorer in panel if scorer.judge is not None]
         rows = zip(*columns, strict=True) if columns else [()] * len(samples)
         return [_decide(list(zip(panel, row, strict=True)))[0] for row in rows]
 

@@ -266,3 +266,7 @@ class FakeRewards:
     def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:  # noqa: ARG002
         """Return no verdict: there are no judges."""
         return [None] * len(samples)
+
+    def declined(self, samples: Sequence[Mapping[str, Any]]) -> list[bool | None]:
+        """Return no verdict: there are no judges."""
+        return [None] * len(samples)

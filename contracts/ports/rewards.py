@@ -56,3 +56,6 @@ class Rewards(Protocol):
 
     def prefer(self, samples: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[float | None]:
         """Let the judges compare each new answer with another answer to the same prompt: 1 better, 0 worse, 0.5 a tie, None no verdict."""
+
+    def declined(self, samples: Sequence[Mapping[str, Any]]) -> list[bool | None]:
+        """Let the judges say of each new answer whether it declines the request. None: no verdict."""

@@ -110,7 +110,7 @@ def build_line_context(
         server=made(lambda: _named(open_server(loop, home, artifacts) if late else opened.server, loop, rows), late),
         client=_client,
         mirror_client=_mirror_client,
-        evaluator=made(lambda: _evaluator(artifacts, rewards, gate, opened), late),
+        evaluator=made(lambda: _evaluator(artifacts, rewards, gate, opened, folder), late),
         checks=made(lambda: opened.checks, late),
         registry=made(lambda: _registry(home), late),
         router=made(lambda: open_router(loop, home) if late else opened.router, late),
@@ -175,10 +175,10 @@ def _mirror_client(endpoint: Endpoint) -> ModelClient:
     return HttpModelClient(endpoint, MIRROR_REQUESTS, MIRROR_TIMEOUT, timeouts=1)
 
 
-def _evaluator(artifacts: Artifacts, rewards: Rewards, gate: GateSettings, opened: LineExtensions) -> Evaluator:
+def _evaluator(artifacts: Artifacts, rewards: Rewards, gate: GateSettings, opened: LineExtensions, folder: Path) -> Evaluator:
     from ratchet.gates.evaluation.evaluator import PairedEvaluator
 
-    return PairedEvaluator(artifacts, rewards, gate, may_pass_early=len(opened.checks) == len(BUILT_IN_CHECKS))
+    return PairedEvaluator(artifacts, rewards, gate, len(opened.checks) == len(BUILT_IN_CHECKS), folder)
 
 
 def _registry(home: Home) -> Registry:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import Conflict, Permanent
 from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport, Result, verdict_of
-from ratchet.contracts.ids import checkpoint_name, cycle_stream, digest, effect_name, rollout_stream, version_tag
+from ratchet.contracts.ids import Digest, checkpoint_name, cycle_stream, digest, effect_name, rollout_stream, version_tag
 from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, ResumePoint, TrainingPlan
 from ratchet.contracts.model import strange_files
 from ratchet.contracts.ports import Check
@@ -189,9 +189,10 @@ def _earlier_champions(context: LineContext, cycle: CycleView) -> list[EarlierAn
     """Return stored answers of each champion of the past cycles, except recalled ones and the candidate's own champion.
 
     They are the newest ones. An evaluation that stopped early asked fewer golden prompts, so among evaluations with the golden set of this
-    cycle, those that asked the most of it come first.
+    cycle, those that asked the most of it come first. The answers for the check `safety` are those of the newest evaluation that asked.
     """
     found: dict[str, EarlierAnswers] = {}
+    safety: dict[str, Digest] = {}
     most: dict[str, int] = {}
     golden = cycle.result(FreezeResult).edition.golden
     left_out = {cycle.baseline.tag, *context.line_view().recalled}
@@ -203,7 +204,9 @@ def _earlier_champions(context: LineContext, cycle: CycleView) -> list[EarlierAn
             asked = count.asked if count is not None and past.result(FreezeResult).edition.golden == golden else 0
             if asked >= most.get(tag, 0):
                 found[tag], most[tag] = EarlierAnswers(version=tag, answers=report.answers), asked
-    return list(found.values())
+            if report.safety is not None:
+                safety[tag] = report.safety.answers
+    return [one.model_copy(update={"safety": safety.get(tag)}) for tag, one in found.items()]
 
 
 def judge(context: LineContext, cycle: CycleView, key: str) -> JudgeResult:  # noqa: ARG001

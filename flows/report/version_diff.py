@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ratchet.contracts.errors import RatchetError
-from ratchet.contracts.evaluation import Comparison, EvalReport, Interval
+from ratchet.contracts.evaluation import Comparison, EvalReport, Interval, shortened
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.ports import Artifacts
@@ -65,6 +65,8 @@ class VersionDiff:
     """The cycle whose gate compared the two versions."""
     direct: dict[str, Comparison]
     """Prompt set or slice -> the comparison of the two versions, old as champion or candidate."""
+    changed: tuple[str, ...]
+    """Sentences with the ids of harmful and of harmless prompts that only one of the two handled as expected."""
     answers: tuple[Answers, ...]
 
 
@@ -87,6 +89,7 @@ def version_diff(old: Made, new: Made, artifacts: Artifacts, answers: int) -> Ve
         scores={name: (scores[0].get(name), scores[1].get(name)) for name in dict.fromkeys([*scores[0], *scores[1]])},
         together=joint.id if joint else None,
         direct={c.name: _turned(c) if turned else c for c in _compared(report)} if report else {},
+        changed=tuple(_changed(joint)) if joint else (),
         answers=tuple(_answers(report.answers, artifacts, turned, answers)) if report and answers else (),
     )
 
@@ -131,8 +134,18 @@ def _scores(cycle: CycleView | None) -> dict[str, Comparison]:
 
 
 def _compared(report: EvalReport) -> list[Comparison]:
-    """Return the comparisons of rewards, and that of the answers that were cut."""
-    return [*report.comparisons, *([report.cut] if report.cut else [])]
+    """Return the comparisons of rewards, of the answers that were cut, and of harmful and harmless prompts."""
+    return [*report.comparisons, *([report.cut] if report.cut else []), *(report.safety.comparisons if report.safety else ())]
+
+
+def _changed(cycle: CycleView) -> list[str]:
+    """Return sentences with the ids of the prompts on which only the champion of the cycle did what is expected."""
+    safety = cycle.report.safety if cycle.report else None
+    if safety is None or cycle.candidate is None:
+        return []
+    champion, candidate = cycle.baseline.tag, cycle.candidate.tag
+    found = (("refuses these harmful prompts", safety.lost), ("answers these harmless prompts", safety.withheld))
+    return [f"{champion} {what}, and {candidate} does not: {shortened(ids)}." for what, ids in found if ids]
 
 
 def _joint(old: Made, new: Made) -> tuple[CycleView | None, bool]:
@@ -213,7 +226,11 @@ def diff_sections(old: Made, new: Made, found: VersionDiff) -> list[Section]:
     if found.direct:
         rows = tuple((c.name, str(c.n), f"{c.champion:.3f}", f"{c.candidate:.3f}", interval(c.difference)) for c in found.direct.values())
         sections.append(
-            Section("Scores", (f"The gate of {found.together} compared the two.",), Table(("prompts", "n", *names, "difference"), rows))
+            Section(
+                "Scores",
+                (f"The gate of {found.together} compared the two.", *found.changed),
+                Table(("prompts", "n", *names, "difference"), rows),
+            )
         )
     elif found.scores:
         apart = tuple((name, _score(a), _score(b)) for name, (a, b) in found.scores.items())

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ratchet.contracts.data.datasets import HoldoutEdition, Label
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import Inconclusive
-from ratchet.contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, Stopped
+from ratchet.contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, SafetyReport, Stopped
 from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.mirror import MirrorOutcome, MirrorPrompt
@@ -44,6 +45,8 @@ from ratchet.gates.evaluation.questions import (
     requests_for,
     stored_answers,
 )
+from ratchet.gates.safety.asking import SafetyEvaluation
+from ratchet.gates.safety.prompts import all_prompts
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class _Task:
     planned: int
     """Number of batches."""
     level: float
+    safety: SafetyReport | None
 
 
 class PairedEvaluator:
@@ -79,13 +83,19 @@ class PairedEvaluator:
     The scorers for new answers score them.
     """
 
-    def __init__(self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings, may_pass_early: bool = True) -> None:
-        """`may_pass_early` is false if the gate has other checks than the built-in ones, which a stop for success cannot foresee."""
+    def __init__(
+        self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings, may_pass_early: bool = True, folder: Path = Path()
+    ) -> None:
+        """`may_pass_early` is false if the gate has other checks than the built-in ones, which a stop for success cannot foresee.
+
+        `folder` is that of the loop file, where the path `gate.safety.prompts` starts.
+        """
         self._artifacts = artifacts
         self._rewards = rewards
         self._settings = settings
         self._decoding = Decoding(settings.temperature, settings.samples)
         self._may_pass_early = may_pass_early
+        self._folder = folder
 
     def evaluate(
         self,
@@ -101,11 +111,13 @@ class PairedEvaluator:
         `level` is the confidence level of the two-sided intervals. All looks together have its error.
         Stored answers of `earlier` champions to the golden set are scored again, by the present scorers. If they were decoded otherwise
         than this evaluation decodes, the candidate answers their prompts again, decoded as they were.
-        Raises `Inconclusive` if the edition and the golden set contain no prompts.
+        Raises `Inconclusive` if the edition and the golden set contain no prompts, and `ConfigError` if the file of further prompts for
+        the check `safety` cannot be read.
         """
         questions = self._questions(edition)
         plan = batches(questions, edition, self._settings.looks)
-        task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level)
+        safety = self._safety((champion[1], candidate[1]), progress, level, earlier)
+        task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level, safety)
         stored = {one.version: stored_answers(self._artifacts.get(one.answers)) for one in earlier}
         may_pass = self._may_pass_early and _common(questions, stored) < self._settings.min_slice
         asked, golden, compared, stopped = dict[int, AskedPrompt](), dict[str, Scored](), list[int](), None
@@ -166,6 +178,7 @@ class PairedEvaluator:
             comparisons=tuple(compare_all(paired, task.level, level)),
             counts=tuple(prompt_counts(outcomes)),
             cut=cut_difference(known, task.level),
+            safety=task.safety,
             lengths={name: mean_length(side.answers) for name, side in sides.items()},
             length_adjusted=length_adjusted_difference(outcomes, level_at_equal_length(looks, task.level)),
             latency_ms={name: p95_latency(side.answers) for name, side in sides.items()},
@@ -223,6 +236,19 @@ class PairedEvaluator:
                 difference = -before
             found.append(MirrorOutcome(difference=difference, failed=difference is None and row[1].text is None))
         return found
+
+    def _safety(
+        self, clients: tuple[ModelClient, ModelClient], progress: Progress, level: float, earlier: Sequence[EarlierAnswers]
+    ) -> SafetyReport | None:
+        """Ask the prompts of the check `safety`, if it is on. They are asked first, because a stop for success needs all checks."""
+        settings = self._settings.safety
+        if settings is None:
+            return None
+        prompts = all_prompts(self._folder / settings.prompts if settings.prompts else None)
+        stored = {one.version: one.safety for one in earlier if one.safety is not None}
+        judges = self._rewards if settings.judge else None
+        evaluation = SafetyEvaluation(prompts, settings.max_tokens, self._artifacts, judges)
+        return evaluation.ask(clients, progress, level, stored)
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]

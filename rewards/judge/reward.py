@@ -11,11 +11,12 @@ from ratchet.contracts.data.records import Tier
 from ratchet.contracts.ids import Digest, digest, hash_share
 from ratchet.rewards.judge.agreement import agreement, upper_bound
 from ratchet.rewards.judge.client import Answer, BudgetSpent, JudgeClient
+from ratchet.rewards.judge.controls import controls
 from ratchet.rewards.judge.messages import TEMPLATE, Question, about_answer, about_pair, content_key
 from ratchet.rewards.judge.options import EndpointOptions, JudgeOptions
 from ratchet.rewards.judge.probes import probe_samples
 from ratchet.rewards.judge.records import JudgeRecords
-from ratchet.rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, RELEVANCY
+from ratchet.rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, REFUSAL, RELEVANCY
 from ratchet.rewards.judge.verdict import Outcome
 from ratchet.rewards.options import check_options
 
@@ -83,6 +84,20 @@ class Judge:
         questions += [about_pair(self.rubric, sample, second, first) for sample, first, second in pairs]
         values = self._values(questions)
         return [_agreed(one, back) for one, back in zip(values[: len(pairs)], values[len(pairs) :], strict=True)]
+
+    def declined(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
+        """Grade whether each answer declines the request, from 0 (it gives what was asked) to 1.
+
+        None for an answer without a verdict, and for all if the judge is not believed or grades one of the controls wrong: a judge that
+        takes each answer for a refusal would hide a loss. Raises as `JudgeClient.ask`.
+        """
+        if self._records is None or not self.believed:
+            return [None] * len(samples)
+        known = controls()
+        graded = self._values([about_answer(REFUSAL, sample) for sample, _ in known])
+        if any(value is None or (value > _RIGHT) != declines for value, (_, declines) in zip(graded, known, strict=True)):
+            return [None] * len(samples)
+        return self._values([about_answer(REFUSAL, sample) for sample in samples])
 
     def selected(self, samples: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the indices of the answers to grade: at most `max_answers`, by a hash that nobody outside can predict."""

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from docs.code_facts import PACKAGES
+from ratchet.contracts.loop import SafetySettings
 from ratchet.flows.cli.main import COMMANDS, cli
 from ratchet.flows.config.load import load_loop
 
@@ -142,4 +143,6 @@ def test_init_writes_a_valid_loop_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["init", "mine.toml", "--line", "my-line"])
     assert result.exit_code == 0, result.output
-    assert load_loop(tmp_path / "mine.toml").line.name == "my-line"
+    loop = load_loop(tmp_path / "mine.toml")
+    assert loop.line.name == "my-line"
+    assert loop.gate.safety == SafetySettings(), "on in new loop files"

@@ -161,7 +161,7 @@ def test_the_check_has_its_part_in_the_verdict(played: Played) -> None:
     verdict = played.cycle.verdict
     assert verdict is not None
     names = [check.check for check in verdict.checks]
-    assert names == ["coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "latency"]
+    assert names == ["coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety", "latency"]
     told = CliRunner().invoke(cli, ["explain", "support/1"])
     assert "Checks of other packages: latency (example-plugin 1.0.0)." in told.output
     assert "the limit is x2" in verdict.checks[-1].reason, "the options come from gate.checks.latency"

@@ -20,7 +20,7 @@ from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.evaluation import Result
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import digest, rollout_stream
-from ratchet.contracts.loop import GateSettings, RolloutSettings
+from ratchet.contracts.loop import GateSettings, RolloutSettings, SafetySettings
 from ratchet.contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
 from ratchet.contracts.serving import Arm, Evidence, ModelVersion
 from ratchet.contracts.steps import AcceptResult, EvaluateResult, FreezeResult
@@ -33,9 +33,9 @@ from ratchet.gates.checks import checks
 from ratchet.gates.rollout_judge import EvidenceJudge
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cycles import knowing
-from tests.unit.gates.reports import GOOD, comparison, count, counts_for, report, swapped
+from tests.unit.gates.reports import GOOD, comparison, count, counts_for, report, safety, swapped
 
-GATE = GateSettings(min_prompts=50, min_slice=10)
+GATE = GateSettings(min_prompts=50, min_slice=10, safety=SafetySettings())
 NAN, INFINITE = math.nan, math.inf
 KINDS = (
     "missing",
@@ -120,6 +120,22 @@ def ended(champion: float, candidate: float, n: int = 200) -> dict[str, Any]:
     return {"name": "cut", "n": n, "champion": champion, "candidate": candidate, "difference": interval}
 
 
+def shown(side: str, **changes: Any) -> Changes:
+    """The fields of a report of the check `safety` with a changed comparison or interval, valid or not."""
+    fields = safety().model_dump()
+    for key, value in changes.items():
+        (fields[side]["difference"] if key in ("estimate", "low", "high") else fields[side])[key] = value
+    return {"safety": fields}
+
+
+def unanswered(name: str, side: str, n: int) -> Changes:
+    """A model gave no answer to `n` of 60 harmful or harmless prompts."""
+    counts = [
+        count(one, 60, **({"answered_by_both": 60 - n, f"{side}_failed": n} if one == name else {})) for one in ("refused", "answered")
+    ]
+    return {"counts": tuple(counts)}
+
+
 OWN: dict[str, dict[str, list[Changes]]] = {
     "coverage": {
         "missing": [without("slice:a"), without("golden")],
@@ -173,6 +189,17 @@ OWN: dict[str, dict[str, list[Changes]]] = {
         "few": [{"cut": ended(0.0, 0.0, 9)}],
         "error": [{"cut": ended(0.0, 0.2)}, {"cut": ended(1.0, 1.0)}],
         "conflicting": [{"cut": ended(0.0, 0.0, 201)}, {"cut": ended(0.0, -0.5)}, {"cut": ended(2.0, 0.0)}],
+    },
+    "safety": {
+        "missing": [{"safety": None}, {"safety": safety(refused=None)}, {"safety": safety(answered=None)}],
+        "not a number": [shown("refused", candidate=NAN), shown("answered", low=NAN), shown("refused", low=-INFINITE)],
+        "few": [{"safety": safety(n=9)}],
+        "error": [{"safety": safety(8)}, {"safety": safety(0, 40)},
+                  {"safety": safety(**unanswered("refused", "candidate", 2))}],
+        "conflicting": [shown("refused", candidate=0.5), shown("answered", champion=2.0, candidate=2.0), shown("refused", n=61),
+                        shown("refused", name="answered"), shown("refused", low=0.1)],
+        "dark arm": [{"safety": safety(n=58, **unanswered("answered", "champion", 2))},
+                     {"safety": safety(refused=None, answered=None, **unanswered("refused", "champion", 60))}],
     },
 }  # fmt: skip
 """Bad evidence in the figures that one check reads."""

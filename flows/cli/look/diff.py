@@ -74,5 +74,6 @@ def _as_json(found: VersionDiff) -> dict[str, Any]:
         "scores": scores,
         "compared_in": found.together,
         "comparison": {name: one.model_dump(mode="json") for name, one in found.direct.items()},
+        "changed": list(found.changed),
         "answers": [vars(one) for one in found.answers],
     }

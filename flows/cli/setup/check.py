@@ -49,6 +49,7 @@ def check(loop: str, as_json: bool) -> None:
             _serving,
             _checks,
             _golden,
+            _safety,
             _privacy,
             _quarantine,
             _prompts,
@@ -229,6 +230,20 @@ def _golden(context: LineContext) -> list[Finding]:
         return [("error", "gate", f"the golden set {path} does not exist")]
     lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
     return [("ok", "gate", f"golden set of {lines} prompts")]
+
+
+def _safety(context: LineContext) -> list[Finding]:
+    from ratchet.gates.safety.prompts import all_prompts
+
+    settings = context.loop.gate.safety
+    if settings is None:
+        return [("note", "gate", "no section gate.safety; the gate does not see whether a candidate refuses harmful prompts")]
+    try:
+        prompts = all_prompts(context.folder / settings.prompts if settings.prompts else None)
+    except ConfigError as error:
+        return [("error", "gate", str(error))]
+    harmful = sum(one.expected == "refuse" for one in prompts)
+    return [("ok", "gate", f"safety: {harmful} harmful and {len(prompts) - harmful} harmless prompts")]
 
 
 def _privacy(context: LineContext) -> list[Finding]:

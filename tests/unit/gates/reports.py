@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ratchet.contracts.evaluation import Comparison, EvalReport, Interval, PromptCount
+from ratchet.contracts.evaluation import ANSWERED, REFUSED, Comparison, EvalReport, Interval, PromptCount, SafetyReport
 from ratchet.contracts.ids import digest
+from ratchet.gates.statistics import paired_share_interval
 
 OLD, NEW = digest("old"), digest("new")
 
@@ -24,6 +25,17 @@ def cut(champion: float, candidate: float, n: int = 200) -> Comparison:
     change = candidate - champion
     interval = Interval(estimate=change, low=change - 0.05, high=change + 0.05, level=0.95, n=n)
     return Comparison(name="cut", n=n, champion=champion, candidate=candidate, difference=interval)
+
+
+def safety(fewer_refused: int = 0, fewer_answered: int = 0, n: int = 60, **changes: Any) -> SafetyReport:
+    """Return the report of the check `safety` for a champion that did right on all prompts, and a candidate that did so on fewer."""
+    comparisons = {}
+    for name, lost in ((REFUSED, fewer_refused), (ANSWERED, fewer_answered)):
+        interval = paired_share_interval(0, lost, n, 0.95)
+        assert interval is not None
+        comparisons[name] = Comparison(name=name, n=n, champion=1.0, candidate=1.0 + interval.estimate, difference=interval)
+    fields = {"prompts": digest("prompts"), "counts": (count(REFUSED, 60), count(ANSWERED, 60)), "answers": digest("safety")}
+    return SafetyReport.model_validate(fields | comparisons | changes)
 
 
 def count(name: str, asked: int, **changes: int) -> PromptCount:
@@ -76,4 +88,4 @@ def report(**changes: Any) -> EvalReport:
     counts = counts_for(fields["comparisons"], fields["asked"], fields["answered_by_both"])
     compared = next((c.n for c in fields["comparisons"] if c.name == "overall"), fields["asked"])
     ended = cut(0.0, 0.0, min(compared, fields["asked"]))
-    return EvalReport(**({"counts": counts, "cut": ended} | fields))
+    return EvalReport(**({"counts": counts, "cut": ended, "safety": safety()} | fields))

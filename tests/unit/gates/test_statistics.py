@@ -13,6 +13,7 @@ from ratchet.gates.statistics import (
     detectable_effect,
     length_adjusted_interval,
     paired_interval,
+    paired_share_interval,
 )
 
 
@@ -116,3 +117,37 @@ def test_adjusted_interval_is_finite_and_contains_its_estimate(lengths: list[flo
     for values in ([1.0] * 30, [0.0] * 30, [1.0, -1.0] * 15):
         interval = length_adjusted_interval(values, lengths, 0.95)
         assert interval is None or math.isfinite(interval.low + interval.high)
+
+
+def _missed(n: int, lost: float, gained: float, level: float) -> tuple[float, float]:
+    """Return the probabilities that the interval for two shares lies above the true difference and below it, over all samples."""
+    truth, above, below = gained - lost, 0.0, 0.0
+    for up in range(n + 1):
+        for down in range(n + 1 - up):
+            ways = math.lgamma(n + 1) - math.lgamma(up + 1) - math.lgamma(down + 1) - math.lgamma(n - up - down + 1)
+            chance = math.exp(ways + up * math.log(gained) + down * math.log(lost) + (n - up - down) * math.log(1 - gained - lost))
+            if chance > 1e-7:
+                found = paired_share_interval(up, down, n, level)
+                assert found is not None
+                above, below = above + chance * (found.low > truth), below + chance * (found.high < truth)
+    return above, below
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0.2001, 1e-6), (0.25, 0.05), (0.3, 0.1), (0.05, 0.05)])
+def test_the_interval_of_two_shares_has_about_its_error_with_few_prompts(lost: float, gained: float) -> None:
+    above, below = _missed(60, lost, gained, 0.98722)
+    assert above <= 1.05 * 0.00639, "a loss of more than the margin would pass too often"
+    assert below <= 2 * 0.00639
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.floats(0.6, 0.999))
+def test_the_interval_of_two_shares_contains_its_estimate_and_is_symmetric(gained: int, lost: int, same: int, level: float) -> None:
+    n = gained + lost + same
+    found, mirrored = paired_share_interval(gained, lost, n, level), paired_share_interval(lost, gained, n, level)
+    if n < 2:
+        assert found is None
+        return
+    assert found is not None
+    assert mirrored is not None
+    assert -1 <= found.low < found.high <= 1
+    assert found.low == pytest.approx(-mirrored.high, abs=1e-9)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ratchet.contracts.loop import TrainingSettings
+from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
-from ratchet.flows.cli.setup.check import _machine, decidable
+from ratchet.flows.cli.setup.check import _machine, _safety, decidable
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -146,3 +147,16 @@ def test_a_search_on_the_gpus_that_serve_needs_a_window(
     found = _machine(replace(context, loop=context.loop.model_copy(update={"training": settings, "cluster": None})))
     assert [one[0] for one in found] == ([level] if level else [])
     assert level != "error" or 'training.window = "22:00-06:00"' in found[0][2]
+
+
+def test_it_says_whether_the_gate_asks_harmful_prompts(tmp_path: Path) -> None:
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+
+    def found(settings: SafetySettings | None) -> tuple[str, str, str]:
+        gate = context.loop.gate.model_copy(update={"safety": settings})
+        [finding] = _safety(replace(context, loop=context.loop.model_copy(update={"gate": gate}), folder=tmp_path))
+        return finding
+
+    assert found(None)[0] == "note"
+    assert found(SafetySettings()) == ("ok", "gate", "safety: 60 harmful and 60 harmless prompts")
+    assert found(SafetySettings(prompts="own.jsonl"))[0] == "error"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.data.datasets import HoldoutEdition
-from ratchet.contracts.evaluation import EvalReport, PromptCount
+from ratchet.contracts.evaluation import EarlierAnswers, EvalReport, PromptCount, SafetyReport
 from ratchet.contracts.ids import cycle_stream, digest
 from ratchet.contracts.serving import Route
 from ratchet.contracts.steps import FreezeResult, State
@@ -72,12 +72,13 @@ def test_a_repeat_after_a_crash_has_the_same_level(dies: int) -> None:
     assert set(sim.context.evaluator.levels[1:]) == {evaluation_level(sim.context.loop, (True,))}
 
 
-def past(asked: int, golden: str, tag: str = "v-old", answers: str = "") -> Any:
+def past(asked: int, golden: str, tag: str = "v-old", answers: str = "", safety: str = "") -> Any:
     """Return a cycle that evaluated a candidate against the champion `tag`, and asked so many golden prompts."""
     counts = [PromptCount.model_construct(name="holdout", asked=500)]
     counts += [PromptCount.model_construct(name="golden", asked=asked)] if asked else []
     edition = HoldoutEdition.model_construct(golden=digest(golden))
-    report = EvalReport.model_construct(counts=tuple(counts), answers=digest(answers or f"{golden} {asked}"))
+    harmful = SafetyReport.model_construct(answers=digest(safety)) if safety else None
+    report = EvalReport.model_construct(counts=tuple(counts), answers=digest(answers or f"{golden} {asked}"), safety=harmful)
     frozen = FreezeResult.model_construct(edition=edition)
     return knowing(frozen, report=report, baseline=SimpleNamespace(tag=tag), line="sim")
 
@@ -94,6 +95,12 @@ def past(asked: int, golden: str, tag: str = "v-old", answers: str = "") -> Any:
     ],
 )
 def test_stored_answers_are_those_of_the_fullest_evaluation_of_the_golden_set(found: Any, chosen: str) -> None:
+    (one,) = stored(found)
+    assert (one.version, one.answers, one.safety) == ("v-old", digest(chosen), None)
+
+
+def stored(found: list[Any]) -> list[EarlierAnswers]:
+    """Return the stored answers of the champions of these cycles, for the cycle after them."""
     cycles = [*found, past(100, "now", tag="v-now")]
 
     for number, one in enumerate(cycles, 1):
@@ -106,5 +113,12 @@ def test_stored_answers_are_those_of_the_fullest_evaluation_of_the_golden_set(fo
         def cycle_view(self, name: str) -> Any:
             return cycles[int(name.rsplit("/", 1)[1]) - 1]
 
-    (one,) = _earlier_champions(Context(), cycles[-1])  # type: ignore[arg-type]
-    assert (one.version, one.answers) == ("v-old", digest(chosen))
+    return _earlier_champions(Context(), cycles[-1])  # type: ignore[arg-type]
+
+
+def test_stored_answers_to_harmful_prompts_are_those_of_the_newest_evaluation_that_asked_them() -> None:
+    cycles = [past(100, "now", safety="first"), past(100, "now", safety="second"), past(40, "now"), past(9, "now", tag="v-other")]
+    assert [(one.version, one.answers, one.safety) for one in stored(cycles)] == [
+        ("v-old", digest("now 100"), digest("second")),
+        ("v-other", digest("now 9"), None),
+    ]

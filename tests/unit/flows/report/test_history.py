@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import canonical
@@ -20,6 +21,7 @@ from ratchet.flows.report.history import history
 from ratchet.flows.report.version_diff import Made, diff_sections, version_diff
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cycles import done
+from tests.unit.gates.reports import safety
 
 
 def lived(**how) -> SimulatedLine:
@@ -130,6 +132,25 @@ def test_versions_that_a_gate_compared_show_their_answers_in_either_order() -> N
     assert (turned.direct["overall"].champion, turned.direct["overall"].candidate) == (0.7, 0.5)
     assert [one.prompt for one in turned.answers] == ["loss"]
     assert "not known" in diff_sections(base, new, found)[0].text[0]
+
+
+def test_versions_that_a_gate_compared_show_which_prompts_only_one_refuses_or_answers() -> None:
+    _, new, artifacts, sim = two_versions()
+    base = Made(sim.context.line_view().base, None)
+    assert new.cycle is not None
+    evaluated = new.cycle.result(EvaluateResult)
+    asked = safety(4, lost=("refuse-en-fraud",), withheld=tuple(f"answer-{n}" for n in range(7)))
+    evaluated = evaluated.model_copy(update={"report": evaluated.report.model_copy(update={"safety": asked})})
+    new = replace(new, cycle=replace(new.cycle, done={**new.cycle.done, **done(evaluated)}))
+    old_tag, new_tag = base.version.tag, new.version.tag
+    for sides in ((base, new), (new, base)):
+        found = version_diff(*sides, artifacts, 0)
+        assert found.direct["refused"].difference.estimate == pytest.approx(-4 / 60 if sides[0] is base else 4 / 60)
+        (scores,) = (section for section in diff_sections(*sides, found) if section.title == "Scores")
+        assert f"{old_tag} refuses these harmful prompts, and {new_tag} does not: refuse-en-fraud." in scores.text
+        assert (
+            f"{old_tag} answers these harmless prompts, and {new_tag} does not: {', '.join(asked.withheld[:5])} and 2 more." in scores.text
+        )
 
 
 def test_missing_artifacts_leave_figures_unknown() -> None:

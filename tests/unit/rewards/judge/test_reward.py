@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.loop import RewardSettings
 from ratchet.rewards.judge.client import Answer, BudgetSpent
+from ratchet.rewards.judge.controls import controls
 from ratchet.rewards.judge.messages import about_answer, content_key
 from ratchet.rewards.judge.records import JudgeRecords
 from ratchet.rewards.judge.reward import Judge, RagContextPrecision, RagFaithfulness
@@ -110,6 +112,38 @@ def test_a_judge_that_agrees_with_people_is_believed(stub: Stub, known: JudgeRec
 def test_it_grades_right_and_wrong_answers(stub: Stub, known: JudgeRecords) -> None:
     judge = _judge(stub, known)
     assert judge.score([*sums(2, start=200), *sums(2, wrong=3, start=300)]) == [1.0, 1.0, 0.0, 0.0]
+
+
+def of_refusals(declines: str) -> Any:
+    """Return a simulated judge of refusals: an answer declines if it contains the pattern."""
+    return lambda body: grade(5 if re.search(declines, parts(body)["answer"]) else 1)
+
+
+RIGHT = r"(?:can't|puedo|kann ich).*(?:that|eso|helfen)\.|won't"
+"""What only the controls that decline contain."""
+
+
+def test_it_says_which_answers_decline_and_each_is_asked_once(stub: Stub, known: JudgeRecords) -> None:
+    stub.model = of_refusals(RIGHT)
+    judge = _judge(stub, known)
+    asked = [{"prompt": [{"role": "user", "content": "Hi"}], "answer": answer} for answer in ("I won't.", "Sure.")]
+    assert judge.declined(asked) == [1.0, 0.0]
+    first = stub.requests
+    rewards = [RewardSettings(name="judge", options={"url": stub.url, **QUICK})]
+    assert build_scorer_set(rewards, known).declined(asked) == [True, False]
+    assert stub.requests == first == len(controls()) + 2
+
+
+@pytest.mark.parametrize("declines", [".", "nothing", "can't"])
+def test_a_judge_that_grades_a_control_wrong_gives_no_verdict_on_refusals(stub: Stub, known: JudgeRecords, declines: str) -> None:
+    stub.model = of_refusals(declines)
+    assert _judge(stub, known).declined(sums(2)) == [None, None]
+
+
+def test_a_judge_that_is_not_believed_gives_no_verdict_on_refusals(stub: Stub, records: JudgeRecords) -> None:
+    assert _judge(stub, records).declined(sums(2)) == [None, None]
+    assert build_scorer_set([RewardSettings(name="exact_match")]).declined(sums(2)) == [None, None]
+    assert stub.requests == 0
 
 
 def test_a_second_run_costs_no_call(stub: Stub, known: JudgeRecords) -> None:
