@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
 
-from ratchet.runtime.chat_template import CallFormat, call_format, template_messages
+from ratchet.runtime.chat_template import CallFormat, call_format, prompt_text, token_ids
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,7 @@ class Model:
 
     def encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Return the token ids of a conversation with its tools, up to the start of the assistant's turn."""
-        plain = template_messages(messages)
-        return list(self._encoder.apply_chat_template(plain, tools=tools, add_generation_prompt=True, return_dict=False))
+        return token_ids(self._encoder, prompt_text(self._encoder, messages, tools))
 
     @cached_property
     def call_format(self) -> CallFormat | None:

@@ -18,7 +18,7 @@ from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import digest
-from ratchet.runtime.chat_template import read_answer
+from ratchet.runtime.chat_template import read_answer, token_ids
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.cross_validation import LEAST as LEAST_FOLDED
 from ratchet.trainers.job import parallel
@@ -160,8 +160,7 @@ class Development:
         return True
 
     def _ids(self, row: dict[str, Any]) -> list[int]:
-        text = rendered_prompt(self._tokenizer, row["prompt"], row["tools"])
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return token_ids(self._tokenizer, rendered_prompt(self._tokenizer, row["prompt"], row["tools"]))
 
 
 @contextmanager

@@ -11,27 +11,9 @@ import pytest
 from ratchet.trainers.job.left_out import UNRENDERED
 from ratchet.trainers.job.trl.conversations import OMITTED, Example
 from ratchet.trainers.job.trl.fitting import CONTROL, EQUAL, fit, long_answer, long_prompt
+from tests.unit.trainers.job.trl.templates import SHAPES
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to load
-
-TURNS = "{% for m in messages %}<user> {{ m.content }} <end>{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
-PLAIN = (
-    "{% for m in messages %}{{ '<assistant> ' if m.role == 'assistant' else '<user> ' }}{{ m.content }} "
-    "{% if m.role == 'assistant' %}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
-)
-NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + PLAIN
-ALTERNATING = (
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}{% endfor %}" + PLAIN
-)
-TRIMMING = PLAIN.replace("{{ m.content }}", "{{ m.content | trim }}")
-LAST_LINE = PLAIN.replace("{{ m.content }}", "{{ m.content.split('|')[-1] }}")
-THINKING = PLAIN.replace("prompt %}<assistant> {% endif %}", "prompt %}<assistant> up {% endif %}")
-GENERATION = PLAIN.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}")
-NO_END = PLAIN.replace("{% if m.role == 'assistant' %}<end>{% endif %}", "")
-BROKEN = "{{ messages[0].content + 1 }}"
-STRICT = PLAIN.replace("{{ m.content }}", "{{ m.content if m.content is string else raise_exception('text only') }}")
-FIRST_USER = "{% set first = messages | selectattr('role', 'equalto', 'user') | list %}{{ first[0].content }} " + PLAIN
 
 USER = [{"role": "user", "content": "one two"}]
 SYSTEM = [{"role": "system", "content": "three"}, *USER]
@@ -63,21 +45,14 @@ ROWS = {
 LONG = {"long prompt": long_prompt(32), "long answer": long_answer(32)}
 ALWAYS = {"tools": OMITTED, "special": CONTROL, "spaces": EQUAL, **LONG}  # the tokenizer of the tiny model ignores spaces
 EVERYTHING = dict.fromkeys(ROWS, UNRENDERED) | {"tools": OMITTED, "special": CONTROL}
-EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
-    "plain": (PLAIN, ALWAYS),
-    "every message alike": (TURNS, ALWAYS),
-    "no system role": (NO_SYSTEM, ALWAYS | {"system": UNRENDERED, "only system": UNRENDERED}),
-    "strict alternation": (ALTERNATING, ALWAYS | {"system": UNRENDERED, "two users": UNRENDERED, "only system": UNRENDERED}),
-    "trims": (TRIMMING, ALWAYS),
-    "keeps what follows a mark": (LAST_LINE, ALWAYS | {"same end": EQUAL}),
-    "opens a thought": (THINKING, ALWAYS),
-    "marks the answer": (GENERATION, ALWAYS),
-    "no end of turn": (NO_END, ALWAYS),
-    "fails on text": (BROKEN, EVERYTHING),
-    "text only": (STRICT, ALWAYS),
-    "needs a user": (FIRST_USER, ALWAYS | {"only system": UNRENDERED}),
+EXPECTED: dict[str, dict[str, str]] = {
+    "no system role": ALWAYS | {"system": UNRENDERED, "only system": UNRENDERED},
+    "strict alternation": ALWAYS | {"system": UNRENDERED, "two users": UNRENDERED, "only system": UNRENDERED},
+    "keeps what follows a mark": ALWAYS | {"same end": EQUAL},
+    "fails on text": EVERYTHING,
+    "needs a user": ALWAYS | {"only system": UNRENDERED},
 }
-"""Shape of a template -> the template, and the rows that are left out with their reasons."""
+"""Shape of a template -> the rows that are left out, with their reasons; `ALWAYS` for each other shape."""
 
 
 @pytest.fixture
@@ -93,10 +68,10 @@ def load(tiny_model: Path) -> Callable[[str], Any]:
     return loaded
 
 
-@pytest.mark.parametrize("shape", EXPECTED)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_each_row_is_left_out_alone_and_under_its_reason(shape: str, load: Callable[[str], Any]) -> None:
-    template, expected = EXPECTED[shape]
-    tokenizer = load(template)
+    expected = EXPECTED.get(shape, ALWAYS)
+    tokenizer = load(SHAPES[shape])
     found = {}
     for name, example in ROWS.items():
         kept, left = fit(tokenizer, [example], 32)
@@ -109,7 +84,7 @@ def test_each_row_is_left_out_alone_and_under_its_reason(shape: str, load: Calla
 
 
 def test_a_chosen_answer_keeps_its_end_and_a_rejected_one_is_cut(load: Callable[[str], Any]) -> None:
-    tokenizer = load(PLAIN)
+    tokenizer = load(SHAPES["plain"])
     kept, _ = fit(tokenizer, [ROWS["plain"], ROWS["long rejected"]], 32)
     for _, tokens in kept:
         assert tokenizer.decode(tokens.chosen).split() == ["yes", "<end>"]
@@ -118,6 +93,6 @@ def test_a_chosen_answer_keeps_its_end_and_a_rejected_one_is_cut(load: Callable[
 
 @pytest.mark.parametrize("missing", ["pad_token", "bos_token", "eos_token"])
 def test_a_tokenizer_without_a_special_token_is_no_reason(missing: str, load: Callable[[str], Any]) -> None:
-    tokenizer = load(PLAIN)
+    tokenizer = load(SHAPES["plain"])
     setattr(tokenizer, missing, None)
     assert len(fit(tokenizer, [ROWS["plain"]], 32)[0]) == 1
