@@ -88,16 +88,17 @@ def call_format(render: Render) -> CallFormat | None:
     except Exception:  # a template may raise anything
         return None
     head, found, tail = text.rpartition(_TEXT)
-    place = _object_with_call(called, _common(head, called))
+    place = _object_with_call(called, common_length(head, called))
     if not found or place is None:
         return None
     begin, end, arguments = place
     after = called[end:]
     ending = after[: len(after) - len(tail)] if tail and after.endswith(tail) else after
-    return CallFormat(called[_common(head, called) : begin].strip(), ending.strip(), arguments)
+    return CallFormat(called[common_length(head, called) : begin].strip(), ending.strip(), arguments)
 
 
-def _common(one: str, other: str) -> int:
+def common_length(one: str, other: str) -> int:
+    """Return the number of characters with which both texts begin alike."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

@@ -69,3 +69,8 @@ def references_note(counts: Mapping[str, int]) -> str | None:
 def left_out(choice: Choice) -> list[str]:
     """Return which rows the chosen training leaves out, by reason; nothing if it leaves out none, or if they were not counted."""
     return [f"The training job leaves rows out one by one: {one.sentence}." for one in choice.left_out if one.counts]
+
+
+def warned(choice: Choice) -> list[str]:
+    """Return what can spoil the result of the chosen training, a sentence for each warning."""
+    return [f"Warning: {one}." for one in choice.warnings]

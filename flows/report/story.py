@@ -15,7 +15,7 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
+from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note, warned
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -197,7 +197,7 @@ def _choice(cycle: CycleView) -> Section | None:
         ("rule", "holds", "evidence", "effect"),
         tuple((rule.rule, "yes" if rule.holds else "no", rule.evidence, rule.effect) for rule in cycle.choice.rules),
     )
-    return Section("Choice", (cycle.choice.reason + ".", *left_out(cycle.choice)), rules, folded=True)
+    return Section("Choice", (cycle.choice.reason + ".", *left_out(cycle.choice), *warned(cycle.choice)), rules, folded=True)
 
 
 def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section | None:

@@ -1,6 +1,6 @@
 """Says what cannot work with a model: its chat template, its end of turn, its context, the adapter and the machines of a recipe.
 
-    python -m ratchet.trainers.job.model_fit FOLDER        without a recipe; prints each problem with its remedy on a line
+    python -m ratchet.trainers.job.model_fit FOLDER        without a recipe; prints problems and warnings as JSON
 
 Without this, such a model is found by a job that fails after a person has approved it, or by a gate in which no answer ends.
 """
@@ -133,12 +133,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the problems of the model folder that the command names. Returns 0."""
+    """Print the problems of the model folder that the command names, and in what it is not trained as it is served. Returns 0."""
     from transformers import AutoTokenizer
+
+    from ratchet.trainers.job.trl.as_served import served_warnings
 
     folder = Path(sys.argv[1])
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    sys.stdout.writelines(f"{problem}\n" for problem in model_problems(folder, tokenizer))
+    problems = model_problems(folder, tokenizer)
+    sys.stdout.write(json.dumps({"problems": problems, "warnings": [] if problems else served_warnings(tokenizer)}))
     return 0
 
 

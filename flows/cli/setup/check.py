@@ -98,7 +98,7 @@ def _names(context: LineContext) -> list[Finding]:
 
 def _model(context: LineContext) -> list[Finding]:
     """Say what cannot work with the champion's tokenizer and chat template. Without it, a job or the gate finds it after an approval."""
-    from ratchet.flows.composition.before_training import model_problems
+    from ratchet.flows.composition.before_training import look_at_model
 
     champion = context.line_view().champion
     if champion is None:
@@ -108,10 +108,12 @@ def _model(context: LineContext) -> list[Finding]:
     except RatchetError:  # `ratchet doctor` and `verify` are about damage
         return []
     try:
-        problems = model_problems(folder)
+        found = look_at_model(folder)
     except Retryable as error:
         return [("note", "model", f"{champion.tag}: tokenizer and chat template were not looked at: {error}")]
-    return [("error", "model", f"{champion.tag}: {one}") for one in problems] or [("ok", "model", f"{champion.tag}: an answer can end")]
+    errors = [("error", "model", f"{champion.tag}: {one}") for one in found.problems]
+    warnings = [("warning", "model", f"{champion.tag}: {one}") for one in found.warnings]
+    return [*errors, *warnings] or [("ok", "model", f"{champion.tag}: an answer can end, and is trained on as it is served")]
 
 
 def _schedule(context: LineContext) -> list[Finding]:

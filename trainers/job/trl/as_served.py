@@ -7,7 +7,6 @@ remains cannot be made equal: a template that writes the date, and one that open
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ratchet.contracts.conversation import Message
@@ -16,8 +15,8 @@ from ratchet.trainers.job.trl.conversations import Example, encode, shows_tools
 
 _AROUND = 4
 """Tokens that a report shows from the first difference on, and before it."""
-_LATER = timedelta(days=400)
-"""Another day of the week, of the month, and of the year."""
+_ANY_DAY = "{%- macro strftime_now(format) -%}{{ format }}{%- endmacro -%}"
+"""Begin of a template that then writes the form of a date in place of the date."""
 _ANSWER: Message = {"role": "assistant", "content": "zq answer"}
 _USER: Message = {"role": "user", "content": "zq question"}
 _CALL = {"id": "call00000", "type": "function", "function": {"name": "zq_tool", "arguments": '{"zq_key": "zq value"}'}}
@@ -74,37 +73,42 @@ def first_difference(conversation: str, training: Sequence[int], serving: Sequen
     return Difference(conversation, equal, list(training[begin:end]), list(serving[begin:end]))
 
 
-def differences(tokenizer: Any, later: timedelta = timedelta(0)) -> list[Difference]:
-    """Return the differences between training now and a server that runs `later`, at most one for each conversation.
+def differences(tokenizer: Any, any_day: bool = False) -> list[Difference]:
+    """Return the differences between training and a server, at most one for each conversation.
 
-    A conversation that the template refuses is left out, because it is neither served nor trained on.
+    With `any_day`, the server's side has the form of a date where the template writes the current date. A conversation that the template
+    refuses is left out, because it is neither served nor trained on.
     """
     tools = shows_tools(tokenizer)
-    found = []
-    for name, (messages, offered) in CONVERSATIONS.items():
-        if offered and not tools:
-            continue
-        try:
-            serving = _served(tokenizer, messages, offered, later)
-            training = encode(tokenizer, Example(template_messages(messages), _ANSWER, None, offered, 1.0)).prompt
-        except Exception:  # a template may raise anything
-            continue
-        found.append(first_difference(name, training, serving))
+    both = {name: _both(tokenizer, *one, any_day) for name, one in CONVERSATIONS.items() if tools or not one[1]}
+    found = [first_difference(name, *sides) for name, sides in both.items() if sides]
     return [one for one in found if one]
 
 
-def _served(tokenizer: Any, messages: Sequence[Message], tools: Any, later: timedelta) -> list[int]:
-    if not later:
-        return token_ids(tokenizer, prompt_text(tokenizer, messages, tools))
-    day = {"strftime_now": lambda form: (datetime.now() + later).strftime(form)}  # noqa: DTZ005 - as the library's own function
+def _both(tokenizer: Any, messages: Sequence[Message], tools: Any, any_day: bool) -> tuple[list[int], list[int]] | None:
+    """Return the tokens before an answer in training and in a server; None if the template refuses the conversation."""
+    example = Example(template_messages(messages), _ANSWER, None, tools, 1.0)
+    try:
+        serving = _any_day(tokenizer, messages, tools) if any_day else token_ids(tokenizer, prompt_text(tokenizer, messages, tools))
+        return encode(tokenizer, example).prompt, serving
+    except Exception:  # a template may raise anything
+        return None
+
+
+def _any_day(tokenizer: Any, messages: Sequence[Message], tools: Any) -> list[int]:
+    template = _ANY_DAY + tokenizer.get_chat_template(tools=tools)
     plain = template_messages(messages)
-    text = tokenizer.apply_chat_template(plain, tools=tools or None, tokenize=False, add_generation_prompt=True, **day)
-    return token_ids(tokenizer, str(text))
+    return token_ids(
+        tokenizer, tokenizer.apply_chat_template(plain, chat_template=template, tools=tools, tokenize=False, add_generation_prompt=True)
+    )
 
 
-def served_warnings(tokenizer: Any) -> list[str]:
-    """Return in what a model is not trained as it is served, each with its tokens and its remedy."""
-    return [*_differing(tokenizer), *_dated(tokenizer), *_opened(tokenizer)]
+def served_warnings(tokenizer: Any, given: bool = True) -> list[str]:
+    """Return in what a model is not trained as it is served, each with its tokens and its remedy.
+
+    `given` says whether a training has given answers. GRPO trains on what the model writes itself.
+    """
+    return [*_differing(tokenizer), *_dated(tokenizer), *(_opened(tokenizer) if given else ())]
 
 
 def _differing(tokenizer: Any) -> Iterator[str]:
@@ -114,8 +118,8 @@ def _differing(tokenizer: Any) -> Iterator[str]:
 
 
 def _dated(tokenizer: Any) -> Iterator[str]:
-    for one in differences(tokenizer, _LATER)[:1]:
-        remedy = "write a fixed date into chat_template.jinja, or accept that training shows one date only"
+    for one in differences(tokenizer, any_day=True)[:1]:
+        remedy = "write a fixed date into chat_template.jinja, or accept that a training shows the date of its day in all rows"
         yield f"the chat template writes the current date before an answer {one.sentence(tokenizer)}; {remedy}"
 
 
@@ -129,12 +133,12 @@ def _opened(tokenizer: Any) -> Iterator[str]:
     except Exception:  # a template may raise anything; `model_problems` says so
         return
     head, found, _ = whole.partition(str(_ANSWER["content"]))
-    if not found or whole.startswith(before) or not before.startswith(head):
+    opened = before.removeprefix(head).strip()
+    if not found or not opened or not before.startswith(head):
         return
-    opened = before[len(head) :]
     ids = [*pair.prompt[-_AROUND:], *pair.chosen[:_AROUND]]
     yield (
-        f"the chat template opens {opened.strip()!r} before each answer, and does not close it before a given one: training has "
+        f"the chat template opens {opened!r} before each answer, and does not close it before a given one: training has "
         f"{tokenizer.decode(ids)!r} {ids}; let the server return answers together with their thoughts (vLLM: without --reasoning-parser), "
         "so that logged answers close them, or use a template whose prompt ends with a closed thought. Corrections close none"
     )

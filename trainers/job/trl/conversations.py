@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ratchet.contracts.conversation import Message, answer_message
 from ratchet.contracts.errors import Permanent
-from ratchet.runtime.chat_template import template_messages, token_ids
+from ratchet.runtime.chat_template import common_length, template_messages, token_ids
 from ratchet.trainers.job.prompt_length import rendered_prompt
 from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.job.trl.sampler import weight
@@ -196,19 +196,22 @@ _MARK = "zq_answer"
 def _continuation(tokenizer: Any, example: Example, answer: Message, before: str) -> str:
     """Return what follows the rendered prompt `before` if the model gives `answer`: the answer and the end of the turn.
 
-    A template may end a prompt with something that it does not write before a given answer, for example the begin of a thought. A part of
-    the answer that it then removes, the thought itself, was written after that begin, so it stays in the answer.
+    A template may end a prompt with something that it does not write before a given answer: white space, or the begin of a thought. A
+    part of the answer that it then removes, the thought itself, was written after that begin, so it stays in the answer.
     """
     whole = _text(tokenizer, [*example.prompt, answer], example.tools)
-    if whole.startswith(before):
-        return whole[len(before) :]
+    common = common_length(before, whole)
+    if not before[common:].strip():
+        return whole[common:]
     head, found, tail = _text(tokenizer, [*example.prompt, {**answer, "content": _MARK}], example.tools).rpartition(_MARK)
     content, written = str(answer["content"]), whole.removeprefix(head)
     if found and len(written) < len(whole) and (answer.get("tool_calls") or written.startswith(content.strip())):
         return written
     if found and not answer.get("tool_calls"):
         return content.removeprefix(before.removeprefix(head)) + tail
-    raise Permanent("the model's chat template renders an answer in a form that cannot follow its generation prompt; adopt another template")
+    raise Permanent(
+        "the model's chat template renders an answer in a form that cannot follow its generation prompt; adopt another template"
+    )
 
 
 def _continued(tokenizer: Any, before: str, prompt: list[int], text: str) -> list[int]:

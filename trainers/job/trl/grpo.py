@@ -89,9 +89,7 @@ def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
 
     scorer_set = planned_scorer_set(job.plan)
 
-    def reward(
-        completions: Any, reference: Any, asked: Any, may_call: Any, log_metric: Any = None, **_: Any
-    ) -> list[float | None]:
+    def reward(completions: Any, reference: Any, asked: Any, may_call: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
         answers = [stored_answer(read_answer(text, calls if tools else None)) for text, tools in zip(completions, may_call, strict=True)]
         samples = [
             {"prompt": json.loads(prompt), "answer": answer, "reference": right}

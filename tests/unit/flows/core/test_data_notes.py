@@ -6,7 +6,7 @@ import pytest
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
+from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note, warned
 from tests.builders import make_facts
 
 
@@ -45,6 +45,10 @@ def test_rows_that_the_training_leaves_out_are_told_by_reason() -> None:
     choice = Choice(method=Method.DPO, reason="the figures", rules=(), facts=make_facts(), left_out=counts)
     assert left_out(choice) == ["The training job leaves rows out one by one: of 9 pairs, excluded: 2 that the chat template refuses."]
     assert left_out(choice.model_copy(update={"left_out": ()})) == []
+    assert warned(choice) == []
+    assert warned(choice.model_copy(update={"warnings": ("the template writes the date; fix it",)})) == [
+        "Warning: the template writes the date; fix it."
+    ]
 
 
 def test_the_causes_name_why_a_logged_right_answer_is_not_used() -> None:

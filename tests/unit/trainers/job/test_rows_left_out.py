@@ -13,7 +13,7 @@ import pytest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, LeftOut, Method
 from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
-from ratchet.trainers.job.rows_left_out import rows_left_out
+from ratchet.trainers.job.rows_left_out import before_training
 from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.runs import asked
 from tests.warm import Warm
@@ -70,7 +70,7 @@ def counted(workshop: Workshop, spec: JobSpec, folder: Path, environment: dict[s
     folder.mkdir()
     for name, key in spec.inputs.items():
         workshop.artifacts.fetch(key, folder / name)
-    return rows_left_out(folder, TrainingPlan.model_validate(json.loads(spec.plan_json)), environment or spec.environment)
+    return list(before_training(folder, TrainingPlan.model_validate(json.loads(spec.plan_json)), environment or spec.environment).left_out)
 
 
 @pytest.mark.parametrize("method", [Method.DPO, Method.SFT, Method.GRPO])

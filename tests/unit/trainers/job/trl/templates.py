@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 TURNS = "{% for m in messages %}<user> {{ m.content }} <end>{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
 PLAIN = (
     "{% for m in messages %}{{ '<assistant> ' if m.role == 'assistant' else '<user> ' }}{{ m.content }} "
@@ -36,3 +39,19 @@ SHAPES = {
     "needs a user": FIRST_USER,
 }
 """Shape of a template -> the template."""
+
+
+def letters(template: str) -> Any:
+    """Return a tokenizer with this template that knows all text: its tokens are parts of words, and the marks of the template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    raw.train_from_iterator([template, *["\n\n"] * 99], trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>")
+    tokenizer.add_special_tokens({"additional_special_tokens": sorted(set(re.findall(r"<[|｜][^<>]+[|｜]>|</?[a-z_]+>", template)))})
+    tokenizer.chat_template = template
+    return tokenizer
