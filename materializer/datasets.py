@@ -40,6 +40,7 @@ from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
+from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
@@ -349,6 +350,7 @@ class LakeDatasets:
             judges=self.rewards.beliefs(),
             masked=masked_data(samples, self.loop.privacy),
             largest_cluster=largest_cluster(every.every()) if near else None,
+            silent_scorers=silent_scorers(self.rewards, samples, prompts),
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:

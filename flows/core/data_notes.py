@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster, Snapshot
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
@@ -41,6 +41,11 @@ def masking_note(masked: MaskedData) -> str:
         f"Placeholders in the texts, which replaced personal data at ingest: {found}. The rules (version {masked.rules}) do not mask: "
         f"{off}; records that were ingested under other rules were masked by those"
     )
+
+
+def silent_scorers(snapshot: Snapshot) -> list[str]:
+    """Return a sentence for each scorer that gave no score to any logged answer of a snapshot, with the remedy."""
+    return [f"The scorer {name} has no effect: {why}" for name, why in snapshot.silent_scorers.items()]
 
 
 _REFERENCE = "reference:"

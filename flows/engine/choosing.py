@@ -105,6 +105,8 @@ def _tried(
     try:
         plan = draft(method, context.trainers[method].recipe(settings.recipe(method), facts))
         job = context.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
+        if context.fits:
+            context.fits(job)
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
         change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"

@@ -92,6 +92,8 @@ class LineContext:
     """Computes the model reference from a folder's files: (folder, digest of the files, digest of the parent model or None)."""
     cost: Callable[[TrainingPlan], Cost | None] | None = None
     """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
+    fits: Callable[[JobSpec], None] | None = None
+    """Raises ConfigError if the machines of the line can never run a job. None: every job fits."""
     before_training: Callable[[JobSpec], BeforeTraining | None] | None = None
     """Counts the rows that a job leaves out, and looks for what can spoil its result. It raises Retryable if it cannot, and ConfigError if
     the model cannot be trained with the recipe. None, also as its result: not known."""

@@ -15,7 +15,7 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note, warned
+from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note, silent_scorers, warned
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -145,7 +145,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
     notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [references_note(snapshot.counts)])]
-    return [*notes, f"Warning: {warning}."] if warning else notes
+    return [*notes, *(f"Warning: {one}." for one in [*filter(None, [warning]), *silent_scorers(snapshot)])]
 
 
 def _probe(cycle: CycleView) -> Section | None:

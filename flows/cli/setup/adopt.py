@@ -38,11 +38,11 @@ def adopt(loop: str, model: Path, by: str, as_json: bool, force: bool) -> None:
         progress("looking at tokenizer and chat template …", 0, 0)
         found = ModelFindings([], [])
         with suppress(Retryable):  # `ratchet check` says so
-            found = look_at_model(model) if model.is_dir() else found
+            found = look_at_model(model) if any(model.glob("*.safetensors")) else found
         if found.problems and not force and context.line_view().base is None:
             raise Permanent(
-                f"{model}: {'; '.join(found.problems)}. A line adopts one model only, and cannot change it later; mend the folder first, or "
-                "adopt it as it is with --force"
+                f"{model}: {'; '.join(found.problems)}. A line adopts one model only, and cannot change it later; mend the folder first, "
+                "or adopt it as it is with --force"
             )
         version = adopt_model(context, model, by)
         repairs = [*note_name(context), *reconcile(context, TURN_SECONDS)]

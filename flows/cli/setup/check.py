@@ -46,12 +46,13 @@ def check(loop: str, as_json: bool) -> None:
             _sources,
             _trainers,
             _machine,
+            _jobs,
             _serving,
             _checks,
             _golden,
             _privacy,
             _quarantine,
-            _prompts,
+            _frozen,
             _power,
         )
         findings = owned + [finding for part in parts for finding in part(context)]
@@ -130,6 +131,27 @@ def _machine(context: LineContext) -> list[Finding]:
     has = "no NVIDIA GPU" if here == 0 else f"{here} GPU" + "s" * (here > 1)
     remedy = f"on this machine, set training.gpus to {here} or less; to train on a cluster, add a section [cluster]"
     return [("warning", "training.gpus", f"{wanted} GPUs are asked for, but this machine has {has} and no cluster is configured; {remedy}")]
+
+
+def _jobs(context: LineContext) -> list[Finding]:
+    """Say which methods have no job on the configured machines: batches that these cannot divide, or a cluster without room for them.
+
+    A plan would reject these methods. It is an error if none is left.
+    """
+    from ratchet.flows.composition.samples import samples
+
+    found: list[tuple[str, str]] = []
+    methods = samples(context.loop, {method: context.trainers[method] for method in context.loop.training.methods})
+    for method, job, problem in methods:
+        try:
+            if context.fits and job:
+                context.fits(job)
+        except ConfigError as error:
+            problem = str(error)
+        if problem and context.loop.training.built_in(method):
+            found.append((method, problem))
+    level = "error" if len(found) == len(methods) else "warning"
+    return [(level, f"training.{method}", f"no job can run: {problem}") for method, problem in found]
 
 
 def _shared_gpus(context: LineContext, here: int) -> list[Finding]:
@@ -258,14 +280,19 @@ def _quarantine(context: LineContext) -> list[Finding]:
     return [("warning" if alarm else "ok", "quarantine", f"in the last {settings.alarm_window / 3600:g} h, {alarm_text(counts)}{advice}")]
 
 
-def _prompts(context: LineContext) -> list[Finding]:
-    """Warn if one cluster of near-duplicates made up too much of the prompts of the newest freeze."""
+def _frozen(context: LineContext) -> list[Finding]:
+    """Warn about the data of the newest freeze: too large a cluster of near-duplicates, and scorers that scored no answer of it."""
     from ratchet.contracts.steps import FreezeResult
-    from ratchet.flows.core.data_notes import crowding
+    from ratchet.flows.core.data_notes import crowding, silent_scorers
 
     frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
-    warning = crowding(frozen.snapshot.largest_cluster) if frozen else None
-    return [("warning", "prompts", warning)] if warning else []
+    if frozen is None:
+        return []
+    warning = crowding(frozen.snapshot.largest_cluster)
+    known = {version.name for version in context.rewards.versions}
+    silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
+    texts = silent_scorers(frozen.snapshot.model_copy(update={"silent_scorers": silent}))
+    return [*([("warning", "prompts", warning)] if warning else []), *(("warning", "reward", text) for text in texts)]
 
 
 def _power(context: LineContext) -> list[Finding]:

@@ -32,7 +32,7 @@ def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
 
 
 def chosen(
-    facts: Facts = FACTS, trainer: Any = None, cost: Any = None, before_training: Any = None, **settings: Any
+    facts: Facts = FACTS, trainer: Any = None, cost: Any = None, before_training: Any = None, fits: Any = None, **settings: Any
 ) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
     context: Any = SimpleNamespace(
@@ -41,6 +41,7 @@ def chosen(
         trainers=trainers,
         cost=cost,
         before_training=before_training,
+        fits=fits,
         progress=lambda *_: None,
     )
     return choose_plan(context, facts, TrainingSettings(**settings), draft)
@@ -177,6 +178,17 @@ def test_a_method_whose_rows_are_all_left_out_is_rejected_for_the_next() -> None
     choice, plan = chosen(before_training=counted, methods=("sft",))
     assert (choice.method, plan, choice.left_out) == (Method.NONE, None, ())
     assert "all 9 rows are excluded: 9 that the chat template refuses" in choice.reason
+
+
+def test_a_method_for_which_the_cluster_has_no_room_is_rejected_before_an_approval() -> None:
+    def fits(job: JobSpec) -> None:
+        if "demonstrations.parquet" in job.inputs and "pairs.parquet" not in job.inputs:
+            raise ConfigError("a gang of 2 nodes is more than cluster.pool.max_nodes = 1; raise it")
+
+    choice, plan = chosen(fits=fits)
+    assert plan is not None
+    assert plan.method != Method.SFT
+    assert "rejected: SFT (a gang of 2 nodes is more than cluster.pool.max_nodes = 1; raise it)" in choice.reason
 
 
 def test_rows_that_cannot_be_counted_here_do_not_reject_a_method() -> None:
