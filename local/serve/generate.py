@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
 
 from ratchet.runtime.chat_template import CallFormat, call_format, prompt_text, token_ids
+from ratchet.runtime.tokenizer import stop_tokens, with_ends
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,10 @@ class Model:
         torch.set_num_threads(threads)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False).eval().to(self.device)
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
+        self._tokenizer = with_ends(AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False), folder)
         self._encoder = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # its own object, because encode has its own thread
         self.context = int(getattr(self._model.config, "max_position_embeddings", 0) or 1 << 20)
-        if self._tokenizer.pad_token_id is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
-        stops = self._model.generation_config.eos_token_id
-        self._stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
+        self._stops = stop_tokens(folder, self._tokenizer)
 
     def encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Return the token ids of a conversation with its tools, up to the start of the assistant's turn."""

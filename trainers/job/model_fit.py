@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import ConfigError
+from ratchet.runtime.tokenizer import stop_tokens
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.recipe import Recipe
 
@@ -64,13 +66,6 @@ def model_problems(folder: Path, tokenizer: Any) -> list[str]:
             "template writes to eos_token_id of generation_config.json, or let the template write one of these"
         ]
     return []
-
-
-def stop_tokens(folder: Path, tokenizer: Any) -> set[int]:
-    """Return the ids of the tokens at which a server ends an answer."""
-    found = {tokenizer.eos_token_id} - {None}
-    given = _read(folder / "generation_config.json").get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
-    return found | {token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int)}
 
 
 def _turn() -> list[dict[str, str]]:
@@ -134,12 +129,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Print the problems of the model folder that the command names, and in what it is not trained as it is served. Returns 0."""
-    from transformers import AutoTokenizer
-
     from ratchet.trainers.job.trl.as_served import served_warnings
 
     folder = Path(sys.argv[1])
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = load_tokenizer(folder)
     problems = model_problems(folder, tokenizer)
     sys.stdout.write(json.dumps({"problems": problems, "warnings": [] if problems else served_warnings(tokenizer)}))
     return 0

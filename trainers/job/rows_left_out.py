@@ -21,6 +21,7 @@ from ratchet.contracts.schema import parse
 from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
 from ratchet.trainers.job.model_fit import refuse_misfit
 from ratchet.trainers.job.nemo import prepare
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl import dpo, grpo, sft
 from ratchet.trainers.job.trl.as_served import served_warnings
 from ratchet.trainers.recipes.completion import complete
@@ -35,9 +36,7 @@ def before_training(run: Path, plan: TrainingPlan, environment: Mapping[str, str
     Raises ConfigError if the model cannot be trained with the recipe, and Permanent if the folder has no rows for the method, or an
     invalid one.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(run / RunFile.MODEL, trust_remote_code=False)
+    tokenizer = load_tokenizer(run / RunFile.MODEL)
     on_nemo = BACKEND.get(environment) is TrainerBackend.NEMO_RL
     fits = partial(refuse_misfit, run / RunFile.MODEL, tokenizer, on_nemo=on_nemo)
     match plan.method:

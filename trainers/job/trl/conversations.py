@@ -20,6 +20,9 @@ from ratchet.trainers.job.prompt_length import rendered_prompt
 from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.job.trl.sampler import weight
 
+_MARK = "zq_answer"
+"""An answer that shows where a template writes answers."""
+
 
 class Example(NamedTuple):
     """A preference pair as messages, or a demonstration, which has no rejected answer."""
@@ -138,12 +141,22 @@ def assistant_message(text: str) -> Message:
 
 
 def control_words(tokenizer: Any) -> frozenset[str]:
-    """Return the special tokens of the tokenizer as text: ends of turns and texts, roles, and padding.
+    """Return as text the special tokens of the tokenizer (ends of turns and texts, roles, padding), and those that end a turn.
 
-    The tokenizer recognises them at any place in a text.
+    The tokenizer recognises them at any place in a text. The end of a turn may be a token that the tokenizer does not call special.
     """
-    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return frozenset(word for word in (*added, *map(str, tokenizer.all_special_tokens)) if word.strip())
+    added, ends = tokenizer.added_tokens_decoder, _ends_of_turn(tokenizer)
+    found = (str(token) for number, token in added.items() if token.special or number in ends)
+    return frozenset(word for word in (*found, *map(str, tokenizer.all_special_tokens)) if word.strip())
+
+
+def _ends_of_turn(tokenizer: Any) -> set[int]:
+    """Return the tokens that the chat template writes after an answer."""
+    turn: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+    try:
+        return set(token_ids(tokenizer, _text(tokenizer, turn, None).rpartition(_MARK)[2]))
+    except Permanent:
+        return set()
 
 
 def imitable(answer: Message | str, control: frozenset[str]) -> bool:
@@ -187,10 +200,6 @@ def encode(tokenizer: Any, example: Example) -> PairSize:
     prompt = token_ids(tokenizer, before)
     chosen, *rejected = (_continued(tokenizer, before, prompt, _continuation(tokenizer, example, last, before)) for last in example.answers)
     return PairSize(prompt, chosen, *rejected or [[]])
-
-
-_MARK = "zq_answer"
-"""An answer that shows where a template writes answers."""
 
 
 def _continuation(tokenizer: Any, example: Example, answer: Message, before: str) -> str:

@@ -25,6 +25,7 @@ from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.model_fit import context_of
 from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from ratchet.trainers.job.trl.figures import ABSTAINED
 from ratchet.trainers.job.trl.runner import lora, main
@@ -158,12 +159,11 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     """
     reward_function(job)  # rejects other scorer code before the library is loaded
     from datasets import Dataset
-    from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning about an abstention quotes the user's text
     recipe = job.recipe(GRPORecipe)
-    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left", trust_remote_code=False)
+    tokenizer = load_tokenizer(job.run / RunFile.MODEL, padding_side="left")
     prompts, longest, left = fitting(job.run, job.plan, tokenizer, recipe)
     leave_out(job, left)
     ready = rendered(tokenizer, prompts)

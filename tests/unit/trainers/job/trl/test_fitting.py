@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from ratchet.runtime.tokenizer import with_ends
 from ratchet.trainers.job.left_out import UNRENDERED
 from ratchet.trainers.job.trl.conversations import OMITTED, Example
 from ratchet.trainers.job.trl.fitting import CONTROL, EQUAL, fit, long_answer, long_prompt
+from tests.unit.trainers.conftest import WORDS
 from tests.unit.trainers.job.trl.templates import SHAPES
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to load
@@ -91,8 +93,52 @@ def test_a_chosen_answer_keeps_its_end_and_a_rejected_one_is_cut(load: Callable[
     assert len(kept[1][1].prompt) + len(kept[1][1].rejected) == 32
 
 
-@pytest.mark.parametrize("missing", ["pad_token", "bos_token", "eos_token"])
-def test_a_tokenizer_without_a_special_token_is_no_reason(missing: str, load: Callable[[str], Any]) -> None:
-    tokenizer = load(SHAPES["plain"])
-    setattr(tokenizer, missing, None)
-    assert len(fit(tokenizer, [ROWS["plain"]], 32)[0]) == 1
+def other_end() -> Any:
+    """Return a tokenizer that names another end than the chat template writes after an answer, which it does not call special."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<pad>", unk_token="<unk>")
+    tokenizer.add_tokens(["<end>"])
+    return tokenizer
+
+
+TOKENIZERS: dict[str, Callable[[Path], Any]] = {
+    "no padding": lambda folder: changed(folder, pad_token=None),
+    "no begin": lambda folder: changed(folder, bos_token=None),
+    "a begin": lambda folder: changed(folder, bos_token="<user>"),
+    "no end": lambda folder: changed(folder, eos_token=None),
+    "neither end nor padding": lambda folder: changed(folder, eos_token=None, pad_token=None),
+    "another end than that of the turn": lambda folder: changed(folder, eos_token="<pad>"),
+    "an end of the turn that is no special token": lambda _: other_end(),
+}
+
+
+def changed(folder: Path, **tokens: str | None) -> Any:
+    """Return the tokenizer of the tiny model with other special tokens, as a job loads it."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for name, token in tokens.items():
+        setattr(tokenizer, name, token)
+    return with_ends(tokenizer, folder)
+
+
+@pytest.mark.parametrize("shape", ["plain", "every message alike", "opens a thought", "marks the answer"])
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_an_answer_ends_with_the_end_of_the_turn_whatever_the_tokenizer_names(kind: str, shape: str, tiny_model: Path) -> None:
+    tokenizer = TOKENIZERS[kind](tiny_model)
+    tokenizer.chat_template = SHAPES[shape]
+    ((_, kept),), left = fit(tokenizer, [ROWS["plain"]], 32)
+    assert not left
+    assert tokenizer.decode(kept.chosen).split() == ["yes", "<end>"]
+    assert tokenizer.decode(kept.prompt).split().count("<user>") == 1, "no token is added before the prompt"
+    assert fit(tokenizer, [ROWS["special"]], 32) == ([], {CONTROL: 1}), "no answer may contain the end of a turn"
+
+
+def test_a_tokenizer_without_end_and_padding_gets_those_of_the_server(tiny_model: Path) -> None:
+    tokenizer = changed(tiny_model, eos_token=None, pad_token=None)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<end>", "<end>")
+    assert changed(tiny_model).pad_token == "<pad>", "one that has both stays as it is"
