@@ -48,27 +48,81 @@ def silent_scorers(snapshot: Snapshot) -> list[str]:
     return [f"The scorer {name} has no effect: {why}" for name, why in snapshot.silent_scorers.items()]
 
 
-_REFERENCE = "reference:"
-_KEPT_FOR = {
+RULES = {
+    "origin": "not traffic: a probe, an evaluation or another test",
+    "consent": "without consent",
+    "region": "from another region than governance.regions",
+    "confidentiality": "without an allowed label of confidentiality",
+    "images": "with images",
+    "too_long": "with a prompt longer than governance.max_chars",
+    "partial_answer": "whose answer was broken off",
+    "failed_request": "whose request failed",
+    "truncated": "whose answer was cut at the limit of tokens",
+    "empty_response": "without an answer",
+    "long_answer": "with an answer longer than governance.max_chars",
+    "rare_prompt": "on prompts of fewer users than governance.min_users",
+    "duplicate": "equal to another trace, which stands for both",
     "holdout": "in the holdout",
     "golden": "on golden prompts",
     "near_golden": "on near-duplicates of golden prompts",
-    "near_duplicate_conflict": "on near-duplicates of prompts of both sides",
+    "near_duplicate_conflict": "on near-duplicates of prompts of both sides of the holdout",
+}
+"""Why traces, and what belongs to them, are not trained on: the name in the counts of a snapshot -> the words for it."""
+_OF_REFERENCES = RULES | {
     "reviewer_knows_better": "to a question that a reviewer has answered",
     "newer_one_counts": "to a question with a newer one",
 }
-"""What became of a right answer that the application logged, in the counts of a snapshot -> the words for it."""
+_OF_FEEDBACK = RULES | {
+    "not_the_user": "by somebody else than the user who asked",
+    "other_sender": "by a second sender for the same rater",
+    "newcomer": "of new users, which wait for snapshot.newcomer_days",
+    "no_consent": "of users without consent",
+    "replaced": "replaced by a later one of the same person",
+    "contradicted": "that contradict another correction",
+    "answer_left_out": "on answers that are left out themselves",
+    "unknown_answer": "on answers that were not ingested",
+}
+_COUNTS = {
+    "considered": "traces",
+    "used": "traces that are used",
+    "holdout": "traces in the holdout",
+    "prompt_clusters": "clusters of near-duplicates among the training prompts",
+    "questions": "questions whose answers are left out, but whose right answers are used",
+    "scored": "answers with a score",
+    "corrections": "corrections that are used as answers",
+    "contested_corrections": "corrections that contradict each other",
+}
+
+
+def count_words(name: str) -> str:
+    """Return what a count of a snapshot counts, in words; the name itself if it has none."""
+    kind, _, reason = name.partition(":")
+    words, of_kind = {
+        "out": ("traces", RULES),
+        "reference": ("logged right answers", _OF_REFERENCES),
+        "feedback": ("ratings and corrections", _OF_FEEDBACK),
+    }.get(kind, ("", _COUNTS))
+    if not words:
+        return _COUNTS.get(name, name)
+    return f"{words} {'that are used' if reason == 'used' else of_kind.get(reason, f'left out by the rule {reason}')}"
 
 
 def references_note(counts: Mapping[str, int]) -> str | None:
     """Return what became of the right answers that the application logged, from the counts of a snapshot; None without any."""
-    found = {name.removeprefix(_REFERENCE): n for name, n in counts.items() if name.startswith(_REFERENCE)}
+    return _note(counts, "reference", "right answers that the application logged", _OF_REFERENCES)
+
+
+def feedback_note(counts: Mapping[str, int]) -> str | None:
+    """Return what became of ratings, corrections and reviewers' right answers, from the counts of a snapshot; None without any."""
+    return _note(counts, "feedback", "ratings, corrections and reviewers' right answers", _OF_FEEDBACK)
+
+
+def _note(counts: Mapping[str, int], kind: str, what: str, words: Mapping[str, str]) -> str | None:
+    found = {name.removeprefix(f"{kind}:"): n for name, n in counts.items() if name.startswith(f"{kind}:")}
     if not found:
         return None
-    others = ", ".join(f"{n:,} {_KEPT_FOR.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
-    return f"Of {sum(found.values()):,} right answers that the application logged, {found.get('used', 0):,} are used" + (
-        f"; the others: {others}." if others else "."
-    )
+    others = ", ".join(f"{n:,} {words.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
+    return f"Of {sum(found.values()):,} {what}, {found.get('used', 0):,} are used" + (f"; the others: {others}." if others else ".")
 
 
 def left_out(choice: Choice) -> list[str]:

@@ -15,7 +15,16 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note, silent_scorers, warned
+from ratchet.flows.core.data_notes import (
+    count_words,
+    crowding,
+    feedback_note,
+    left_out,
+    masking_note,
+    references_note,
+    silent_scorers,
+    warned,
+)
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -138,13 +147,15 @@ def _data(cycle: CycleView) -> Section | None:
         for belief in snapshot.judges
     ]
     text += _notes(snapshot)
-    return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in snapshot.counts.items())))
+    return Section(
+        "Data", tuple(text), Table(("what", "records"), tuple((count_words(name), f"{n:,}") for name, n in snapshot.counts.items()))
+    )
 
 
 def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
-    notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [references_note(snapshot.counts)])]
+    notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [feedback_note(snapshot.counts), references_note(snapshot.counts)])]
     return [*notes, *(f"Warning: {one}." for one in [*filter(None, [warning]), *silent_scorers(snapshot)])]
 
 

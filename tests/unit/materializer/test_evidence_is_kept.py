@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import random
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.records import TRACES
+from ratchet.contracts.ids import root_id
 from ratchet.contracts.loop import GovernanceSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.governance import govern
+from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
 from tests.unit.materializer.records import T0, attribute, evaluation, span
 from tests.unit.materializer.small_datasets import HELD, TRAIN, frozen, rows
@@ -145,30 +149,80 @@ def test_the_counts_say_what_became_of_each_logged_right_answer(datasets: LakeDa
     assert sum(became.values()) == datasets.lake.scan("traces")["reference"].count()
 
 
+def sided(base: list[str], place: int, held: bool) -> str:
+    """Return a text with a few other words than `base` from `place` on, whose side of the holdout is the wanted one."""
+    for n in range(100):
+        text = " ".join([*base[:place], *(f"changed{n}{k}" for k in range(3)), *base[place + 3 :]])
+        if held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2) is held:
+            return text
+    raise AssertionError("no such text")
+
+
+LONG = [f"{word}{n}" for n in range(12) for word in ("order", "invoice", "parcel", "refund", "voucher")]
+GOLDEN_TEXT = " ".join(reversed(LONG))
+QUESTIONS = {
+    "plain": TRAIN[0],
+    "other": TRAIN[1],
+    "held": HELD,
+    "left": sided(LONG, 0, False),
+    "right": sided(LONG, 50, True),
+    "between": " ".join(LONG),
+    "golden": GOLDEN_TEXT,
+    "near golden": GOLDEN_TEXT.replace("parcel3", "changed"),
+}
+"""`between` is a near-duplicate of `left`, which is for training, and of `right`, which is in the holdout."""
+
+
+def covering(folder: Path) -> LakeDatasets:
+    """Return datasets with a golden set, near-duplicates, development prompts and the tightest caps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "golden.jsonl").write_text(json.dumps({"question": GOLDEN_TEXT, "reference": "5"}) + "\n")
+    caps = {"pairs_per_prompt": 1, "pairs_per_person": 1, "references_are_answers": True}
+    return make_datasets(folder, make_loop(holdout={"golden": "golden.jsonl", "development": 0.3}, snapshot=caps))
+
+
 KEPT = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from(["A: 1", "A: 2"]), st.sampled_from([None, *FAULTS]), st.sampled_from([None, "1", "2"]),
-              st.sampled_from([None, 0.0, 1.0]), st.booleans()),
+    st.tuples(st.sampled_from(sorted(QUESTIONS)), st.sampled_from(["A: 1", "A: 2"]), st.sampled_from([None, *FAULTS]),
+              st.sampled_from([None, "1", "2"]), st.sampled_from([None, 0.0, 1.0]), st.booleans(), st.integers(1, 2)),
     min_size=1,
-    max_size=6,
+    max_size=8,
 )  # fmt: skip
-"""Records: question (some in the holdout), answer, fault of the answer, logged right answer, rating, whether a user corrected it."""
+"""Records: question, answer, fault of the answer, logged right answer, rating, whether a user corrected it, user."""
 
 
 @settings(max_examples=4, deadline=None)
 @given(sent=KEPT, order=st.randoms(use_true_random=False))
-def test_the_order_of_arrival_changes_nothing_and_every_logged_right_answer_is_accounted_for(
+@example(
+    sent=[(name, "A: 2", None, "1", 0.0, True, n % 2) for n, name in enumerate([*QUESTIONS, "plain", "other"])], order=random.Random(1)
+)
+def test_the_order_of_arrival_changes_nothing_and_all_evidence_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, sent: Any, order: Any
 ) -> None:
-    items = []
-    for n, (number, answer, fault, reference, rating, corrected) in enumerate(sent, 1):
-        events = [evaluation("user_feedback", rating, user__id=f"user-{n}")] if rating is not None else []
-        events += [evaluation("user_correction", text="A: 5", user__id=f"user-{n}")] if corrected else []
-        more = {"at": T0 + n * SECOND, "metadata__reference": reference, "user__id": f"user-{n}"}
-        question = [*TRAIN[:5], HELD][number]
-        items.append(faulty(n, question, fault, tuple(events), **more) if fault else span(n, question, answer, tuple(events), **more))
-    first = frozen(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
-    order.shuffle(items)
-    second = frozen(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
+    """Near-duplicates, golden prompts, development prompts and the caps included, and no record of evidence is without a destination."""
+    items, records = [], 0
+    for n, (question, answer, fault, reference, rating, corrected, user) in enumerate(sent, 1):
+        events = [evaluation("user_feedback", rating, user__id=f"user-{user}")] if rating is not None else []
+        events += [evaluation("user_correction", text="A: 5", user__id=f"user-{user}")] if corrected else []
+        more = {"at": T0 + n * SECOND, "metadata__reference": reference, "user__id": f"user-{user}"}
+        text = QUESTIONS[question]
+        items.append(faulty(n, text, fault, tuple(events), **more) if fault else span(n, text, answer, tuple(events), **more))
+        records += len(events)
+    made = []
+    for _ in range(2):
+        datasets = covering(tmp_path_factory.mktemp("order"))
+        snapshot = frozen(datasets, *items)
+        made.append((snapshot, datasets.assemble("t", snapshot, None)))
+        order.shuffle(items)
+    (first, training), (second, other) = made
     assert (second.samples, second.prompts, second.counts) == (first.samples, first.prompts, first.counts)
-    told = sum(n for name, n in first.counts.items() if name.startswith("reference:"))
-    assert told == 1 + sum(reference is not None for *_, reference, _, _ in sent), "and the one of `frozen` in the holdout"
+    assert (other.content, other.evidence, other.facts) == (training.content, training.evidence, training.facts)
+
+    def told(kind: str) -> int:
+        return sum(n for name, n in first.counts.items() if name.startswith(f"{kind}:"))
+
+    assert told("reference") == 1 + sum(reference is not None for *_, reference, _, _, _ in sent), "and the one of `frozen` in the holdout"
+    assert told("feedback") == records
+    assert first.counts["considered"] == told("out") + first.counts["holdout"] + first.counts["used"] == len(sent) + 1
+    answers = rows(datasets, first.samples)
+    given_kinds = [row for row in rows(datasets, first.prompts) if row["reference_kind"] in ("reference", "logged")]
+    assert sum(n for found in training.evidence.values() for n in found.values()) == len(answers) + len(given_kinds)
