@@ -412,7 +412,7 @@ class LakeDatasets:
             cross_validation=validation[0] if validation else None,
             cross_validated_prompts=validation[1] if validation else 0,
             evidence=account(
-                _without_call_ids(samples), evidence, prompts, parts, pairs.frame, shown, self.loop.snapshot, snapshot.scorers, noise
+                _without_call_ids(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
             ),
         )
 

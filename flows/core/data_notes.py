@@ -49,7 +49,7 @@ def silent_scorers(snapshot: Snapshot) -> list[str]:
 
 
 RULES = {
-    "origin": "not traffic: a probe, an evaluation or another test",
+    "origin": "of other calls than traffic: of a probe, an evaluation or a test",
     "consent": "without consent",
     "region": "from another region than governance.regions",
     "confidentiality": "without an allowed label of confidentiality",
@@ -72,7 +72,7 @@ _OF_REFERENCES = RULES | {
     "reviewer_knows_better": "to a question that a reviewer has answered",
     "newer_one_counts": "to a question with a newer one",
 }
-_OF_FEEDBACK = RULES | {
+_OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
     "not_the_user": "by somebody else than the user who asked",
     "other_sender": "by a second sender for the same rater",
     "newcomer": "of new users, which wait for snapshot.newcomer_days",
@@ -94,17 +94,24 @@ _COUNTS = {
 }
 
 
+_KINDS = {"out": ("traces", RULES), "feedback": ("feedback records", _OF_FEEDBACK), "reference": ("logged right answers", _OF_REFERENCES)}
+"""Part of a count's name before the colon -> what it counts, and the words for the rest of its name."""
+
+
 def count_words(name: str) -> str:
     """Return what a count of a snapshot counts, in words; the name itself if it has none."""
     kind, _, reason = name.partition(":")
-    words, of_kind = {
-        "out": ("traces", RULES),
-        "reference": ("logged right answers", _OF_REFERENCES),
-        "feedback": ("ratings and corrections", _OF_FEEDBACK),
-    }.get(kind, ("", _COUNTS))
-    if not words:
+    if kind not in _KINDS:
         return _COUNTS.get(name, name)
-    return f"{words} {'that are used' if reason == 'used' else of_kind.get(reason, f'left out by the rule {reason}')}"
+    what, words = _KINDS[kind]
+    return f"{what} {'that are used' if reason == 'used' else words.get(reason, f'left out by the rule {reason}')}"
+
+
+def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return the counts of a snapshot as (what, number): traces first, then feedback, right answers, and what was made of them."""
+    order = ("considered", "used", "holdout", "out", "questions", "feedback", "reference")
+    places = {name: order.index(kind) if (kind := name.partition(":")[0]) in order else len(order) for name in counts}
+    return [(count_words(name), f"{counts[name]:,}") for name in sorted(counts, key=lambda name: places[name]) if counts[name]]
 
 
 def references_note(counts: Mapping[str, int]) -> str | None:

@@ -202,7 +202,8 @@ class Model:
         return Generated(self._decode(ids), ids, "length" if stop is None else "stop", logprobs)
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+        written = [token for token in ids if token not in self._stops]  # the end of a turn may be no special token
+        return str(self._tokenizer.decode(written, skip_special_tokens=True))
 
     def token_text(self, token: int) -> str:
         """Return the text of a token as it is in the vocabulary."""

@@ -19,7 +19,7 @@ from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
 from ratchet.materializer.training_sets.demonstrations import CORRECTION, RANK, REFERENCE
 from ratchet.materializer.training_sets.development import Part
-from ratchet.materializer.training_sets.pairs import given_answers, is_known_wrong
+from ratchet.materializer.training_sets.pairs import Pairs, given_answers, is_known_wrong
 
 Account = dict[str, dict[str, int]]
 """Kind of evidence -> destination -> number of rows."""
@@ -36,10 +36,17 @@ BOTH, PAIR_CHOSEN, PAIR_REJECTED, SHOWN = (
     "rejected side of a pair",
     "demonstration",
 )
-_FULL = "nothing: pairs_per_prompt is reached"
-_BUSY = "nothing: pairs_per_person is reached"
 USED = (BOTH, SHOWN, PAIR_CHOSEN, PAIR_REJECTED, "development prompt")
 """Destinations of evidence that is used for training, or for measuring it."""
+_FULL, _BUSY = "nothing: pairs_per_prompt is reached", "nothing: pairs_per_person is reached"
+_DROPPED = {
+    "per_prompt": _FULL,
+    "per_person": _BUSY,
+    "margin_on_common_parts": "nothing: too little worse by the scorers that scored both answers of a pair",
+    "noise": "nothing: ratings that do not tell which answer is better",
+}
+"""Reason for a candidate without a pair (`Pairs.dropped`) -> destination of its rejected answer."""
+_CLOSE = "nothing: less than snapshot.margin worse than each right answer"
 
 
 def account(
@@ -47,7 +54,7 @@ def account(
     evidence: pl.DataFrame,
     prompts: pl.DataFrame,
     parts: Mapping[Part, Sequence[str]],
-    pairs: pl.DataFrame,
+    pairs: Pairs,
     shown: pl.DataFrame,
     settings: SnapshotSettings,
     scorers: Sequence[ScorerVersion],
@@ -77,7 +84,7 @@ class _Case:
         evidence: pl.DataFrame,
         prompts: pl.DataFrame,
         parts: Mapping[Part, Sequence[str]],
-        pairs: pl.DataFrame,
+        pairs: Pairs,
         shown: pl.DataFrame,
         settings: SnapshotSettings,
         scorers: Sequence[ScorerVersion],
@@ -85,10 +92,10 @@ class _Case:
     ) -> None:
         self._settings = settings
         self._part = {prompt: part for part, ids in parts.items() for prompt in ids}
-        self._pairs = Counter(pairs["prompt_id"])
+        self._dropped = pairs.causes
         self._demonstrations = Counter(shown["prompt_id"])
-        self._chosen = set(pairs.select("prompt_id", "chosen").iter_rows())
-        self._rejected = set(pairs.select("prompt_id", "rejected").iter_rows())
+        self._chosen = set(pairs.frame.select("prompt_id", "chosen").iter_rows())
+        self._rejected = set(pairs.frame.select("prompt_id", "rejected").iter_rows())
         self._shown = set(shown.select("prompt_id", "answer").iter_rows())
         self._strongest: dict[str, int] = {}
         for prompt, source in shown.select("prompt_id", "source").iter_rows():
@@ -143,18 +150,13 @@ class _Case:
             return "nothing: contradictory evidence on the answer"
         if reward < self._settings.rejected_max:
             compared = (key[0], tier) in self._good or (key[0] in self._given and is_known_wrong(tier, right))
-            return self._not_compared(key[0]) if compared else "nothing: no right answer to compare with"
+            return _DROPPED.get(self._dropped.get(key, ""), _CLOSE) if compared else "nothing: no right answer to compare with"
         if reward < self._settings.chosen_min:
             return "nothing: neither right nor wrong"
         if right < self._settings.demonstration_min:
-            return "nothing: too few ratings to believe it"
+            few = "too few ratings to believe it" if tier == Tier.FEEDBACK.value else "reward too low for snapshot.demonstration_min"
+            return f"nothing: {few}"
         rank = RANK[CORRECTION if row["origin"] == CORRECTION else str(tier)]
         if rank >= RANK[Tier.FEEDBACK.value] and self._strongest.get(key[0], len(RANK)) < rank:
             return "nothing: stronger evidence on the prompt"
         return _FULL if self._demonstrations[key[0]] >= self._settings.pairs_per_prompt else _BUSY
-
-    def _not_compared(self, prompt: str) -> str:
-        """Return why a wrong answer is in no pair although a right one is known. `make_pairs` takes candidates until a limit is reached."""
-        if self._pairs[prompt] >= self._settings.pairs_per_prompt:
-            return _FULL
-        return "nothing: pairs_per_person is reached, or too little apart from each right answer"

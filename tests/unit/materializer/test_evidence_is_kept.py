@@ -14,30 +14,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.records import TRACES
-from ratchet.contracts.ids import root_id
 from ratchet.contracts.loop import GovernanceSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.governance import govern
-from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
-from tests.unit.materializer.records import T0, attribute, evaluation, span
+from tests.unit.materializer.faults import BETWEEN, FAULTS, GOLDEN_TEXT, LEFT, RIGHT, faulty
+from tests.unit.materializer.records import T0, evaluation, span
 from tests.unit.materializer.small_datasets import HELD, TRAIN, frozen, rows
 
 SECOND = 1_000_000_000
-FAULTS = ("truncated", "partial_answer", "failed_request", "long_answer")
-
-
-def faulty(n: int, prompt: str, reason: str, events: tuple[Any, ...] = (), **more: Any) -> dict[str, Any]:
-    """Return a span whose answer cannot be used for this reason."""
-    made = span(n, prompt, "x" * 5000 if reason == "long_answer" else "half an ans", events, **more)
-    if reason == "truncated":
-        ended = {"arrayValue": {"values": [{"stringValue": "length"}]}}
-        made["attributes"].append({"key": "gen_ai.response.finish_reasons", "value": ended})
-    if reason == "partial_answer":
-        made["attributes"].append(attribute("ratchet.partial", True))
-    if reason == "failed_request":
-        made["status"] = {"code": 2, "message": "no"}
-    return made
 
 
 @pytest.fixture
@@ -149,28 +134,16 @@ def test_the_counts_say_what_became_of_each_logged_right_answer(datasets: LakeDa
     assert sum(became.values()) == datasets.lake.scan("traces")["reference"].count()
 
 
-def sided(base: list[str], place: int, held: bool) -> str:
-    """Return a text with a few other words than `base` from `place` on, whose side of the holdout is the wanted one."""
-    for n in range(100):
-        text = " ".join([*base[:place], *(f"changed{n}{k}" for k in range(3)), *base[place + 3 :]])
-        if held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2) is held:
-            return text
-    raise AssertionError("no such text")
-
-
-LONG = [f"{word}{n}" for n in range(12) for word in ("order", "invoice", "parcel", "refund", "voucher")]
-GOLDEN_TEXT = " ".join(reversed(LONG))
 QUESTIONS = {
     "plain": TRAIN[0],
     "other": TRAIN[1],
     "held": HELD,
-    "left": sided(LONG, 0, False),
-    "right": sided(LONG, 50, True),
-    "between": " ".join(LONG),
+    "left": LEFT,
+    "right": RIGHT,
+    "between": BETWEEN,
     "golden": GOLDEN_TEXT,
     "near golden": GOLDEN_TEXT.replace("parcel3", "changed"),
 }
-"""`between` is a near-duplicate of `left`, which is for training, and of `right`, which is in the holdout."""
 
 
 def covering(folder: Path) -> LakeDatasets:

@@ -6,7 +6,7 @@ import pytest
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
-from ratchet.flows.core.data_notes import count_words, crowding, feedback_note, left_out, masking_note, references_note, warned
+from ratchet.flows.core.data_notes import count_words, counted, crowding, feedback_note, left_out, masking_note, references_note, warned
 from tests.builders import make_facts
 
 
@@ -64,16 +64,17 @@ def test_the_causes_name_why_a_logged_right_answer_is_not_used() -> None:
 def test_feedback_and_each_count_are_told_in_words() -> None:
     counts = {"feedback:used": 3, "feedback:golden": 1, "feedback:replaced": 2, "reference:used": 1, "out:rare_prompt": 4, "considered": 9}
     assert feedback_note(counts) == (
-        "Of 6 ratings, corrections and reviewers' right answers, 3 are used; the others: 1 on golden prompts, "
+        "Of 6 ratings, corrections and reviewers' right answers, 3 are used; the others: 1 on traces on golden prompts, "
         "2 replaced by a later one of the same person."
     )
     assert [count_words(name) for name in [*counts, "out:new_rule", "later"]] == [
-        "ratings and corrections that are used",
-        "ratings and corrections on golden prompts",
-        "ratings and corrections replaced by a later one of the same person",
+        "feedback records that are used",
+        "feedback records on traces on golden prompts",
+        "feedback records replaced by a later one of the same person",
         "logged right answers that are used",
         "traces on prompts of fewer users than governance.min_users",
         "traces",
         "traces left out by the rule new_rule",
         "later",
     ]
+    assert counted(counts | {"out:golden": 0})[:2] == [("traces", "9"), ("traces on prompts of fewer users than governance.min_users", "4")]
