@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ratchet.contracts.data.datasets import MaskedData, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
@@ -43,9 +43,9 @@ def masking_note(masked: MaskedData) -> str:
     )
 
 
-def silent_scorers(snapshot: Snapshot) -> list[str]:
-    """Return a sentence for each scorer that gave no score to any logged answer of a snapshot, with the remedy."""
-    return [f"The scorer {name} has no effect: {why}" for name, why in snapshot.silent_scorers.items()]
+def silent_scorers(found: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each scorer that gave no score to any logged answer (`Snapshot.silent_scorers`), with the remedy."""
+    return [f"The scorer {name} has no effect: {why}" for name, why in found.items()]
 
 
 RULES = {

@@ -154,7 +154,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
     notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [feedback_note(snapshot.counts), references_note(snapshot.counts)])]
-    return [*notes, *(f"Warning: {one}." for one in [*filter(None, [warning]), *silent_scorers(snapshot)])]
+    return [*notes, *(f"Warning: {one}." for one in [*filter(None, [warning]), *silent_scorers(snapshot.silent_scorers)])]
 
 
 def _probe(cycle: CycleView) -> Section | None:

@@ -64,7 +64,7 @@ def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> 
 def _unattached(feedback: pl.DataFrame, refused: pl.DataFrame) -> dict[str, int]:
     """Return why `feedback` refers to no trace that may be used: the rule that its trace breaks, or `unknown_answer` -> number."""
     by_id = refused.select("source", pl.col("id").alias("trace_id"), "reason")
-    by_response = refused.filter(pl.col("response_id").is_not_null()).unique(["source", "response_id"])
+    by_response = refused.filter(pl.col("response_id").is_not_null()).sort("id").unique(["source", "response_id"], keep="first")
     other = by_response.select("source", "response_id", pl.col("reason").alias("other"))
     found = feedback.join(by_id, on=["source", "trace_id"], how="left").join(other, on=["source", "response_id"], how="left")
     reason = pl.coalesce("reason", "other", pl.lit("unknown_answer"))

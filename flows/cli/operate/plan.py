@@ -49,7 +49,11 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
     table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
     show()
     show(found.choice.reason, bold=True)
-    for sentence in [*left_out(found.choice), *warned(found.choice), *(f"Warning: {one}." for one in silent_scorers(found.snapshot))]:
+    for sentence in [
+        *left_out(found.choice),
+        *warned(found.choice),
+        *(f"Warning: {one}." for one in silent_scorers(found.snapshot.silent_scorers)),
+    ]:
         show(sentence, fg="yellow")
     if not found.probed:
         show("Without a probe of the start model, group coverage and headroom are unknown.")
@@ -110,7 +114,7 @@ def _as_json(found: Preview, cost: dict[str, Any] | None, highest: HighestCost |
         "probed": found.probed,
         "rules": [row.model_dump(mode="json") for row in found.choice.rules],
         "left_out": [one.model_dump(mode="json") for one in found.choice.left_out],
-        "warnings": [*found.choice.warnings, *silent_scorers(found.snapshot)],
+        "warnings": [*found.choice.warnings, *silent_scorers(found.snapshot.silent_scorers)],
         "facts": found.data.facts.model_dump(mode="json"),
         "recipe": found.recipe,
         "estimate": cost,

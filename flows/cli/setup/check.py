@@ -291,8 +291,7 @@ def _frozen(context: LineContext) -> list[Finding]:
     warning = crowding(frozen.snapshot.largest_cluster)
     known = {version.name for version in context.rewards.versions}
     silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
-    texts = silent_scorers(frozen.snapshot.model_copy(update={"silent_scorers": silent}))
-    return [*([("warning", "prompts", warning)] if warning else []), *(("warning", "reward", text) for text in texts)]
+    return [*([("warning", "prompts", warning)] if warning else []), *(("warning", "reward", text) for text in silent_scorers(silent))]
 
 
 def _power(context: LineContext) -> list[Finding]:
