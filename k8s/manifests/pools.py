@@ -120,8 +120,8 @@ def dynamic_pool(settings: ClusterSettings, profile: Profile) -> NodePool:
 
 
 def refuse_larger(nodes: int, settings: ClusterSettings) -> None:
-    """Raise ConfigError if a gang of `nodes` nodes is larger than the line's whole pool."""
-    if settings.pool.kind != "none" and nodes > settings.pool.max_nodes:
+    """Raise ConfigError if a gang of `nodes` nodes is larger than the whole pool that is bought for the line."""
+    if nodes > settings.pool.max_nodes:
         raise ConfigError(f"a gang of {nodes} nodes is more than cluster.pool.max_nodes = {settings.pool.max_nodes}; raise it")
 
 
