@@ -40,6 +40,7 @@ from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
+from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
@@ -52,7 +53,8 @@ from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules
 from ratchet.materializer.quarantine.writing import Keeping
 from ratchet.materializer.receive.sources import open_file
 from ratchet.materializer.settled import Settled, SettledReader
-from ratchet.materializer.training_sets.account import account, logged_references
+from ratchet.materializer.training_sets.account import account
+from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
 from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
 from ratchet.materializer.training_sets.facts import label_noise, measure
@@ -301,37 +303,23 @@ class LakeDatasets:
 
     def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
         every = self._usable(settled, as_of)
-        both = every.traces.filter(pl.col("excluded"))
         golden = self._golden_roots(edition)
         near = self._split.near()
         ours = every.where(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
         alike = self._split.like(ours.every(), golden)
         train = ours.where(~pl.col("root_id").is_in(alike))
-        like_golden = len(ours.traces) - len(train.traces)
+        side = side_of(golden, alike)
         feedback, contested = uncontested(every.feedback, train.every())
         known = references(train.asked, feedback)
         samples = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt)
         prompts = prompts_of(train.every(), known)
         stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts, PROMPTS, ["prompt_id"])
-        held = len(every.traces) - len(train.traces) - len(both) - like_golden
-        counts = {"considered": len(every.traces) + sum(every.out.values()), "holdout": held, "used": len(train.traces)}
+        counts = traces_became(every, side, near)
         if near:
-            counts |= {"out:near_duplicate_conflict": len(both), "out:near_golden": like_golden}
             counts |= {"prompt_clusters": train.every()["cluster"].n_unique()}
-        counts |= {f"out:{reason}": n for reason, n in every.out.items()}
-        counts |= {f"feedback:{reason}": n for reason, n in every.ignored.items()}
         counts |= {"questions": len(train.questions)} if len(train.questions) else {}
-        side = (
-            pl.when(pl.col("excluded"))
-            .then(pl.lit("near_duplicate_conflict"))
-            .when(pl.col("held"))
-            .then(pl.lit("holdout"))
-            .when(pl.col("root_id").is_in(sorted(golden)))
-            .then(pl.lit("golden"))
-            .when(pl.col("root_id").is_in(alike))
-            .then(pl.lit("near_golden"))
-        )
-        became = logged_references(settled.traces, every.asked.with_columns(side.alias("side")), every.refused, known)
+        counts |= {f"feedback:{destination}": n for destination, n in feedback_became(every, side, contested).items()}
+        became = logged_references(settled.traces, every.asked.with_columns(side), every.refused, known)
         counts |= {f"reference:{destination}": n for destination, n in became.items()}
         counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
         counts |= {"corrections": int((samples["origin"] == "correction").sum())}
@@ -349,6 +337,7 @@ class LakeDatasets:
             judges=self.rewards.beliefs(),
             masked=masked_data(samples, self.loop.privacy),
             largest_cluster=largest_cluster(every.every()) if near else None,
+            silent_scorers=silent_scorers(self.rewards, samples, prompts),
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
@@ -423,7 +412,7 @@ class LakeDatasets:
             cross_validation=validation[0] if validation else None,
             cross_validated_prompts=validation[1] if validation else 0,
             evidence=account(
-                _without_call_ids(samples), evidence, prompts, parts, pairs.frame, shown, self.loop.snapshot, snapshot.scorers, noise
+                _without_call_ids(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
             ),
         )
 

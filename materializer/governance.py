@@ -41,7 +41,7 @@ class Governed:
     asked: pl.DataFrame
     """Columns of records.TRACES: every trace whose question may be used, with the right answer that was logged with it."""
     refused: pl.DataFrame
-    """source, id, reason: every trace whose question may not be used, with the first rule that it breaks."""
+    """source, id, response_id, reason: every trace whose question may not be used, with the first rule that it breaks."""
     out: dict[str, int]
     """Reason -> number of traces left out. len(used) + sum(out.values()) = number of traces considered."""
 
@@ -65,7 +65,9 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     if len(used) < len(merged):
         out["duplicate"] = len(merged) - len(used)
     others = judged.join(common.select("source", "id"), on=["source", "id"], how="anti")
-    refused = others.select("source", "id", pl.when(_concerns_question()).then("reason").otherwise(pl.lit("rare_prompt")).alias("reason"))
+    refused = others.select(
+        "source", "id", "response_id", pl.when(_concerns_question()).then("reason").otherwise(pl.lit("rare_prompt")).alias("reason")
+    )
     questions = questions.with_columns(pl.lit(0, pl.Int64).alias("repeats"))
     return Governed(used, questions, pl.concat([merged, asked]), common.drop("reason"), refused, out)
 

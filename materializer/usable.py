@@ -34,7 +34,7 @@ class Usable:
     asked: pl.DataFrame
     """Every trace whose question is in `traces` or in `questions`, with the right answer that was logged with it."""
     refused: pl.DataFrame
-    """source, id, reason: every other trace, with the rule that its question breaks."""
+    """source, id, response_id, reason: every other trace, with the rule that its question breaks."""
     feedback: pl.DataFrame
     """Feedback on the rows of `traces` and `questions`, the result of `attach`."""
     ignored: dict[str, int]

@@ -33,6 +33,20 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     return [_plain(message) for message in messages]
 
 
+def prompt_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] | None = None) -> str:
+    """Return a conversation with its tools as the text that the model continues. Raises whatever the chat template raises.
+
+    The embedded server and the training jobs call it, so that both feed a model the same text before an answer.
+    """
+    plain = template_messages(messages)
+    return str(tokenizer.apply_chat_template(plain, tools=tools or None, tokenize=False, add_generation_prompt=True))
+
+
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of a rendered text. Its special tokens are those that the chat template writes; none is added."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
 def _plain(message: Mapping[str, Any]) -> Message:
     plain = {key: value for key, value in message.items() if value is not None}
     plain = {"role": message["role"], "content": "", **plain}
@@ -74,16 +88,17 @@ def call_format(render: Render) -> CallFormat | None:
     except Exception:  # a template may raise anything
         return None
     head, found, tail = text.rpartition(_TEXT)
-    place = _object_with_call(called, _common(head, called))
+    place = _object_with_call(called, common_length(head, called))
     if not found or place is None:
         return None
     begin, end, arguments = place
     after = called[end:]
     ending = after[: len(after) - len(tail)] if tail and after.endswith(tail) else after
-    return CallFormat(called[_common(head, called) : begin].strip(), ending.strip(), arguments)
+    return CallFormat(called[common_length(head, called) : begin].strip(), ending.strip(), arguments)
 
 
-def _common(one: str, other: str) -> int:
+def common_length(one: str, other: str) -> int:
+    """Return the number of characters with which both texts begin alike."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

@@ -242,6 +242,8 @@ class Snapshot(Frozen):
     """What was masked in the texts."""
     largest_cluster: PromptCluster | None = None
     """Largest cluster of near-duplicate prompts, on any side of the split. None: they were not searched, or there are no prompts."""
+    silent_scorers: dict[str, str] = Field(default_factory=dict)
+    """Scorer that gave no score to any logged answer -> why, with the remedy. Judges are not part of it."""
 
 
 class ProbeReport(Frozen):

@@ -69,6 +69,15 @@ class LeftOut(Frozen):
         return f"of {self.rows} {self.what}, excluded: {self.counts}"
 
 
+class BeforeTraining(Frozen):
+    """What is known about a training job before it runs."""
+
+    left_out: tuple[LeftOut, ...]
+    """Rows that the job leaves out. The first entry is what the method trains on."""
+    warnings: tuple[str, ...] = ()
+    """In what the model is not trained as it is served, each with its remedy."""
+
+
 class Choice(Frozen):
     """Chosen training method, with the rule results and the facts that led to it."""
 
@@ -78,6 +87,8 @@ class Choice(Frozen):
     facts: Facts
     left_out: tuple[LeftOut, ...] = ()
     """Rows that the job of the method will leave out. Empty if nothing is trained, or if they were not counted."""
+    warnings: tuple[str, ...] = ()
+    """What does not prevent the training but can spoil its result, each with its remedy."""
 
 
 class Variant(Frozen):

@@ -1,4 +1,4 @@
-"""Looks at a job and at a model before a training: the rows that the job will leave out, and what cannot work with the model.
+"""Looks at a job and at a model before a training: the rows that the job will leave out, what cannot work, and what is not as served.
 
 Both run in a process of their own, because Transformers needs much memory.
 """
@@ -11,10 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.exit_codes import PERMANENT
-from ratchet.contracts.jobs.training import JobSpec, LeftOut
+from ratchet.contracts.jobs.training import BeforeTraining, JobSpec
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.schema import stamped
 from ratchet.local.processes import child_environment
@@ -25,8 +26,8 @@ TIMEOUT = 900.0
 """Seconds after which the count is given up. The job counts its rows itself."""
 
 
-def count_left_out(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> tuple[LeftOut, ...] | None:
-    """Count the rows that a job leaves out, in a process of its own, with the tokenizer and the chat template of its start model.
+def look_at_job(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> BeforeTraining | None:
+    """Look at a job in a process of its own, with the tokenizer and the chat template of its start model.
 
     Return None for a trainer of another package. Raises Retryable if the rows cannot be counted here, for example because the machine has
     no transformers, and ConfigError if the model cannot be trained with the recipe.
@@ -55,11 +56,20 @@ def count_left_out(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> tuple[
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise Retryable(lines[-1][-300:] if lines else f"exit code {done.returncode}")
-    return tuple(LeftOut.model_validate(one) for one in json.loads(done.stdout))
+    return BeforeTraining.model_validate_json(done.stdout)
 
 
-def model_problems(folder: Path) -> list[str]:
-    """Return what cannot work with a model folder in serving and in any training.
+class ModelFindings(NamedTuple):
+    """What is known about a model folder, each finding with its remedy."""
+
+    problems: list[str]
+    """What cannot work in serving and in any training."""
+    warnings: list[str]
+    """In what the model is not trained as it is served."""
+
+
+def look_at_model(folder: Path) -> ModelFindings:
+    """Return what can be said about a model folder before its first training.
 
     Raises Retryable if its tokenizer cannot be loaded here: transformers is missing, or a server of another package has its own form.
     """
@@ -73,4 +83,4 @@ def model_problems(folder: Path) -> list[str]:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise Retryable(f"its tokenizer cannot be loaded: {lines[-1][-300:] if lines else f'exit code {done.returncode}'}")
-    return done.stdout.splitlines()
+    return ModelFindings(**json.loads(done.stdout))

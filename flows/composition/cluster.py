@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from ratchet.contracts.errors import ConfigError, RatchetError
+from ratchet.contracts.errors import ConfigError, Permanent, RatchetError
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import Loop
@@ -37,16 +37,37 @@ def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple
     If RATCHET_HOME is not on the shared volume, the folder `ratchet` on that volume is assumed. This is the case on a machine that only
     prepares the cluster. Raises ConfigError if the loop file has no section [cluster].
     """
+    if loop.cluster is None:
+        raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
+    site = _site(loop, loop.cluster, folder, home)
+    return site, [(method, job or problem) for method, job, problem in samples(loop, open_trainers(loop))]
+
+
+def _site(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> Site:
     from ratchet.k8s.manifests.render import Site
     from ratchet.k8s.profiles.profile import load_profile
 
-    if loop.cluster is None:
-        raise ConfigError(f"line {loop.line.name} trains on this machine: its loop file has no section [cluster]")
-    mount = Path(loop.cluster.volume.mount)
+    mount = Path(settings.volume.mount)
     home = home if home.root.is_relative_to(mount) and home.root != mount else Home(mount / "ratchet")
-    profile = load_profile(loop.cluster.profile, folder)
-    site = Site(loop.line.name, loop.cluster, profile, home.jobs(loop.line.name), home.artifacts, loop.training.max_restarts)
-    return site, [(method, job or problem) for method, job, problem in samples(loop, open_trainers(loop))]
+    profile = load_profile(settings.profile, folder)
+    return Site(loop.line.name, settings, profile, home.jobs(loop.line.name), home.artifacts, loop.training.max_restarts)
+
+
+def refuse_misfit(spec: JobSpec, loop: Loop, folder: Path, home: Home) -> None:
+    """Raise ConfigError if the cluster of the loop file can never run a job: for its profile, its pool, its image or its caps.
+
+    Without a section [cluster], every job fits.
+    """
+    from ratchet.k8s.gangs.meter import refuse_what_cannot_be_metered
+
+    if loop.cluster is None:
+        return
+    site = _site(loop, loop.cluster, folder, home)
+    site.gang(spec)
+    try:
+        refuse_what_cannot_be_metered(site.settings, site.profile)
+    except Permanent as error:
+        raise ConfigError(str(error)) from error
 
 
 def render_cluster(loop: Loop, folder: Path, home: Home, part: str, others: Sequence[tuple[Loop, Path]] = (), **options: Any) -> str:

@@ -33,7 +33,10 @@ def _sample(loop: Loop, method: str, trainer: Trainer) -> Sample:
     settings = loop.training
     attempt = Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus)
     try:
-        return Sample(method, trainer.job(_plan(loop, method, trainer.recipe(settings.recipe(method))), attempt))
+        recipe = trainer.recipe(settings.recipe(method))
+        if recipe.get("label_smoothing") == "measured":  # a plan has the measured value
+            recipe = {**recipe, "label_smoothing": 0.2}
+        return Sample(method, trainer.job(_plan(loop, method, recipe), attempt))
     except RatchetError as error:
         return Sample(method, None, str(error))
 

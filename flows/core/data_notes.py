@@ -43,29 +43,100 @@ def masking_note(masked: MaskedData) -> str:
     )
 
 
-_REFERENCE = "reference:"
-_KEPT_FOR = {
+def silent_scorers(found: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each scorer that gave no score to any logged answer (`Snapshot.silent_scorers`), with the remedy."""
+    return [f"The scorer {name} has no effect: {why}" for name, why in found.items()]
+
+
+RULES = {
+    "origin": "of other calls than traffic: of a probe, an evaluation or a test",
+    "consent": "without consent",
+    "region": "from another region than governance.regions",
+    "confidentiality": "without an allowed label of confidentiality",
+    "images": "with images",
+    "too_long": "with a prompt longer than governance.max_chars",
+    "partial_answer": "whose answer was broken off",
+    "failed_request": "whose request failed",
+    "truncated": "whose answer was cut at the limit of tokens",
+    "empty_response": "without an answer",
+    "long_answer": "with an answer longer than governance.max_chars",
+    "rare_prompt": "on prompts of fewer users than governance.min_users",
+    "duplicate": "equal to another trace, which stands for both",
     "holdout": "in the holdout",
     "golden": "on golden prompts",
     "near_golden": "on near-duplicates of golden prompts",
-    "near_duplicate_conflict": "on near-duplicates of prompts of both sides",
+    "near_duplicate_conflict": "on near-duplicates of prompts of both sides of the holdout",
+}
+"""Why traces, and what belongs to them, are not trained on: the name in the counts of a snapshot -> the words for it."""
+_OF_REFERENCES = RULES | {
     "reviewer_knows_better": "to a question that a reviewer has answered",
     "newer_one_counts": "to a question with a newer one",
 }
-"""What became of a right answer that the application logged, in the counts of a snapshot -> the words for it."""
+_OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
+    "not_the_user": "by somebody else than the user who asked",
+    "other_sender": "by a second sender for the same rater",
+    "newcomer": "of new users, which wait for snapshot.newcomer_days",
+    "no_consent": "of users without consent",
+    "replaced": "replaced by a later one of the same person",
+    "contradicted": "that contradict another correction",
+    "answer_left_out": "on answers that are left out themselves",
+    "unknown_answer": "on answers that were not ingested",
+}
+_COUNTS = {
+    "considered": "traces",
+    "used": "traces that are used",
+    "holdout": "traces in the holdout",
+    "prompt_clusters": "clusters of near-duplicates among the training prompts",
+    "questions": "questions whose answers are left out, but whose right answers are used",
+    "scored": "answers with a score",
+    "corrections": "corrections that are used as answers",
+    "contested_corrections": "corrections that contradict each other",
+}
+
+
+_KINDS = {"out": ("traces", RULES), "feedback": ("feedback records", _OF_FEEDBACK), "reference": ("logged right answers", _OF_REFERENCES)}
+"""Part of a count's name before the colon -> what it counts, and the words for the rest of its name."""
+
+
+def count_words(name: str) -> str:
+    """Return what a count of a snapshot counts, in words; the name itself if it has none."""
+    kind, _, reason = name.partition(":")
+    if kind not in _KINDS:
+        return _COUNTS.get(name, name)
+    what, words = _KINDS[kind]
+    return f"{what} {'that are used' if reason == 'used' else words.get(reason, f'left out by the rule {reason}')}"
+
+
+def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return the counts of a snapshot as (what, number): traces first, then feedback, right answers, and what was made of them."""
+    order = ("considered", "used", "holdout", "out", "questions", "feedback", "reference")
+    places = {name: order.index(kind) if (kind := name.partition(":")[0]) in order else len(order) for name in counts}
+    return [(count_words(name), f"{counts[name]:,}") for name in sorted(counts, key=lambda name: places[name]) if counts[name]]
 
 
 def references_note(counts: Mapping[str, int]) -> str | None:
     """Return what became of the right answers that the application logged, from the counts of a snapshot; None without any."""
-    found = {name.removeprefix(_REFERENCE): n for name, n in counts.items() if name.startswith(_REFERENCE)}
+    return _note(counts, "reference", "right answers that the application logged", _OF_REFERENCES)
+
+
+def feedback_note(counts: Mapping[str, int]) -> str | None:
+    """Return what became of ratings, corrections and reviewers' right answers, from the counts of a snapshot; None without any."""
+    return _note(counts, "feedback", "ratings, corrections and reviewers' right answers", _OF_FEEDBACK)
+
+
+def _note(counts: Mapping[str, int], kind: str, what: str, words: Mapping[str, str]) -> str | None:
+    found = {name.removeprefix(f"{kind}:"): n for name, n in counts.items() if name.startswith(f"{kind}:")}
     if not found:
         return None
-    others = ", ".join(f"{n:,} {_KEPT_FOR.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
-    return f"Of {sum(found.values()):,} right answers that the application logged, {found.get('used', 0):,} are used" + (
-        f"; the others: {others}." if others else "."
-    )
+    others = ", ".join(f"{n:,} {words.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
+    return f"Of {sum(found.values()):,} {what}, {found.get('used', 0):,} are used" + (f"; the others: {others}." if others else ".")
 
 
 def left_out(choice: Choice) -> list[str]:
     """Return which rows the chosen training leaves out, by reason; nothing if it leaves out none, or if they were not counted."""
     return [f"The training job leaves rows out one by one: {one.sentence}." for one in choice.left_out if one.counts]
+
+
+def warned(choice: Choice) -> list[str]:
+    """Return what can spoil the result of the chosen training, a sentence for each warning."""
+    return [f"Warning: {one}." for one in choice.warnings]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ratchet.contracts.data.datasets import Facts, TrainingSet
 from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.contracts.jobs.training import Attempt, Choice, Cost, JobSpec, LeftOut, Method, RuleResult, TrainingPlan
+from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef
 from ratchet.flows.engine.context import LineContext
@@ -25,6 +25,8 @@ SLACK = 50.0
 The factor is large because estimates count every row at its full length, while answers are often a tenth of that. Machines may also be
 several times faster than assumed. Below this factor, `ratchet plan` only warns that the estimate exceeds the timeout.
 """
+
+NOTHING_KNOWN = BeforeTraining(left_out=())
 
 Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 """Builds the plan from a method and its complete recipe."""
@@ -68,16 +70,17 @@ def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, 
     first = choice = context.choose(facts, settings, unseen)
     left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None
-    without: tuple[LeftOut, ...] = ()
+    known = NOTHING_KNOWN
     while plan is None and choice.method is not Method.NONE:
         context.trainers[choice.method].recipe(settings.recipe(choice.method))  # an invalid recipe must raise, not reject the method
-        plan, tried[choice.method], without = _tried(context, facts, settings, choice.method, draft)
+        plan, tried[choice.method], known = _tried(context, facts, settings, choice.method, draft)
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
             choice = context.choose(facts, left, unseen)
     rows = (*first.rules, *chain.from_iterable(tried.values()))
     reason = _reason(choice, plan, tried)
-    return Choice(method=choice.method, reason=reason, rules=rows, facts=facts, left_out=without if plan else ()), plan
+    known = known if plan else NOTHING_KNOWN
+    return Choice(method=choice.method, reason=reason, rules=rows, facts=facts, left_out=known.left_out, warnings=known.warnings), plan
 
 
 def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tuple[RuleResult, ...]]) -> str:
@@ -92,52 +95,54 @@ def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tu
 
 def _tried(
     context: LineContext, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
-) -> tuple[TrainingPlan | None, tuple[RuleResult, ...], tuple[LeftOut, ...]]:
+) -> tuple[TrainingPlan | None, tuple[RuleResult, ...], BeforeTraining]:
     """Check a method: its first attempt's job must build and keep a row, and its estimate must fit time and budget.
 
-    Return the plan, or None if the method is rejected, the results of the checks, and the rows that the job leaves out. The job itself is
+    Return the plan, or None if the method is rejected, the results of the checks, and what is known about the job. The job itself is
     discarded.
     """
     rule, machines = f"{method.value} fits the machines", f"{settings.nodes} x {settings.gpus} GPUs"
     try:
         plan = draft(method, context.trainers[method].recipe(settings.recipe(method), facts))
         job = context.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
+        if context.fits:
+            context.fits(job)
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
         change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"
         failed = RuleResult(rule=rule, holds=False, evidence=str(error), effect=f"no {method.value} on {machines}", change=change)
-        return None, (failed,), ()
+        return None, (failed,), NOTHING_KNOWN
     built = RuleResult(rule=rule, holds=True, evidence=f"its job can be built for {machines}", effect=f"{method.value} can run")
     cost = context.cost(plan) if context.cost else None
     checks: tuple[RuleResult, ...] = (built,) if cost is None else (built, _fits(method, cost, settings))
     if not all(check.holds for check in checks):
-        return None, checks, ()
-    usable, without = _usable(context, method, job)
+        return None, checks, NOTHING_KNOWN
+    usable, known = _usable(context, method, job)
     checks += usable
-    return plan if all(check.holds for check in checks) else None, checks, without
+    return plan if all(check.holds for check in checks) else None, checks, known
 
 
-def _usable(context: LineContext, method: Method, job: JobSpec) -> tuple[tuple[RuleResult, ...], tuple[LeftOut, ...]]:
-    """Check that a job keeps a row. Return the check, none if nothing was counted, and the rows that the job leaves out."""
+def _usable(context: LineContext, method: Method, job: JobSpec) -> tuple[tuple[RuleResult, ...], BeforeTraining]:
+    """Check that a job keeps a row. Return the check, none if nothing was counted, and what is known about the job."""
     rule, effect = f"{method.value} can use rows of its training set", f"{method.value} can run"
-    if context.left_out is None:
-        return (), ()
+    if context.before_training is None:
+        return (), NOTHING_KNOWN
     context.progress(f"counting the rows that {method.value} can use …", 0, 0)
     try:
-        found = context.left_out(job)
+        found = context.before_training(job)
     except Retryable as error:
-        return (RuleResult(rule=rule, holds=True, evidence=f"not counted: {error}", effect=effect),), ()
+        return (RuleResult(rule=rule, holds=True, evidence=f"not counted: {error}", effect=effect),), NOTHING_KNOWN
     except ConfigError as error:
         change = f"another recipe in [training.{method.value}], or another model, as the evidence says"
         rule, effect = f"{method.value} suits the model", f"{method.value} cannot run"
-        return (RuleResult(rule=rule, holds=False, evidence=str(error), effect=effect, change=change),), ()
-    if not found:
-        return (), ()
-    holds = found[0].kept > 0
+        return (RuleResult(rule=rule, holds=False, evidence=str(error), effect=effect, change=change),), NOTHING_KNOWN
+    if found is None:
+        return (), NOTHING_KNOWN
+    holds = found.left_out[0].kept > 0
     result = RuleResult(
         rule=rule,
         holds=holds,
-        evidence="; ".join(one.sentence for one in found),
+        evidence="; ".join(one.sentence for one in found.left_out),
         effect=effect if holds else f"{method.value} has nothing to train on",
         change="" if holds else "rows that the model's chat template accepts, or higher limits of tokens in the recipe",
     )

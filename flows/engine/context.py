@@ -26,7 +26,7 @@ from ratchet.runtime.process_identity import is_running, process_identity, same_
 if TYPE_CHECKING:  # the types of the ports; a command that reads the ledger needs none of them
     from ratchet.contracts.data.datasets import Facts
     from ratchet.contracts.extension import ExtensionVersion
-    from ratchet.contracts.jobs.training import Choice, Cost, JobSpec, LeftOut, TrainingPlan
+    from ratchet.contracts.jobs.training import BeforeTraining, Choice, Cost, JobSpec, TrainingPlan
     from ratchet.contracts.loop import Loop, TrainingSettings
     from ratchet.contracts.ports import (
         Artifacts,
@@ -92,9 +92,11 @@ class LineContext:
     """Computes the model reference from a folder's files: (folder, digest of the files, digest of the parent model or None)."""
     cost: Callable[[TrainingPlan], Cost | None] | None = None
     """Estimates the cost of one attempt at a plan. None, also as its result: no estimate, and no check against time and budget."""
-    left_out: Callable[[JobSpec], tuple[LeftOut, ...] | None] | None = None
-    """Counts the rows that a job leaves out. It raises Retryable if it cannot, and ConfigError if the model cannot be trained with the
-    recipe. None, also as its result: not counted."""
+    fits: Callable[[JobSpec], None] | None = None
+    """Raises ConfigError if the machines of the line can never run a job. None: every job fits."""
+    before_training: Callable[[JobSpec], BeforeTraining | None] | None = None
+    """Counts the rows that a job leaves out, and looks for what can spoil its result. It raises Retryable if it cannot, and ConfigError if
+    the model cannot be trained with the recipe. None, also as its result: not known."""
     price: Callable[[float], float | None] | None = None
     """Price of the line's machines for a number of seconds, in the price table's currency. None, also as its result: not known."""
     versions: Mapping[str, tuple[ExtensionVersion, ...]] = field(default_factory=dict)

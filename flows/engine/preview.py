@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.contracts.data.datasets import ProbeReport, TrainingSet
+from ratchet.contracts.data.datasets import ProbeReport, Snapshot, TrainingSet
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, Method, Search
@@ -29,6 +29,7 @@ class Preview:
     """The choice that a cycle would make now, and the inputs of its training run."""
 
     start: ModelVersion
+    snapshot: Snapshot
     data: TrainingSet
     choice: Choice
     recipe: dict[str, Any] | None
@@ -75,5 +76,12 @@ def preview(context: LineContext, probe: bool) -> Preview:
         plan = with_search(context, plan, data, settings, draft, last_winner(context, line.line, line.cycles + 1))
     folder = context.artifacts.fetch(start.model.files, context.scratch / "models" / start.model.files)
     return Preview(
-        start, data, choice, plan.recipe if plan else None, count_parameters(folder), report is not None, plan.search if plan else None
+        start,
+        snapshot,
+        data,
+        choice,
+        plan.recipe if plan else None,
+        count_parameters(folder),
+        report is not None,
+        plan.search if plan else None,
     )

@@ -15,7 +15,16 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
+from ratchet.flows.core.data_notes import (
+    counted,
+    crowding,
+    feedback_note,
+    left_out,
+    masking_note,
+    references_note,
+    silent_scorers,
+    warned,
+)
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -138,14 +147,14 @@ def _data(cycle: CycleView) -> Section | None:
         for belief in snapshot.judges
     ]
     text += _notes(snapshot)
-    return Section("Data", tuple(text), Table(("count", "records"), tuple((name, str(n)) for name, n in snapshot.counts.items())))
+    return Section("Data", tuple(text), Table(("what", "records"), tuple(counted(snapshot.counts))))
 
 
 def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
-    notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [references_note(snapshot.counts)])]
-    return [*notes, f"Warning: {warning}."] if warning else notes
+    notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [feedback_note(snapshot.counts), references_note(snapshot.counts)])]
+    return [*notes, *(f"Warning: {one}." for one in [*filter(None, [warning]), *silent_scorers(snapshot.silent_scorers)])]
 
 
 def _probe(cycle: CycleView) -> Section | None:
@@ -197,7 +206,7 @@ def _choice(cycle: CycleView) -> Section | None:
         ("rule", "holds", "evidence", "effect"),
         tuple((rule.rule, "yes" if rule.holds else "no", rule.evidence, rule.effect) for rule in cycle.choice.rules),
     )
-    return Section("Choice", (cycle.choice.reason + ".", *left_out(cycle.choice)), rules, folded=True)
+    return Section("Choice", (cycle.choice.reason + ".", *left_out(cycle.choice), *warned(cycle.choice)), rules, folded=True)
 
 
 def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKind, ApprovalView], now: datetime) -> Section | None:

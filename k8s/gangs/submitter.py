@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.contracts.jobs.training import JobSpec, JobState
 from ratchet.k8s.api.client import JOB, Cluster
@@ -16,6 +16,7 @@ from ratchet.k8s.gangs.observer import GangObserver
 from ratchet.k8s.gangs.submissions import Submission, Submissions
 from ratchet.k8s.manifests.gang_manifest import RATCHET, RenderContext, render
 from ratchet.k8s.manifests.pod_objects import manifest
+from ratchet.k8s.manifests.pools import refuse_larger
 from ratchet.k8s.profiles.profile import Profile
 from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.artifacts import FolderArtifacts
@@ -99,8 +100,7 @@ class GangSubmitter:
         most = self.settings.pool.max_nodes
         if self.settings.pool.kind == "none":
             return
-        if spec.nodes > most:
-            raise ConfigError(f"a gang of {spec.nodes} nodes is more than cluster.pool.max_nodes = {most}; raise it")
+        refuse_larger(spec.nodes, self.settings)
         if taken + spec.nodes > most:
             raise Retryable(
                 f"{spec.name} needs {spec.nodes} nodes, but running gangs have {taken} of cluster.pool.max_nodes = {most};"

@@ -119,14 +119,19 @@ def dynamic_pool(settings: ClusterSettings, profile: Profile) -> NodePool:
     return _pool(settings, profile, node_class_name(settings), {resource: limit}, None, {})
 
 
+def refuse_larger(nodes: int, settings: ClusterSettings) -> None:
+    """Raise ConfigError if a gang of `nodes` nodes is larger than the whole pool that is bought for the line."""
+    if nodes > settings.pool.max_nodes:
+        raise ConfigError(f"a gang of {nodes} nodes is more than cluster.pool.max_nodes = {settings.pool.max_nodes}; raise it")
+
+
 def static_pool(name: str, nodes: int, settings: ClusterSettings, profile: Profile) -> NodePool:
     """Return the pool of the gang `name`, with exactly `nodes` nodes. Zero nodes empty the pool.
 
     The nodes carry the gang's label. Raises ConfigError if `nodes` exceeds cluster.pool.max_nodes or no pool can be rendered for the
     profile.
     """
-    if nodes > settings.pool.max_nodes:
-        raise ConfigError(f"a gang of {nodes} nodes is more than cluster.pool.max_nodes = {settings.pool.max_nodes}; raise it")
+    refuse_larger(nodes, settings)
     return _pool(settings, profile, name, {"nodes": str(settings.pool.max_nodes)}, nodes, {GANG: name})
 
 

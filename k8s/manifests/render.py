@@ -18,7 +18,7 @@ from ratchet.k8s.manifests.environment import PER_GANG, Extras, Rendered, remind
 from ratchet.k8s.manifests.gang_manifest import RenderContext, render
 from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
-from ratchet.k8s.manifests.pools import node_class_name, static_pool
+from ratchet.k8s.manifests.pools import node_class_name, refuse_larger, static_pool
 from ratchet.k8s.profiles.profile import Profile
 
 Part = Literal["all", "admin", "gang"]
@@ -39,7 +39,9 @@ class Site:
     """training.max_restarts of the loop file."""
 
     def gang(self, spec: JobSpec) -> VolcanoJob:
-        """Render the gang of a job. Raises ConfigError if the job does not fit the cluster's settings."""
+        """Render the gang of a job. Raises ConfigError if the job does not fit the cluster's settings or the whole pool."""
+        if self.settings.pool.kind != "none":
+            refuse_larger(spec.nodes, self.settings)
         return render(
             spec,
             RenderContext(

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
 
-from ratchet.runtime.chat_template import CallFormat, call_format, template_messages
+from ratchet.runtime.chat_template import CallFormat, call_format, prompt_text, token_ids
+from ratchet.runtime.tokenizer import stop_tokens, with_ends
 
 
 @dataclass(frozen=True)
@@ -153,18 +154,14 @@ class Model:
         torch.set_num_threads(threads)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False).eval().to(self.device)
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False)
+        self._tokenizer = with_ends(AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False), folder)
         self._encoder = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # its own object, because encode has its own thread
         self.context = int(getattr(self._model.config, "max_position_embeddings", 0) or 1 << 20)
-        if self._tokenizer.pad_token_id is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
-        stops = self._model.generation_config.eos_token_id
-        self._stops = {self._tokenizer.eos_token_id, *(stops if isinstance(stops, list) else [stops])} - {None}
+        self._stops = stop_tokens(folder, self._tokenizer)
 
     def encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Return the token ids of a conversation with its tools, up to the start of the assistant's turn."""
-        plain = template_messages(messages)
-        return list(self._encoder.apply_chat_template(plain, tools=tools, add_generation_prompt=True, return_dict=False))
+        return token_ids(self._encoder, prompt_text(self._encoder, messages, tools))
 
     @cached_property
     def call_format(self) -> CallFormat | None:
@@ -205,7 +202,8 @@ class Model:
         return Generated(self._decode(ids), ids, "length" if stop is None else "stop", logprobs)
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+        written = [token for token in ids if token not in self._stops]  # the end of a turn may be no special token
+        return str(self._tokenizer.decode(written, skip_special_tokens=True))
 
     def token_text(self, token: int) -> str:
         """Return the text of a token as it is in the vocabulary."""

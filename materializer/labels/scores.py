@@ -56,7 +56,19 @@ def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> 
     kept = joined.select(pl.col("keeper_source").alias("source"), pl.col("keeper_id").alias("id"), *columns[2:])
     ordered = kept.with_columns(_RATER.alias("who")).sort("time", "value", "text", nulls_last=False)
     latest = ordered.unique(["source", "id", "who", "kind"], keep="last", maintain_order=True)
+    ignored |= {"replaced": len(kept) - len(latest)} if len(latest) < len(kept) else {}
+    ignored |= _unattached(rest.join(named, on=["source", "response_id"], how="anti"), governed.refused)
     return latest.drop("who").sort("source", "id", "time", "kind", "rater"), ignored
+
+
+def _unattached(feedback: pl.DataFrame, refused: pl.DataFrame) -> dict[str, int]:
+    """Return why `feedback` refers to no trace that may be used: the rule that its trace breaks, or `unknown_answer` -> number."""
+    by_id = refused.select("source", pl.col("id").alias("trace_id"), "reason")
+    by_response = refused.filter(pl.col("response_id").is_not_null()).sort("id").unique(["source", "response_id"], keep="first")
+    other = by_response.select("source", "response_id", pl.col("reason").alias("other"))
+    found = feedback.join(by_id, on=["source", "trace_id"], how="left").join(other, on=["source", "response_id"], how="left")
+    reason = pl.coalesce("reason", "other", pl.lit("unknown_answer"))
+    return dict(found.select(reason.alias("why")).group_by("why").len().sort("why").iter_rows())
 
 
 def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
 from ratchet.materializer.training_sets.demonstrations import CORRECTION, RANK, REFERENCE
 from ratchet.materializer.training_sets.development import Part
-from ratchet.materializer.training_sets.pairs import given_answers, is_known_wrong
+from ratchet.materializer.training_sets.pairs import Pairs, given_answers, is_known_wrong
 
 Account = dict[str, dict[str, int]]
 """Kind of evidence -> destination -> number of rows."""
@@ -38,6 +38,15 @@ BOTH, PAIR_CHOSEN, PAIR_REJECTED, SHOWN = (
 )
 USED = (BOTH, SHOWN, PAIR_CHOSEN, PAIR_REJECTED, "development prompt")
 """Destinations of evidence that is used for training, or for measuring it."""
+_FULL, _BUSY = "nothing: pairs_per_prompt is reached", "nothing: pairs_per_person is reached"
+_DROPPED = {
+    "per_prompt": _FULL,
+    "per_person": _BUSY,
+    "margin_on_common_parts": "nothing: too little worse by the scorers that scored both answers of a pair",
+    "noise": "nothing: ratings that do not tell which answer is better",
+}
+"""Reason for a candidate without a pair (`Pairs.dropped`) -> destination of its rejected answer."""
+_CLOSE = "nothing: less than snapshot.margin worse than each right answer"
 
 
 def account(
@@ -45,7 +54,7 @@ def account(
     evidence: pl.DataFrame,
     prompts: pl.DataFrame,
     parts: Mapping[Part, Sequence[str]],
-    pairs: pl.DataFrame,
+    pairs: Pairs,
     shown: pl.DataFrame,
     settings: SnapshotSettings,
     scorers: Sequence[ScorerVersion],
@@ -67,32 +76,6 @@ def account(
     return {kind: dict(counts.most_common()) for kind, counts in sorted(found.items())}
 
 
-def logged_references(traces: pl.DataFrame, asked: pl.DataFrame, refused: pl.DataFrame, known: pl.DataFrame) -> dict[str, int]:
-    """Return what became of the right answers that the application logged: destination -> number of traces that carry one.
-
-    The numbers add up to the traces with a reference. `traces` are all traces of the lake that are considered. `asked` are those whose
-    question may be used, with the columns source, id, prompt_id and `side`: why the prompt is not trained on, or null. `refused` are the
-    others, with the columns source, id and reason. `known` is the result of `labels.scores.references` of the prompts that are trained on.
-    """
-    given = traces.filter(pl.col("reference").is_not_null()).select("source", "id", "reference")
-    placed = given.join(asked.select("source", "id", "prompt_id", "side"), on=["source", "id"], how="left")
-    placed = placed.join(refused, on=["source", "id"], how="left")
-    best = placed.join(known.rename({"reference": "best"}), on="prompt_id", how="left")
-    logged = pl.col("reference_kind") == "logged"
-    became = (
-        pl.when(pl.col("prompt_id").is_null())
-        .then(pl.col("reason"))
-        .when(pl.col("side").is_not_null())
-        .then(pl.col("side"))
-        .when(~logged)
-        .then(pl.lit("reviewer_knows_better"))
-        .when(pl.col("reference") == pl.col("best"))
-        .then(pl.lit("used"))
-        .otherwise(pl.lit("newer_one_counts"))
-    )
-    return dict(best.select(became.alias("became")).group_by("became").len().sort("became").iter_rows())
-
-
 class _Case:
     """Lookup tables for the destinations of one training set."""
 
@@ -101,7 +84,7 @@ class _Case:
         evidence: pl.DataFrame,
         prompts: pl.DataFrame,
         parts: Mapping[Part, Sequence[str]],
-        pairs: pl.DataFrame,
+        pairs: Pairs,
         shown: pl.DataFrame,
         settings: SnapshotSettings,
         scorers: Sequence[ScorerVersion],
@@ -109,8 +92,10 @@ class _Case:
     ) -> None:
         self._settings = settings
         self._part = {prompt: part for part, ids in parts.items() for prompt in ids}
-        self._chosen = set(pairs.select("prompt_id", "chosen").iter_rows())
-        self._rejected = set(pairs.select("prompt_id", "rejected").iter_rows())
+        self._dropped = pairs.causes
+        self._demonstrations = Counter(shown["prompt_id"])
+        self._chosen = set(pairs.frame.select("prompt_id", "chosen").iter_rows())
+        self._rejected = set(pairs.frame.select("prompt_id", "rejected").iter_rows())
         self._shown = set(shown.select("prompt_id", "answer").iter_rows())
         self._strongest: dict[str, int] = {}
         for prompt, source in shown.select("prompt_id", "source").iter_rows():
@@ -165,12 +150,13 @@ class _Case:
             return "nothing: contradictory evidence on the answer"
         if reward < self._settings.rejected_max:
             compared = (key[0], tier) in self._good or (key[0] in self._given and is_known_wrong(tier, right))
-            return "nothing: limits of pairs" if compared else "nothing: no right answer to compare with"
+            return _DROPPED.get(self._dropped.get(key, ""), _CLOSE) if compared else "nothing: no right answer to compare with"
         if reward < self._settings.chosen_min:
             return "nothing: neither right nor wrong"
         if right < self._settings.demonstration_min:
-            return "nothing: too few ratings to believe it"
+            few = "too few ratings to believe it" if tier == Tier.FEEDBACK.value else "reward too low for snapshot.demonstration_min"
+            return f"nothing: {few}"
         rank = RANK[CORRECTION if row["origin"] == CORRECTION else str(tier)]
         if rank >= RANK[Tier.FEEDBACK.value] and self._strongest.get(key[0], len(RANK)) < rank:
             return "nothing: stronger evidence on the prompt"
-        return "nothing: limit per prompt or per person"
+        return _FULL if self._demonstrations[key[0]] >= self._settings.pairs_per_prompt else _BUSY

@@ -44,6 +44,8 @@ class Pairs:
     """Reason -> number of candidates without a pair. `contested` counts answers with contradictory rewards."""
     clusters: int | None = None
     """Number of clusters of near-duplicate prompts; None if they were not searched."""
+    causes: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(prompt_id, rejected answer) -> the reason in `dropped` for its first candidate without a pair."""
 
 
 def make_pairs(
@@ -67,6 +69,7 @@ def make_pairs(
     those of one prompt with the most pairs.
     """
     dropped: Counter[str] = Counter()
+    causes: dict[tuple[str, str], str] = {}
     taken = []
     persons: Counter[str] = Counter()
     of_prompt: Counter[str] = Counter()
@@ -78,25 +81,31 @@ def make_pairs(
     for row in [*compared, *_with_given(clear, prompts, settings, salt, {tuple(row[name] for name in _SIDES) for row in compared})]:
         people = {row["user"], row["user_rejected"]} - {None}
         row["weight"] = row["right"] - row["right_rejected"] if row["tier"] == Tier.FEEDBACK else 1.0
+        why = None
         if not row.get("given") and not _common_margin(row, settings.margin, weights):
-            dropped["margin_on_common_parts"] += 1
+            why = "margin_on_common_parts"
         elif row["weight"] <= 0:
-            dropped["noise"] += 1
+            why = "noise"
         elif of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt:
-            dropped["per_prompt"] += 1
+            why = "per_prompt"
         elif any(persons[person] >= settings.pairs_per_person for person in people):
-            dropped["per_person"] += 1
-        else:
-            of_prompt[row["prompt_id"]] += 1
-            persons.update(people)
-            taken.append(row)
+            why = "per_person"
+        if why is not None:
+            dropped[why] += 1
+            causes.setdefault((row["prompt_id"], row["rejected"]), why)
+            continue
+        of_prompt[row["prompt_id"]] += 1
+        persons.update(people)
+        taken.append(row)
     near = cluster({row["prompt_id"]: row["prompt"] for row in taken}) if cluster else None
     if near is not None:
         sizes = Counter(near[row["prompt_id"]] for row in taken)
         for row in taken:
             row["weight"] *= min(1.0, settings.pairs_per_prompt / sizes[near[row["prompt_id"]]])
     found = None if near is None else len(set(near.values()))
-    return Pairs(frame_of(taken, PAIRS), [(row["ours"], row["ours_rejected"]) for row in taken], dict(sorted(dropped.items())), found)
+    return Pairs(
+        frame_of(taken, PAIRS), [(row["ours"], row["ours_rejected"]) for row in taken], dict(sorted(dropped.items())), found, causes
+    )
 
 
 def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) -> pl.DataFrame:

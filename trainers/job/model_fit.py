@@ -1,6 +1,6 @@
 """Says what cannot work with a model: its chat template, its end of turn, its context, the adapter and the machines of a recipe.
 
-    python -m ratchet.trainers.job.model_fit FOLDER        without a recipe; prints each problem with its remedy on a line
+    python -m ratchet.trainers.job.model_fit FOLDER        without a recipe; prints problems and warnings as JSON
 
 Without this, such a model is found by a job that fails after a person has approved it, or by a gate in which no answer ends.
 """
@@ -8,13 +8,14 @@ Without this, such a model is found by a job that fails after a person has appro
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import ConfigError
+from ratchet.runtime.tokenizer import stop_tokens
+from ratchet.trainers.job.start_tokenizer import hide_torch, load_tokenizer
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.recipe import Recipe
 
@@ -65,13 +66,6 @@ def model_problems(folder: Path, tokenizer: Any) -> list[str]:
             "template writes to eos_token_id of generation_config.json, or let the template write one of these"
         ]
     return []
-
-
-def stop_tokens(folder: Path, tokenizer: Any) -> set[int]:
-    """Return the ids of the tokens at which a server ends an answer."""
-    found = {tokenizer.eos_token_id} - {None}
-    given = _read(folder / "generation_config.json").get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
-    return found | {token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int)}
 
 
 def _turn() -> list[dict[str, str]]:
@@ -133,20 +127,15 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def hide_torch() -> None:
-    """Let Transformers load tokenizers without torch in this process, which takes a quarter of the time. It cannot load models any more."""
-    os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # else it warns that torch is missing
-    sys.modules["torch"] = None  # type: ignore[assignment]
-
-
 def main() -> int:
-    """Print the problems of the model folder that the command names. Returns 0."""
+    """Print the problems of the model folder that the command names, and in what it is not trained as it is served. Returns 0."""
     hide_torch()
-    from transformers import AutoTokenizer
+    from ratchet.trainers.job.trl.as_served import served_warnings
 
     folder = Path(sys.argv[1])
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    sys.stdout.writelines(f"{problem}\n" for problem in model_problems(folder, tokenizer))
+    tokenizer = load_tokenizer(folder)
+    problems = model_problems(folder, tokenizer)
+    sys.stdout.write(json.dumps({"problems": problems, "warnings": [] if problems else served_warnings(tokenizer)}))
     return 0
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.contracts.errors import Permanent
-from ratchet.runtime.chat_template import CallFormat, call_format, template_messages
+from ratchet.runtime.chat_template import CallFormat, call_format, prompt_text, token_ids
 
 
 def rendered_prompt(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
     """Return a conversation with its tools as the text that the model continues. Raises Permanent if the chat template refuses it."""
-    plain = template_messages(messages)
     try:
-        return str(tokenizer.apply_chat_template(plain, tools=tools or None, tokenize=False, add_generation_prompt=True))
+        return prompt_text(tokenizer, messages, tools)
     except Exception as error:  # a template is a program, which fails in its own ways
         raise Permanent(f"the model's chat template cannot render a conversation ({error})") from error
 
@@ -35,6 +34,6 @@ def prompt_length(tokenizer: Any) -> Length:
             text = rendered_prompt(tokenizer, messages, tools)
         except Permanent:
             return None
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return len(token_ids(tokenizer, text))
 
     return length

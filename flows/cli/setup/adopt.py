@@ -19,14 +19,15 @@ from ratchet.flows.cli.terminal import say
 @click.argument("model", type=click.Path(path_type=Path))
 @actor_option
 @json_option
-def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
+@click.option("--force", is_flag=True, help="Adopt the model although its answers cannot end, or its chat template does not work.")
+def adopt(loop: str, model: Path, by: str, as_json: bool, force: bool) -> None:
     """Register MODEL as version 0 of the line of LOOP and serve it.
 
     LOOP is the path of a loop file, or the name of a line. MODEL is a folder in Hugging Face format with safetensors weights. It becomes
-    the first champion of the line.
+    the first champion of the line. A line adopts one model only, so a model with which nothing can work is refused without --force.
     """
     with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
-        from ratchet.flows.composition.before_training import model_problems
+        from ratchet.flows.composition.before_training import ModelFindings, look_at_model
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.line import adopt as adopt_model
         from ratchet.flows.engine.line import note_name
@@ -35,19 +36,24 @@ def adopt(loop: str, model: Path, by: str, as_json: bool) -> None:
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, loop, as_json))
         progress("looking at tokenizer and chat template …", 0, 0)
-        problems: list[str] = []
+        found = ModelFindings([], [])
         with suppress(Retryable):  # `ratchet check` says so
-            problems = model_problems(model) if model.is_dir() else []
+            found = look_at_model(model) if any(model.glob("*.safetensors")) else found
+        if found.problems and not force and context.line_view().base is None:
+            raise Permanent(
+                f"{model}: {'; '.join(found.problems)}. A line adopts one model only, and cannot change it later; mend the folder first, "
+                "or adopt it as it is with --force"
+            )
         version = adopt_model(context, model, by)
         repairs = [*note_name(context), *reconcile(context, TURN_SECONDS)]
         is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}
     if as_json:
-        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs, "problems": problems})
+        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs} | found._asdict())
     else:
         for line in repairs:
             say(line)
-        for problem in problems:
-            say(f"warning: {model}: {problem}")
+        for one in [*found.problems, *found.warnings]:
+            say(f"warning: {model}: {one}")
     if not is_served:
         raise Permanent(
             f"line {context.line}: {version.tag} is adopted by {by} as version 0, but its model server does not run; remove the cause, "

@@ -46,13 +46,14 @@ def check(loop: str, as_json: bool) -> None:
             _sources,
             _trainers,
             _machine,
+            _jobs,
             _serving,
             _checks,
             _golden,
             _safety,
             _privacy,
             _quarantine,
-            _prompts,
+            _frozen,
             _power,
         )
         findings = owned + [finding for part in parts for finding in part(context)]
@@ -99,7 +100,7 @@ def _names(context: LineContext) -> list[Finding]:
 
 def _model(context: LineContext) -> list[Finding]:
     """Say what cannot work with the champion's tokenizer and chat template. Without it, a job or the gate finds it after an approval."""
-    from ratchet.flows.composition.before_training import model_problems
+    from ratchet.flows.composition.before_training import look_at_model
 
     champion = context.line_view().champion
     if champion is None:
@@ -109,10 +110,12 @@ def _model(context: LineContext) -> list[Finding]:
     except RatchetError:  # `ratchet doctor` and `verify` are about damage
         return []
     try:
-        problems = model_problems(folder)
+        found = look_at_model(folder)
     except Retryable as error:
         return [("note", "model", f"{champion.tag}: tokenizer and chat template were not looked at: {error}")]
-    return [("error", "model", f"{champion.tag}: {one}") for one in problems] or [("ok", "model", f"{champion.tag}: an answer can end")]
+    errors = [("error", "model", f"{champion.tag}: {one}") for one in found.problems]
+    warnings = [("warning", "model", f"{champion.tag}: {one}") for one in found.warnings]
+    return [*errors, *warnings] or [("ok", "model", f"{champion.tag}: an answer can end, and is trained on as it is served")]
 
 
 def _schedule(context: LineContext) -> list[Finding]:
@@ -129,6 +132,27 @@ def _machine(context: LineContext) -> list[Finding]:
     has = "no NVIDIA GPU" if here == 0 else f"{here} GPU" + "s" * (here > 1)
     remedy = f"on this machine, set training.gpus to {here} or less; to train on a cluster, add a section [cluster]"
     return [("warning", "training.gpus", f"{wanted} GPUs are asked for, but this machine has {has} and no cluster is configured; {remedy}")]
+
+
+def _jobs(context: LineContext) -> list[Finding]:
+    """Say which methods have no job on the configured machines: batches that these cannot divide, or a cluster without room for them.
+
+    A plan would reject these methods. It is an error if none is left.
+    """
+    from ratchet.flows.composition.samples import samples
+
+    found: list[tuple[str, str]] = []
+    methods = samples(context.loop, {method: context.trainers[method] for method in context.loop.training.methods})
+    for method, job, problem in methods:
+        try:
+            if context.fits and job:
+                context.fits(job)
+        except ConfigError as error:
+            problem = str(error)
+        if problem and context.loop.training.built_in(method):
+            found.append((method, problem))
+    level = "error" if len(found) == len(methods) else "warning"
+    return [(level, f"training.{method}", f"no job can run: {problem}") for method, problem in found]
 
 
 def _shared_gpus(context: LineContext, here: int) -> list[Finding]:
@@ -271,14 +295,18 @@ def _quarantine(context: LineContext) -> list[Finding]:
     return [("warning" if alarm else "ok", "quarantine", f"in the last {settings.alarm_window / 3600:g} h, {alarm_text(counts)}{advice}")]
 
 
-def _prompts(context: LineContext) -> list[Finding]:
-    """Warn if one cluster of near-duplicates made up too much of the prompts of the newest freeze."""
+def _frozen(context: LineContext) -> list[Finding]:
+    """Warn about the data of the newest freeze: too large a cluster of near-duplicates, and scorers that scored no answer of it."""
     from ratchet.contracts.steps import FreezeResult
-    from ratchet.flows.core.data_notes import crowding
+    from ratchet.flows.core.data_notes import crowding, silent_scorers
 
     frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
-    warning = crowding(frozen.snapshot.largest_cluster) if frozen else None
-    return [("warning", "prompts", warning)] if warning else []
+    if frozen is None:
+        return []
+    warning = crowding(frozen.snapshot.largest_cluster)
+    known = {version.name for version in context.rewards.versions}
+    silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
+    return [*([("warning", "prompts", warning)] if warning else []), *(("warning", "reward", text) for text in silent_scorers(silent))]
 
 
 def _power(context: LineContext) -> list[Finding]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.records import TRACES
@@ -16,24 +18,11 @@ from ratchet.contracts.loop import GovernanceSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.governance import govern
 from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
-from tests.unit.materializer.records import T0, attribute, evaluation, span
+from tests.unit.materializer.faults import BETWEEN, FAULTS, GOLDEN_TEXT, LEFT, RIGHT, faulty
+from tests.unit.materializer.records import T0, evaluation, span
 from tests.unit.materializer.small_datasets import HELD, TRAIN, frozen, rows
 
 SECOND = 1_000_000_000
-FAULTS = ("truncated", "partial_answer", "failed_request", "long_answer")
-
-
-def faulty(n: int, prompt: str, reason: str, events: tuple[Any, ...] = (), **more: Any) -> dict[str, Any]:
-    """Return a span whose answer cannot be used for this reason."""
-    made = span(n, prompt, "x" * 5000 if reason == "long_answer" else "half an ans", events, **more)
-    if reason == "truncated":
-        ended = {"arrayValue": {"values": [{"stringValue": "length"}]}}
-        made["attributes"].append({"key": "gen_ai.response.finish_reasons", "value": ended})
-    if reason == "partial_answer":
-        made["attributes"].append(attribute("ratchet.partial", True))
-    if reason == "failed_request":
-        made["status"] = {"code": 2, "message": "no"}
-    return made
 
 
 @pytest.fixture
@@ -145,30 +134,68 @@ def test_the_counts_say_what_became_of_each_logged_right_answer(datasets: LakeDa
     assert sum(became.values()) == datasets.lake.scan("traces")["reference"].count()
 
 
+QUESTIONS = {
+    "plain": TRAIN[0],
+    "other": TRAIN[1],
+    "held": HELD,
+    "left": LEFT,
+    "right": RIGHT,
+    "between": BETWEEN,
+    "golden": GOLDEN_TEXT,
+    "near golden": GOLDEN_TEXT.replace("parcel3", "changed"),
+}
+
+
+def covering(folder: Path) -> LakeDatasets:
+    """Return datasets with a golden set, near-duplicates, development prompts and the tightest caps."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "golden.jsonl").write_text(json.dumps({"question": GOLDEN_TEXT, "reference": "5"}) + "\n")
+    caps = {"pairs_per_prompt": 1, "pairs_per_person": 1, "references_are_answers": True}
+    return make_datasets(folder, make_loop(holdout={"golden": "golden.jsonl", "development": 0.3}, snapshot=caps))
+
+
 KEPT = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from(["A: 1", "A: 2"]), st.sampled_from([None, *FAULTS]), st.sampled_from([None, "1", "2"]),
-              st.sampled_from([None, 0.0, 1.0]), st.booleans()),
+    st.tuples(st.sampled_from(sorted(QUESTIONS)), st.sampled_from(["A: 1", "A: 2"]), st.sampled_from([None, *FAULTS]),
+              st.sampled_from([None, "1", "2"]), st.sampled_from([None, 0.0, 1.0]), st.booleans(), st.integers(1, 2)),
     min_size=1,
-    max_size=6,
+    max_size=8,
 )  # fmt: skip
-"""Records: question (some in the holdout), answer, fault of the answer, logged right answer, rating, whether a user corrected it."""
+"""Records: question, answer, fault of the answer, logged right answer, rating, whether a user corrected it, user."""
 
 
 @settings(max_examples=4, deadline=None)
 @given(sent=KEPT, order=st.randoms(use_true_random=False))
-def test_the_order_of_arrival_changes_nothing_and_every_logged_right_answer_is_accounted_for(
+@example(
+    sent=[(name, "A: 2", None, "1", 0.0, True, n % 2) for n, name in enumerate([*QUESTIONS, "plain", "other"])], order=random.Random(1)
+)
+def test_the_order_of_arrival_changes_nothing_and_all_evidence_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, sent: Any, order: Any
 ) -> None:
-    items = []
-    for n, (number, answer, fault, reference, rating, corrected) in enumerate(sent, 1):
-        events = [evaluation("user_feedback", rating, user__id=f"user-{n}")] if rating is not None else []
-        events += [evaluation("user_correction", text="A: 5", user__id=f"user-{n}")] if corrected else []
-        more = {"at": T0 + n * SECOND, "metadata__reference": reference, "user__id": f"user-{n}"}
-        question = [*TRAIN[:5], HELD][number]
-        items.append(faulty(n, question, fault, tuple(events), **more) if fault else span(n, question, answer, tuple(events), **more))
-    first = frozen(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
-    order.shuffle(items)
-    second = frozen(make_datasets(tmp_path_factory.mktemp("order"), make_loop()), *items)
+    """Near-duplicates, golden prompts, development prompts and the caps included, and no record of evidence is without a destination."""
+    items, records = [], 0
+    for n, (question, answer, fault, reference, rating, corrected, user) in enumerate(sent, 1):
+        events = [evaluation("user_feedback", rating, user__id=f"user-{user}")] if rating is not None else []
+        events += [evaluation("user_correction", text="A: 5", user__id=f"user-{user}")] if corrected else []
+        more = {"at": T0 + n * SECOND, "metadata__reference": reference, "user__id": f"user-{user}"}
+        text = QUESTIONS[question]
+        items.append(faulty(n, text, fault, tuple(events), **more) if fault else span(n, text, answer, tuple(events), **more))
+        records += len(events)
+    made = []
+    for _ in range(2):
+        datasets = covering(tmp_path_factory.mktemp("order"))
+        snapshot = frozen(datasets, *items)
+        made.append((snapshot, datasets.assemble("t", snapshot, None)))
+        order.shuffle(items)
+    (first, training), (second, other) = made
     assert (second.samples, second.prompts, second.counts) == (first.samples, first.prompts, first.counts)
-    told = sum(n for name, n in first.counts.items() if name.startswith("reference:"))
-    assert told == 1 + sum(reference is not None for *_, reference, _, _ in sent), "and the one of `frozen` in the holdout"
+    assert (other.content, other.evidence, other.facts) == (training.content, training.evidence, training.facts)
+
+    def told(kind: str) -> int:
+        return sum(n for name, n in first.counts.items() if name.startswith(f"{kind}:"))
+
+    assert told("reference") == 1 + sum(reference is not None for *_, reference, _, _, _ in sent), "and the one of `frozen` in the holdout"
+    assert told("feedback") == records
+    assert first.counts["considered"] == told("out") + first.counts["holdout"] + first.counts["used"] == len(sent) + 1
+    answers = rows(datasets, first.samples)
+    given_kinds = [row for row in rows(datasets, first.prompts) if row["reference_kind"] in ("reference", "logged")]
+    assert sum(n for found in training.evidence.values() for n in found.values()) == len(answers) + len(given_kinds)

@@ -10,7 +10,7 @@ from ratchet.contracts.errors import ConfigError, Permanent
 from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.contracts.model import refuse_custom_code
 from ratchet.runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
-from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, validate_every
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts, validate_every
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
 from ratchet.trainers.backends.nemo.keys import refuse_unknown
 from ratchet.trainers.job.job_folder import Job
@@ -53,9 +53,15 @@ def _data(job: Job, recipe: GRPORecipe, cluster: ClusterShape, work: Path) -> tu
     length = _lengths(job.run / RunFile.MODEL)
     usable, left = data.short(rows, length, recipe.nemo.max_prompt)
     leave_out(job, left)
-    validated = _development(job, recipe, length)
-    parts = (usable, validated) if validated else data.split(usable, recipe.nemo.validation_prompts, job.plan.seed)
-    return data.write(work / "data", *parts), validated
+    validated = _development(job.run, job.plan, recipe, length)
+    return data.write(work / "data", *_parts(usable, validated, recipe, job.plan)), validated
+
+
+def _parts(
+    usable: list[data.Row], validated: list[data.Row], recipe: GRPORecipe, plan: TrainingPlan
+) -> tuple[list[data.Row], list[data.Row]]:
+    """Return the prompts to train on, and those for validation."""
+    return (usable, validated) if validated else data.split(usable, recipe.nemo.validation_prompts, plan.seed)
 
 
 def _rows(run: Path, plan: TrainingPlan) -> list[data.Row]:
@@ -68,18 +74,26 @@ def _rows(run: Path, plan: TrainingPlan) -> list[data.Row]:
 
 
 def left_out(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) -> list[LeftOut]:
-    """Return the counts of the prompts in a run folder that the job leaves out. Raises Permanent without a prompt."""
-    return [data.short(_rows(run, plan), prompt_length(tokenizer), recipe.nemo.max_prompt)[1]]
+    """Return the counts of the prompts in a run folder that the job leaves out.
+
+    Raises Permanent without a prompt, and ConfigError if those that are left do not fill a step.
+    """
+    length = prompt_length(tokenizer)
+    usable, left = data.short(_rows(run, plan), length, recipe.nemo.max_prompt)
+    if usable:
+        train, _ = _parts(usable, _development(run, plan, recipe, length), recipe, plan)
+        check_prompts(recipe, len(train))
+    return [left]
 
 
-def _development(job: Job, recipe: GRPORecipe, length: Length) -> list[data.Row]:
+def _development(run: Path, plan: TrainingPlan, recipe: GRPORecipe, length: Length) -> list[data.Row]:
     """Return the development prompts that can be scored and are not too long; none if they are too few, or nothing is validated."""
     from ratchet.rewards.scorer_set import planned_scorer_set
 
-    file = job.run / RunFile.DEVELOPMENT
+    file = run / RunFile.DEVELOPMENT
     if not file.exists() or not validate_every(recipe):
         return []
-    known = data.rows(file, planned_scorer_set(job.plan).without_reference())
+    known = data.rows(file, planned_scorer_set(plan).without_reference())
     fitting, _ = data.short(known, length, recipe.nemo.max_prompt)
     return fitting if len(fitting) >= LEAST else []
 

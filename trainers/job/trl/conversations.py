@@ -15,9 +15,13 @@ from typing import Any, NamedTuple
 
 from ratchet.contracts.conversation import Message, answer_message
 from ratchet.contracts.errors import Permanent
-from ratchet.runtime.chat_template import template_messages
+from ratchet.runtime.chat_template import common_length, template_messages, token_ids
+from ratchet.trainers.job.prompt_length import rendered_prompt
 from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.job.trl.sampler import weight
+
+_MARK = "zq_answer"
+"""An answer that shows where a template writes answers."""
 
 
 class Example(NamedTuple):
@@ -137,12 +141,22 @@ def assistant_message(text: str) -> Message:
 
 
 def control_words(tokenizer: Any) -> frozenset[str]:
-    """Return the special tokens of the tokenizer as text: ends of turns and texts, roles, and padding.
+    """Return as text the special tokens of the tokenizer (ends of turns and texts, roles, padding), and those that end a turn.
 
-    The tokenizer recognises them at any place in a text.
+    The tokenizer recognises them at any place in a text. The end of a turn may be a token that the tokenizer does not call special.
     """
-    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return frozenset(word for word in (*added, *map(str, tokenizer.all_special_tokens)) if word.strip())
+    added, ends = tokenizer.added_tokens_decoder, _ends_of_turn(tokenizer)
+    found = (str(token) for number, token in added.items() if token.special or number in ends)
+    return frozenset(word for word in (*found, *map(str, tokenizer.all_special_tokens)) if word.strip())
+
+
+def _ends_of_turn(tokenizer: Any) -> set[int]:
+    """Return the tokens that the chat template writes after an answer."""
+    turn: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
+    try:
+        return set(token_ids(tokenizer, _text(tokenizer, turn, None).rpartition(_MARK)[2]))
+    except Permanent:
+        return set()
 
 
 def imitable(answer: Message | str, control: frozenset[str]) -> bool:
@@ -176,38 +190,53 @@ def shows_tools(tokenizer: Any) -> bool:
 
 
 def encode(tokenizer: Any, example: Example) -> PairSize:
-    """Tokenize one example. The answers start where the tokens of the prompt and of the conversations first differ.
+    """Tokenize one example: first what a server feeds the model before it answers, then each answer as the model would continue it.
 
-    This is not always the end of the prompt. Raises Permanent if the template cannot render the example, or omits its tools or calls.
+    Raises Permanent if the template cannot render the example, or omits its tools or calls.
     """
     _tools_are_rendered(tokenizer, example)
     _calls_are_rendered(tokenizer, example)
-    prompt = _ids(tokenizer, example.prompt, example.tools, add_generation_prompt=True)
-    whole = [_ids(tokenizer, [*example.prompt, last], example.tools) for last in example.answers]
-    begin = min(_common(prompt, ids) for ids in whole)
-    chosen, *rejected = (ids[begin:] for ids in whole)
-    return PairSize(prompt[:begin], chosen, *rejected or [[]])
+    before = rendered_prompt(tokenizer, example.prompt, example.tools)
+    prompt = token_ids(tokenizer, before)
+    chosen, *rejected = (_continued(tokenizer, before, prompt, _continuation(tokenizer, example, last, before)) for last in example.answers)
+    return PairSize(prompt, chosen, *rejected or [[]])
 
 
-def _ids(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> list[int]:
-    rendered = _render(tokenizer, messages, tools, tokenize=True, return_dict=True, **options)
-    return list(rendered["input_ids"])
+def _continuation(tokenizer: Any, example: Example, answer: Message, before: str) -> str:
+    """Return what follows the rendered prompt `before` if the model gives `answer`: the answer and the end of the turn.
+
+    A template may end a prompt with something that it does not write before a given answer: white space, or the begin of a thought. A
+    part of the answer that it then removes, the thought itself, was written after that begin, so it stays in the answer.
+    """
+    whole = _text(tokenizer, [*example.prompt, answer], example.tools)
+    common = common_length(before, whole)
+    if not before[common:].strip():
+        return whole[common:]
+    head, found, tail = _text(tokenizer, [*example.prompt, {**answer, "content": _MARK}], example.tools).rpartition(_MARK)
+    content, written = str(answer["content"]), whole.removeprefix(head)
+    if found and len(written) < len(whole) and (answer.get("tool_calls") or written.startswith(content.strip())):
+        return written
+    if found and not answer.get("tool_calls"):
+        return content.removeprefix(before.removeprefix(head)) + tail
+    raise Permanent(
+        "the model's chat template renders an answer in a form that cannot follow its generation prompt; adopt another template"
+    )
 
 
-def _render(tokenizer: Any, messages: list[Message], tools: Any, **options: Any) -> Any:
-    try:
-        return tokenizer.apply_chat_template(messages, tools=tools, **options)
-    except Exception as error:  # a template is a program, which fails in its own ways
-        raise Permanent(
-            f"the model's chat template cannot render a conversation ({error}); fix the template, or remove such conversations"
-        ) from error
+def _continued(tokenizer: Any, before: str, prompt: list[int], text: str) -> list[int]:
+    """Return the tokens of `text` after the tokens `prompt` of the text `before`. A token never spans both, as in a server."""
+    whole = token_ids(tokenizer, before + text)
+    if whole[: len(prompt)] == prompt:
+        return whole[len(prompt) :]
+    for other in _OTHERS:  # within a text, because some tokenizers add a space to its begin
+        first, both = token_ids(tokenizer, other), token_ids(tokenizer, other + text)
+        if both[: len(first)] == first:
+            return both[len(first) :]
+    return token_ids(tokenizer, text)
 
 
-def _common(one: list[int], other: list[int]) -> int:
-    for at, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return at
-    return min(len(one), len(other))
+_OTHERS = ("\n", "a", ".")
+"""Texts of which one does not form a token together with the begin of an answer."""
 
 
 def _tools_are_rendered(tokenizer: Any, example: Example) -> None:
@@ -232,4 +261,9 @@ def _calls_are_rendered(tokenizer: Any, example: Example) -> None:
 
 
 def _text(tokenizer: Any, messages: list[Message], tools: Any) -> str:
-    return str(_render(tokenizer, messages, tools, tokenize=False))
+    try:
+        return str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
+    except Exception as error:  # a template is a program, which fails in its own ways
+        raise Permanent(
+            f"the model's chat template cannot render a conversation ({error}); fix the template, or remove such conversations"
+        ) from error

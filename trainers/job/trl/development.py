@@ -18,8 +18,9 @@ from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import digest
-from ratchet.runtime.chat_template import read_answer
+from ratchet.runtime.chat_template import read_answer, token_ids
 from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.runtime.tokenizer import stop_tokens
 from ratchet.trainers.cross_validation import LEAST as LEAST_FOLDED
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
@@ -46,7 +47,7 @@ class Development:
         self.by = "answers"
         """answers | likelihood: what is scored."""
         self._scorers = _verifiable(job)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._stops = tokenizer, stop_tokens(job.run / RunFile.MODEL, tokenizer)
         self._tokens = job.plan.answer_tokens or 256
         self._temperature, self._seed = job.plan.answer_temperature, job.plan.seed
         self._max_length = max_length
@@ -124,7 +125,8 @@ class Development:
                 pad_token_id=pad,
                 use_cache=True,
             )
-        return [self._tokenizer.decode(row[width:], skip_special_tokens=True) for row in written.tolist()]
+        answers = ([token for token in row[width:] if token not in self._stops] for row in written.tolist())  # as a server returns them
+        return [self._tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
 
     def _forced(self, trainer: Any) -> list[tuple[float | None, float | None]]:
         """For the known right answer to each prompt: mean log-probability per token in nats, and share of tokens that are ranked first.
@@ -160,8 +162,7 @@ class Development:
         return True
 
     def _ids(self, row: dict[str, Any]) -> list[int]:
-        text = rendered_prompt(self._tokenizer, row["prompt"], row["tools"])
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return token_ids(self._tokenizer, rendered_prompt(self._tokenizer, row["prompt"], row["tools"]))
 
 
 @contextmanager

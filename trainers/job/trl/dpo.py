@@ -20,6 +20,7 @@ from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out, tell_left_out
 from ratchet.trainers.job.model_fit import row_limit
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import Example, read, read_shown
 from ratchet.trainers.job.trl.fitting import fit
 from ratchet.trainers.job.trl.micro_batches import PairSize
@@ -36,14 +37,13 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     `shared` holds the arguments that all methods share. The whole run is one epoch, so that a resumed run has the same order of
     rows. Raises Permanent if no pair can be trained on.
     """
-    from transformers import AutoTokenizer
 
     from ratchet.trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
     from ratchet.trainers.job.trl.reference_logps import Reference
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(DPORecipe)
-    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
+    tokenizer = load_tokenizer(job.run / RunFile.MODEL)
     kept, left = pairs(job.run, tokenizer, recipe)
     leave_out(job, left)
     return Stepwise(

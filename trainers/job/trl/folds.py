@@ -28,6 +28,7 @@ from ratchet.trainers.health import FOLD, LOADING, MEASURING, HealthVerdict, Wat
 from ratchet.trainers.job import checkpoints
 from ratchet.trainers.job.events import Events
 from ratchet.trainers.job.job_folder import Job, JobResult
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.development import Development
 from ratchet.trainers.job.trl.figures import STATE, figures
 from ratchet.trainers.length import Measurement, decide, mean, points
@@ -49,10 +50,9 @@ class Folds:
 
         Without enough prompts, there are no folds.
         """
-        from transformers import AutoTokenizer
 
         self._job, self._recipe, self._trainer, self._is_asked_to_stop = job, recipe, trainer, is_asked_to_stop
-        tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
+        tokenizer = load_tokenizer(job.run / RunFile.MODEL)
         self._prompts = Development(job, tokenizer, recipe, RunFile.CROSS_VALIDATION)
         self.folds = self._divided()
         self.done: list[list[Measurement]] = []

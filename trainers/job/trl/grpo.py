@@ -18,13 +18,14 @@ from typing import Any
 from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
-from ratchet.runtime.chat_template import CallFormat, read_answer
+from ratchet.runtime.chat_template import CallFormat, read_answer, token_ids
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.model_fit import context_of
 from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from ratchet.trainers.job.trl.figures import ABSTAINED
 from ratchet.trainers.job.trl.runner import lora, main
@@ -55,12 +56,11 @@ def _needs_tools(row: Mapping[str, Any]) -> bool:
 
 
 def rendered(tokenizer: Any, prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the prompts as the library takes them: as conversations, or as text if a prompt has tools or tool calls.
+    """Return the prompts as text, as a server renders them.
 
-    The library renders all prompts with the same tools, and a table would give all tool calls the same keys of arguments.
+    The library would render the messages as they were logged, all prompts with the same tools, and a table would give all messages and
+    tool calls the same keys, filled with nulls.
     """
-    if not any(_needs_tools(row) for row in prompts):
-        return [{"prompt": row["prompt"], "reference": row["reference"]} for row in prompts]
     return [
         {
             "prompt": rendered_prompt(tokenizer, row["prompt"], row["tools"]),
@@ -90,20 +90,13 @@ def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
 
     scorer_set = planned_scorer_set(job.plan)
 
-    def reward(
-        prompts: Any, completions: Any, reference: Any, log_metric: Any = None, asked: Any = None, may_call: Any = None, **_: Any
-    ) -> list[float | None]:
-        answers = [completion if isinstance(completion, str) else completion[0]["content"] for completion in completions]
-        if asked is not None:
-            prompts = [json.loads(messages) for messages in asked]
-        may_call = may_call or [False] * len(answers)
-        answers = [stored_answer(read_answer(text, calls if tools else None)) for text, tools in zip(answers, may_call, strict=True)]
+    def reward(completions: Any, reference: Any, asked: Any, may_call: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
+        answers = [stored_answer(read_answer(text, calls if tools else None)) for text, tools in zip(completions, may_call, strict=True)]
         samples = [
-            {"prompt": prompt, "answer": answer, "reference": right}
-            for prompt, answer, right in zip(prompts, answers, reference, strict=True)
+            {"prompt": json.loads(prompt), "answer": answer, "reference": right}
+            for prompt, answer, right in zip(asked, answers, reference, strict=True)
         ]
-        groups = [json.dumps(prompt) for prompt in prompts]
-        rewards = scored(lambda answers: comparable(groups, scorer_set.label_unseen(answers)), samples)
+        rewards = scored(lambda answers: comparable(list(asked), scorer_set.label_unseen(answers)), samples)
         if log_metric is not None:
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
         return rewards
@@ -166,12 +159,11 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     """
     reward_function(job)  # rejects other scorer code before the library is loaded
     from datasets import Dataset
-    from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)  # its warning about an abstention quotes the user's text
     recipe = job.recipe(GRPORecipe)
-    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, padding_side="left", trust_remote_code=False)
+    tokenizer = load_tokenizer(job.run / RunFile.MODEL, padding_side="left")
     prompts, longest, left = fitting(job.run, job.plan, tokenizer, recipe)
     leave_out(job, left)
     ready = rendered(tokenizer, prompts)
@@ -196,9 +188,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     class Prompted(GRPOTrainer):
         def _tokenize_prompts(self, prompts: list[Any]) -> Any:
             """Tokenize rendered prompts as they are. The library would add the special tokens of the tokenizer again."""
-            if not isinstance(prompts[0], str):
-                return super()._tokenize_prompts(prompts)
-            return self.processing_class(text=prompts, add_special_tokens=False)["input_ids"], None, {}
+            return [token_ids(self.processing_class, prompt) for prompt in prompts], None, {}
 
     return Prompted(
         model=str(job.run / RunFile.MODEL),

@@ -14,6 +14,7 @@ from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out
 from ratchet.trainers.job.model_fit import row_limit
+from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, demonstrations, messages, tools_of
 from ratchet.trainers.job.trl.fitting import fit
 from ratchet.trainers.job.trl.runner import lora, main
@@ -86,14 +87,13 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     The whole run is one epoch, so that a resumed run has the same order of rows. Raises Permanent if no row can be trained on.
     """
     from datasets import Dataset
-    from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
 
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(SFTRecipe)
     answers = rows(job.run, recipe)
-    tokenizer = AutoTokenizer.from_pretrained(job.run / RunFile.MODEL, trust_remote_code=False)
+    tokenizer = load_tokenizer(job.run / RunFile.MODEL)
     usable, left = dataset_of(tokenizer, answers, row_limit(job.run / RunFile.MODEL, recipe.max_length))
     leave_out(job, left)
 

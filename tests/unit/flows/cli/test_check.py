@@ -6,13 +6,17 @@ import random
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
-from ratchet.flows.cli.setup.check import _machine, _safety, decidable
+from ratchet.flows.cli.setup.check import _frozen, _jobs, _machine, _safety, decidable
+from ratchet.flows.composition.extensions import open_trainers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -160,3 +164,51 @@ def test_it_says_whether_the_gate_asks_harmful_prompts(tmp_path: Path) -> None:
     assert found(None)[0] == "note"
     assert found(SafetySettings()) == ("ok", "gate", "safety: 60 harmful and 60 harmless prompts")
     assert found(SafetySettings(prompts="own.jsonl"))[0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("training", "levels", "part"),
+    [
+        ({"gpus": 1}, [], ""),
+        ({"gpus": 3}, ["warning", "warning"], "batch 32 is not a multiple of the 3 GPUs of the run; set batch to 33"),
+        ({"gpus": 3, "methods": ["sft"]}, ["error"], "or change training.gpus and training.nodes"),
+        ({"gpus": 8, "methods": ["grpo"]}, ["error"], "grpo on TRL uses at most one GPU; set training.nodes to 1"),
+        ({"methods": ["dpo"], "dpo": {"losses": {"robust": 1}, "weigh_pairs": False}}, [], ""),
+        (
+            {"gpus": 8, "methods": ["grpo"], "grpo_on": "nemo-rl", "grpo": {"prompts_per_step": 9, "nemo": {"train_batch": 60}}},
+            ["error"],
+            "prompts_per_step * generations = 72 is not a multiple of nemo.train_batch 60",
+        ),
+        (
+            {"gpus": 3, "methods": ["grpo"], "grpo_on": "nemo-rl"},
+            ["error"],
+            "a batch of 64 answers cannot be divided into 3 equal data-parallel shares; set prompts_per_step = 9",
+        ),
+    ],
+)
+def test_a_method_whose_batch_the_machines_cannot_divide_is_said(training: dict[str, Any], levels: list[str], part: str) -> None:
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    loop = context.loop.model_copy(update={"training": TrainingSettings.model_validate(training)})
+    found = _jobs(replace(context, loop=loop, trainers=open_trainers(loop)))
+    assert [one[0] for one in found] == levels
+    assert part in " ".join(one[2] for one in found)
+
+
+def test_a_method_for_which_the_cluster_has_no_room_is_said() -> None:
+    def fits(spec: JobSpec) -> None:
+        raise ConfigError(f"a gang of {spec.nodes} nodes is more than cluster.pool.max_nodes = 1; raise it")
+
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    loop = context.loop.model_copy(update={"training": TrainingSettings(nodes=2, gpus=1, methods=("sft",))})
+    found = _jobs(replace(context, loop=loop, trainers=open_trainers(loop), fits=fits))
+    assert found == [("error", "training.sft", "no job can run: a gang of 2 nodes is more than cluster.pool.max_nodes = 1; raise it")]
+
+
+def test_scorers_without_an_effect_are_said_while_the_loop_file_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    context = replace(context, rewards=SimpleNamespace(versions=(SimpleNamespace(name="user_feedback"),)))
+    made = context.datasets.freeze("s", context.clock.now(), context.datasets.edition(1))
+    snapshot = made.model_copy(update={"silent_scorers": {"user_feedback": "it reads ratings", "gone": "it is removed"}})
+    cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot))
+    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda _: [cycle])
+    assert _frozen(context) == [("warning", "reward", "The scorer user_feedback has no effect: it reads ratings")]

@@ -421,16 +421,17 @@ def test_check_warns_of_missing_gpus_and_says_what_the_gate_sees(line: Home, tmp
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     found = as_json("check", loop)
-    [warning] = [one for one in found["findings"] if one["level"] == "warning"]
+    warning, no_job = [one for one in found["findings"] if one["level"] == "warning"]
     assert found["ok"]
-    assert warning["about"] == "training.gpus"
+    assert (warning["about"], no_job["about"]) == ("training.gpus", "training.grpo")
+    assert "no job can run: training.gpus = 8 on 1 nodes: grpo on TRL uses at most one GPU" in no_job["text"]
     assert "8 GPUs are asked for, but this machine has no NVIDIA GPU" in warning["text"]
     texts = [one["text"] for one in found["findings"]]
     assert "with 50 prompts the gate only sees gains above 0.24; 300 prompts: 0.10; 1,000 prompts: 0.05; 3,000 prompts: 0.03" in texts
     program = tmp_path / "bin" / "nvidia-smi"
     program.write_text('#!/bin/sh\nfor n in 0 1 2 3 4 5 6 7; do echo "GPU $n: NVIDIA H100"; done\n')
     program.chmod(0o755)
-    assert not [one for one in as_json("check", loop)["findings"] if one["level"] == "warning"]
+    assert [one for one in as_json("check", loop)["findings"] if one["level"] == "warning"] == [no_job]
     loop.write_text(LOOP + "[gate]\nmin_effect = 0.1\nmin_prompts = 400\n")
     shown = run("check", loop)
     assert "reading" in shown.stderr

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from ratchet.contracts.errors import RatchetError
 from ratchet.flows.cli.main import cli
+from ratchet.flows.composition.before_training import ModelFindings
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,19 @@ def test_a_model_file_of_another_program(folder: Path) -> None:
     assert "gguf has no *.safetensors weights; use a folder written by save_pretrained" in said(
         "adopt", "support.toml", "gguf", "--by", "ada"
     )
+
+
+def test_a_model_with_which_nothing_can_work_is_adopted_only_by_force(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started()
+    (folder / "model").mkdir()
+    for name in ("model.safetensors", "modeling.py"):
+        (folder / "model" / name).touch()
+    findings = ModelFindings(["the tokenizer has no chat template; add chat_template.jinja to the model folder"], [])
+    monkeypatch.setattr("ratchet.flows.composition.before_training.look_at_model", lambda _: findings)
+    refused = said("adopt", "support.toml", "model", "--by", "ada")
+    assert "no chat template; add chat_template.jinja" in refused
+    assert "A line adopts one model only, and cannot change it later" in refused
+    assert "modeling.py" in said("adopt", "support.toml", "model", "--by", "ada", "--force"), "the next check, that for code, is reached"
 
 
 def test_model_and_loop_file_in_the_wrong_order(folder: Path) -> None:

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contracts.errors import Retryable
-from ratchet.contracts.jobs.training import Attempt, JobSpec, LeftOut, Method
+from ratchet.contracts.jobs.training import Attempt, BeforeTraining, JobSpec, LeftOut, Method
 from ratchet.contracts.model import model_ref
-from ratchet.flows.composition.before_training import count_left_out
+from ratchet.flows.composition.before_training import look_at_job
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs.job_protocol import TRAINER
 from ratchet.trainers.backends.trl import SFT
@@ -43,11 +43,13 @@ def test_the_rows_of_a_job_are_counted_without_its_run_folder(tmp_path: Path) ->
         "with answers that contain special tokens of the model": 1,
         "with answers that end after 32 tokens, by max_length or the model's context": 1,
     }
-    assert count_left_out(spec, artifacts, tmp_path / "scratch") == (LeftOut(what="answers", rows=3, reasons=expected),)
+    assert look_at_job(spec, artifacts, tmp_path / "scratch") == BeforeTraining(
+        left_out=(LeftOut(what="answers", rows=3, reasons=expected),)
+    )
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["models"], "the counting leaves no folder behind"
     empty = job(artifacts, tmp_path / "other", [])
     with pytest.raises(Retryable, match="the training set has no demonstrations"):
-        count_left_out(empty, artifacts, tmp_path / "scratch")
+        look_at_job(empty, artifacts, tmp_path / "scratch")
 
 
 @pytest.mark.slow
@@ -55,7 +57,7 @@ def test_a_machine_that_cannot_count_says_so(tmp_path: Path, monkeypatch: pytest
     artifacts = FolderArtifacts(tmp_path / "artifacts")
     spec = job(artifacts, tmp_path, ["yes"])
     foreign = spec.model_copy(update={"environment": {**spec.environment, **TRAINER.to_env("somebody.elses")}})
-    assert count_left_out(foreign, artifacts, tmp_path / "scratch") is None, "only the built-in trainers are known here"
+    assert look_at_job(foreign, artifacts, tmp_path / "scratch") is None, "only the built-in trainers are known here"
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(Retryable, match="transformers is not installed on this machine; the job counts them"):
-        count_left_out(spec, artifacts, tmp_path / "scratch")
+        look_at_job(spec, artifacts, tmp_path / "scratch")

@@ -1,15 +1,18 @@
-"""Tests of the guardian of a line's gangs: it continues after errors, reports a repeated error once, and stops on request."""
+"""Tests of jobs that a cluster can never run, and of the guardian of gangs: it continues after errors, and reports each once."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.loop import Loop
 from ratchet.flows.composition import cluster
+from ratchet.flows.composition.extensions import open_trainers
+from ratchet.flows.composition.samples import samples
 from ratchet.flows.config.home import Home
 
 LOOP = Loop.model_validate(
@@ -50,3 +53,29 @@ def test_single_check_raises_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(cluster, "open_cluster", lambda *_: Watched(Event(), Retryable("unavailable")))
     with pytest.raises(Retryable, match="unavailable"):
         list(cluster.guard_cluster(LOOP, tmp_path, Home(tmp_path), 0.0, once=True))
+
+
+@pytest.mark.parametrize(
+    ("training", "cluster_settings", "said"),
+    [
+        ({"gpus": 8}, {}, None),
+        ({"gpus": 16}, {}, "training.gpus = 16, but a node of profile 'aws-p5en-efa' has 8"),
+        ({"gpus": 8, "nodes": 9}, {}, "a gang of 9 nodes is more than cluster.pool.max_nodes = 4; raise it"),
+        ({"gpus": 8, "methods": ["grpo"], "grpo_on": "nemo-rl"}, {}, "training.grpo_on = nemo-rl needs cluster.nemo_image"),
+        ({"gpus": 8}, {"secrets": {"RATCHET_X": "name/key"}}, "would overwrite the job's own variables"),
+    ],
+)
+def test_a_job_that_the_cluster_can_never_run_is_refused(
+    training: dict[str, object], cluster_settings: dict[str, object], said: str | None, tmp_path: Path
+) -> None:
+    content = LOOP.model_dump(mode="json", exclude_unset=True)
+    content["cluster"] |= {"profile": "aws-p5en-efa", "pool": {"kind": "static", "max_nodes": 4}, **cluster_settings}
+    loop = Loop.model_validate({**content, "training": {"methods": ["sft"], "sft": {"batch": 144}, **training}})
+    ((_, job, _),) = samples(loop, open_trainers(loop))
+    assert job is not None
+    if said is None:
+        cluster.refuse_misfit(job, loop, tmp_path, Home(tmp_path))
+    else:
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            cluster.refuse_misfit(job, loop, tmp_path, Home(tmp_path))
+    cluster.refuse_misfit(job, loop.model_copy(update={"cluster": None}), tmp_path, Home(tmp_path))

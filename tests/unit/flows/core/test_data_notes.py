@@ -6,7 +6,7 @@ import pytest
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
-from ratchet.flows.core.data_notes import crowding, left_out, masking_note, references_note
+from ratchet.flows.core.data_notes import count_words, counted, crowding, feedback_note, left_out, masking_note, references_note, warned
 from tests.builders import make_facts
 
 
@@ -45,13 +45,36 @@ def test_rows_that_the_training_leaves_out_are_told_by_reason() -> None:
     choice = Choice(method=Method.DPO, reason="the figures", rules=(), facts=make_facts(), left_out=counts)
     assert left_out(choice) == ["The training job leaves rows out one by one: of 9 pairs, excluded: 2 that the chat template refuses."]
     assert left_out(choice.model_copy(update={"left_out": ()})) == []
+    assert warned(choice) == []
+    assert warned(choice.model_copy(update={"warnings": ("the template writes the date; fix it",)})) == [
+        "Warning: the template writes the date; fix it."
+    ]
 
 
 def test_the_causes_name_why_a_logged_right_answer_is_not_used() -> None:
     counts = {"considered": 9, "reference:holdout": 2, "reference:consent": 1, "reference:used": 4, "reference:newer_one_counts": 1}
     assert references_note(counts) == (
-        "Of 8 right answers that the application logged, 4 are used; the others: 2 in the holdout, 1 left out by the rule consent, "
+        "Of 8 right answers that the application logged, 4 are used; the others: 2 in the holdout, 1 without consent, "
         "1 to a question with a newer one."
     )
     assert references_note({"reference:used": 4}) == "Of 4 right answers that the application logged, 4 are used."
     assert references_note({"considered": 9}) is None
+
+
+def test_feedback_and_each_count_are_told_in_words() -> None:
+    counts = {"feedback:used": 3, "feedback:golden": 1, "feedback:replaced": 2, "reference:used": 1, "out:rare_prompt": 4, "considered": 9}
+    assert feedback_note(counts) == (
+        "Of 6 ratings, corrections and reviewers' right answers, 3 are used; the others: 1 on traces on golden prompts, "
+        "2 replaced by a later one of the same person."
+    )
+    assert [count_words(name) for name in [*counts, "out:new_rule", "later"]] == [
+        "feedback records that are used",
+        "feedback records on traces on golden prompts",
+        "feedback records replaced by a later one of the same person",
+        "logged right answers that are used",
+        "traces on prompts of fewer users than governance.min_users",
+        "traces",
+        "traces left out by the rule new_rule",
+        "later",
+    ]
+    assert counted(counts | {"out:golden": 0})[:2] == [("traces", "9"), ("traces on prompts of fewer users than governance.min_users", "4")]

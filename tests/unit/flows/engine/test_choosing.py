@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ratchet.contracts.data.datasets import Facts
 from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.contracts.jobs.training import Choice, Cost, JobSpec, LeftOut, Method, TrainingPlan
+from ratchet.contracts.jobs.training import BeforeTraining, Choice, Cost, JobSpec, LeftOut, Method, TrainingPlan
 from ratchet.contracts.loop import TrainingSettings
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.engine.choosing import choose_plan
@@ -32,7 +32,7 @@ def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
 
 
 def chosen(
-    facts: Facts = FACTS, trainer: Any = None, cost: Any = None, left_out: Any = None, **settings: Any
+    facts: Facts = FACTS, trainer: Any = None, cost: Any = None, before_training: Any = None, fits: Any = None, **settings: Any
 ) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
     context: Any = SimpleNamespace(
@@ -40,7 +40,8 @@ def chosen(
         rewards=SimpleNamespace(trainable=lambda: True),
         trainers=trainers,
         cost=cost,
-        left_out=left_out,
+        before_training=before_training,
+        fits=fits,
         progress=lambda *_: None,
     )
     return choose_plan(context, facts, TrainingSettings(**settings), draft)
@@ -155,34 +156,46 @@ def test_more_time_or_budget_never_prevents_training(time: float, more: float, c
 
 def test_the_rows_that_the_job_will_leave_out_are_part_of_the_choice() -> None:
     found = (LeftOut(what="answers", rows=9, reasons={"that the chat template refuses": 2}),)
-    choice, plan = chosen(left_out=lambda _: found)
+    choice, plan = chosen(before_training=lambda _: BeforeTraining(left_out=found, warnings=("the date",)))
     assert plan is not None
-    assert choice.left_out == found
+    assert (choice.left_out, choice.warnings) == (found, ("the date",)), "a warning does not reject a method"
     row = choice.rules[-1]
     assert (row.rule, row.holds) == ("sft can use rows of its training set", True)
     assert row.evidence == "of 9 answers, excluded: 2 that the chat template refuses"
 
 
 def test_a_method_whose_rows_are_all_left_out_is_rejected_for_the_next() -> None:
-    def counted(job: JobSpec) -> tuple[LeftOut, ...]:
+    def counted(job: JobSpec) -> BeforeTraining:
         refused = 9 if "demonstrations.parquet" in job.inputs and "pairs.parquet" not in job.inputs else 0
-        return (LeftOut(what="rows", rows=9, reasons={"that the chat template refuses": refused} if refused else {}),)
+        reasons = {"that the chat template refuses": refused} if refused else {}
+        return BeforeTraining(left_out=(LeftOut(what="rows", rows=9, reasons=reasons),))
 
-    choice, plan = chosen(left_out=counted)
+    choice, plan = chosen(before_training=counted)
     assert plan is not None
     assert plan.method != Method.SFT
     assert "rejected: SFT (all 9 rows are excluded: 9 that the chat template refuses)" in choice.reason
     assert choice.left_out[0].reasons == {}, "the counts are those of the chosen method"
-    choice, plan = chosen(left_out=counted, methods=("sft",))
+    choice, plan = chosen(before_training=counted, methods=("sft",))
     assert (choice.method, plan, choice.left_out) == (Method.NONE, None, ())
     assert "all 9 rows are excluded: 9 that the chat template refuses" in choice.reason
+
+
+def test_a_method_for_which_the_cluster_has_no_room_is_rejected_before_an_approval() -> None:
+    def fits(job: JobSpec) -> None:
+        if "demonstrations.parquet" in job.inputs and "pairs.parquet" not in job.inputs:
+            raise ConfigError("a gang of 2 nodes is more than cluster.pool.max_nodes = 1; raise it")
+
+    choice, plan = chosen(fits=fits)
+    assert plan is not None
+    assert plan.method != Method.SFT
+    assert "rejected: SFT (a gang of 2 nodes is more than cluster.pool.max_nodes = 1; raise it)" in choice.reason
 
 
 def test_rows_that_cannot_be_counted_here_do_not_reject_a_method() -> None:
     def unknown(_job: JobSpec) -> None:
         raise Retryable("transformers is not installed on this machine; the job counts them")
 
-    choice, plan = chosen(left_out=unknown)
+    choice, plan = chosen(before_training=unknown)
     assert plan is not None
     assert choice.rules[-1].evidence == "not counted: transformers is not installed on this machine; the job counts them"
     assert choice.left_out == ()

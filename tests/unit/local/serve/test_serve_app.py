@@ -55,6 +55,19 @@ def test_a_batch_ends_at_the_limits_of_its_rows(model: Model) -> None:
     assert len(alone.tokens) <= 3
 
 
+def test_the_end_of_an_answer_is_no_part_of_its_text_even_if_the_tokenizer_does_not_call_it_special(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ratchet.local.serve.generate import GenerationRow
+
+    row = GenerationRow(model.encode([{"role": "user", "content": "one two"}]), 0.0, 0, 5)
+    written = model.generate([row])[0]
+    monkeypatch.setattr(model, "_stops", {written.tokens[-1]})
+    ended = model.generate([row])[0]
+    assert (ended.finish_reason, ended.tokens[-1]) == ("stop", written.tokens[-1])
+    assert ended.text == model._tokenizer.decode(ended.tokens[:-1])
+
+
 class Counting:
     """A model that records the rows it generates."""
 

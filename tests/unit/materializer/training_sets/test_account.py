@@ -42,7 +42,7 @@ def accounted(rows: list[dict[str, Any]], references: list[dict[str, Any]] | Non
     parts = {Part.DEVELOPMENT: [p for p in every if p[0] == "d"], Part.NEITHER: [p for p in every if p[0] == "n"]}
     trained = ~pl.col("prompt_id").is_in([*parts[Part.DEVELOPMENT], *parts[Part.NEITHER]])
     evidence = pooled(samples).filter(trained)
-    pairs = make_pairs(evidence, given_settings, VERSIONS, 0.15, "salt", None, prompts.filter(trained)).frame
+    pairs = make_pairs(evidence, given_settings, VERSIONS, 0.15, "salt", None, prompts.filter(trained))
     shown = make_demonstrations(evidence, prompts.filter(trained), given_settings, VERSIONS, 0.15, "salt")
     return account(samples, evidence, prompts, parts, pairs, shown, given_settings, VERSIONS, 0.15)
 
@@ -75,16 +75,36 @@ def test_contradictory_answers_limits_and_stronger_evidence_have_their_reasons()
     many = [sample("p", f"right {n}", 1.0) for n in range(3)]
     assert accounted(many, pairs_per_prompt=2)["answer scored by a verifiable reward"] == {
         SHOWN: 2,
-        "nothing: limit per prompt or per person": 1,
+        "nothing: pairs_per_prompt is reached": 1,
     }
     wrongs = [sample("p", "right", 1.0), *[sample("p", f"wrong {n}", 0.0) for n in range(3)]]
     assert accounted(wrongs, pairs_per_prompt=2)["answer scored by a verifiable reward"] == {
         BOTH: 1,
         PAIR_REJECTED: 2,
-        "nothing: limits of pairs": 1,
+        "nothing: pairs_per_prompt is reached": 1,
     }
     rated = [sample("p", "up", 1.0, "feedback", votes=9), sample("p", "right", 1.0, origin="correction")]
     assert accounted(rated)["rated answer"] == {"nothing: stronger evidence on the prompt": 1}
+
+
+def test_the_limit_per_person_and_small_differences_are_told_apart() -> None:
+    same = [sample(prompt, "right", 1.0, user="u") for prompt in ("p", "q")] + [sample(prompt, "wrong", 0.0, user="u") for prompt in "pq"]
+    assert accounted(same, pairs_per_person=1)["answer scored by a verifiable reward"] == {
+        SHOWN: 1,
+        PAIR_CHOSEN: 1,
+        PAIR_REJECTED: 1,
+        "nothing: pairs_per_person is reached": 1,
+    }
+    near = [sample("p", "right", 0.7), sample("p", "wrong", 0.45)]
+    assert accounted(near)["answer scored by a verifiable reward"] == {
+        "nothing: reward too low for snapshot.demonstration_min": 1,
+        "nothing: less than snapshot.margin worse than each right answer": 1,
+    }
+    parts = {"parts": '{"other": 0.0}'}
+    assert accounted([sample("p", "right", 1.0), sample("p", "wrong", 0.0, **parts)])["answer scored by a verifiable reward"] == {
+        SHOWN: 1,
+        "nothing: too little worse by the scorers that scored both answers of a pair": 1,
+    }
 
 
 def test_chosen_side_that_is_no_demonstration_is_named() -> None:
@@ -102,7 +122,7 @@ def test_references_are_demonstrations_or_only_score_answers() -> None:
 def test_a_reference_is_the_chosen_side_where_no_sampled_answer_is_right() -> None:
     wrongs = [sample("p", f"wrong {n}", 0.0) for n in range(3)]
     assert accounted(wrongs, [reference("p")], references_are_answers=True, pairs_per_prompt=2) == {
-        "answer scored by a verifiable reward": {PAIR_REJECTED: 2, "nothing: limits of pairs": 1},
+        "answer scored by a verifiable reward": {PAIR_REJECTED: 2, "nothing: pairs_per_prompt is reached": 1},
         "reference": {BOTH: 1},
     }
     assert accounted(wrongs, [reference("p")])["answer scored by a verifiable reward"] == {"nothing: no right answer to compare with": 3}

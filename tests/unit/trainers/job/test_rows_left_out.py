@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, LeftOut, Method
 from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
-from ratchet.trainers.job.rows_left_out import rows_left_out
+from ratchet.trainers.job.rows_left_out import before_training
 from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.runs import asked
 from tests.warm import Warm
@@ -70,7 +71,7 @@ def counted(workshop: Workshop, spec: JobSpec, folder: Path, environment: dict[s
     folder.mkdir()
     for name, key in spec.inputs.items():
         workshop.artifacts.fetch(key, folder / name)
-    return rows_left_out(folder, TrainingPlan.model_validate(json.loads(spec.plan_json)), environment or spec.environment)
+    return list(before_training(folder, TrainingPlan.model_validate(json.loads(spec.plan_json)), environment or spec.environment).left_out)
 
 
 @pytest.mark.parametrize("method", [Method.DPO, Method.SFT, Method.GRPO])
@@ -100,3 +101,6 @@ def test_prompts_for_nemo_rl_are_counted_with_its_own_limit(workshop: Workshop, 
     found = counted(workshop, spec, tmp_path / "run", BACKEND.to_env(TrainerBackend.NEMO_RL))
     assert found == [LeftOut(what="prompts", rows=12, reasons={REFUSED: 2, "longer than nemo.max_prompt = 40 tokens": 1})]
     assert len(pq.read_table(tmp_path / "run" / RunFile.PROMPTS)) == 12
+    few = workshop.spec(workshop.plan(Method.GRPO, steps=2, prompts_per_step=10, nemo={"max_prompt": 40}))
+    with pytest.raises(ConfigError, match="9 training prompts are fewer than the 10 of one step"):
+        counted(workshop, few, tmp_path / "few", BACKEND.to_env(TrainerBackend.NEMO_RL))

@@ -8,30 +8,14 @@ from typing import Any
 
 import pytest
 
+from ratchet.runtime.tokenizer import with_ends
 from ratchet.trainers.job.left_out import UNRENDERED
 from ratchet.trainers.job.trl.conversations import OMITTED, Example
 from ratchet.trainers.job.trl.fitting import CONTROL, EQUAL, fit, long_answer, long_prompt
+from tests.unit.trainers.conftest import WORDS
+from tests.unit.trainers.job.trl.templates import SHAPES
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to load
-
-TURNS = "{% for m in messages %}<user> {{ m.content }} <end>{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
-PLAIN = (
-    "{% for m in messages %}{{ '<assistant> ' if m.role == 'assistant' else '<user> ' }}{{ m.content }} "
-    "{% if m.role == 'assistant' %}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
-)
-NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + PLAIN
-ALTERNATING = (
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}{% endfor %}" + PLAIN
-)
-TRIMMING = PLAIN.replace("{{ m.content }}", "{{ m.content | trim }}")
-LAST_LINE = PLAIN.replace("{{ m.content }}", "{{ m.content.split('|')[-1] }}")
-THINKING = PLAIN.replace("prompt %}<assistant> {% endif %}", "prompt %}<assistant> up {% endif %}")
-GENERATION = PLAIN.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}")
-NO_END = PLAIN.replace("{% if m.role == 'assistant' %}<end>{% endif %}", "")
-BROKEN = "{{ messages[0].content + 1 }}"
-STRICT = PLAIN.replace("{{ m.content }}", "{{ m.content if m.content is string else raise_exception('text only') }}")
-FIRST_USER = "{% set first = messages | selectattr('role', 'equalto', 'user') | list %}{{ first[0].content }} " + PLAIN
 
 USER = [{"role": "user", "content": "one two"}]
 SYSTEM = [{"role": "system", "content": "three"}, *USER]
@@ -63,21 +47,14 @@ ROWS = {
 LONG = {"long prompt": long_prompt(32), "long answer": long_answer(32)}
 ALWAYS = {"tools": OMITTED, "special": CONTROL, "spaces": EQUAL, **LONG}  # the tokenizer of the tiny model ignores spaces
 EVERYTHING = dict.fromkeys(ROWS, UNRENDERED) | {"tools": OMITTED, "special": CONTROL}
-EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
-    "plain": (PLAIN, ALWAYS),
-    "every message alike": (TURNS, ALWAYS),
-    "no system role": (NO_SYSTEM, ALWAYS | {"system": UNRENDERED, "only system": UNRENDERED}),
-    "strict alternation": (ALTERNATING, ALWAYS | {"system": UNRENDERED, "two users": UNRENDERED, "only system": UNRENDERED}),
-    "trims": (TRIMMING, ALWAYS),
-    "keeps what follows a mark": (LAST_LINE, ALWAYS | {"same end": EQUAL}),
-    "opens a thought": (THINKING, ALWAYS),
-    "marks the answer": (GENERATION, ALWAYS),
-    "no end of turn": (NO_END, ALWAYS),
-    "fails on text": (BROKEN, EVERYTHING),
-    "text only": (STRICT, ALWAYS),
-    "needs a user": (FIRST_USER, ALWAYS | {"only system": UNRENDERED}),
+EXPECTED: dict[str, dict[str, str]] = {
+    "no system role": ALWAYS | {"system": UNRENDERED, "only system": UNRENDERED},
+    "strict alternation": ALWAYS | {"system": UNRENDERED, "two users": UNRENDERED, "only system": UNRENDERED},
+    "keeps what follows a mark": ALWAYS | {"same end": EQUAL},
+    "fails on text": EVERYTHING,
+    "needs a user": ALWAYS | {"only system": UNRENDERED},
 }
-"""Shape of a template -> the template, and the rows that are left out with their reasons."""
+"""Shape of a template -> the rows that are left out, with their reasons; `ALWAYS` for each other shape."""
 
 
 @pytest.fixture
@@ -93,10 +70,10 @@ def load(tiny_model: Path) -> Callable[[str], Any]:
     return loaded
 
 
-@pytest.mark.parametrize("shape", EXPECTED)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_each_row_is_left_out_alone_and_under_its_reason(shape: str, load: Callable[[str], Any]) -> None:
-    template, expected = EXPECTED[shape]
-    tokenizer = load(template)
+    expected = EXPECTED.get(shape, ALWAYS)
+    tokenizer = load(SHAPES[shape])
     found = {}
     for name, example in ROWS.items():
         kept, left = fit(tokenizer, [example], 32)
@@ -109,15 +86,59 @@ def test_each_row_is_left_out_alone_and_under_its_reason(shape: str, load: Calla
 
 
 def test_a_chosen_answer_keeps_its_end_and_a_rejected_one_is_cut(load: Callable[[str], Any]) -> None:
-    tokenizer = load(PLAIN)
+    tokenizer = load(SHAPES["plain"])
     kept, _ = fit(tokenizer, [ROWS["plain"], ROWS["long rejected"]], 32)
     for _, tokens in kept:
         assert tokenizer.decode(tokens.chosen).split() == ["yes", "<end>"]
     assert len(kept[1][1].prompt) + len(kept[1][1].rejected) == 32
 
 
-@pytest.mark.parametrize("missing", ["pad_token", "bos_token", "eos_token"])
-def test_a_tokenizer_without_a_special_token_is_no_reason(missing: str, load: Callable[[str], Any]) -> None:
-    tokenizer = load(PLAIN)
-    setattr(tokenizer, missing, None)
-    assert len(fit(tokenizer, [ROWS["plain"]], 32)[0]) == 1
+def other_end() -> Any:
+    """Return a tokenizer that names another end than the chat template writes after an answer, which it does not call special."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<pad>", unk_token="<unk>")
+    tokenizer.add_tokens(["<end>"])
+    return tokenizer
+
+
+TOKENIZERS: dict[str, Callable[[Path], Any]] = {
+    "no padding": lambda folder: changed(folder, pad_token=None),
+    "no begin": lambda folder: changed(folder, bos_token=None),
+    "a begin": lambda folder: changed(folder, bos_token="<user>"),
+    "no end": lambda folder: changed(folder, eos_token=None),
+    "neither end nor padding": lambda folder: changed(folder, eos_token=None, pad_token=None),
+    "another end than that of the turn": lambda folder: changed(folder, eos_token="<pad>"),
+    "an end of the turn that is no special token": lambda _: other_end(),
+}
+
+
+def changed(folder: Path, **tokens: str | None) -> Any:
+    """Return the tokenizer of the tiny model with other special tokens, as a job loads it."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for name, token in tokens.items():
+        setattr(tokenizer, name, token)
+    return with_ends(tokenizer, folder)
+
+
+@pytest.mark.parametrize("shape", ["plain", "every message alike", "opens a thought", "marks the answer"])
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_an_answer_ends_with_the_end_of_the_turn_whatever_the_tokenizer_names(kind: str, shape: str, tiny_model: Path) -> None:
+    tokenizer = TOKENIZERS[kind](tiny_model)
+    tokenizer.chat_template = SHAPES[shape]
+    ((_, kept),), left = fit(tokenizer, [ROWS["plain"]], 32)
+    assert not left
+    assert tokenizer.decode(kept.chosen).split() == ["yes", "<end>"]
+    assert tokenizer.decode(kept.prompt).split().count("<user>") == 1, "no token is added before the prompt"
+    assert fit(tokenizer, [ROWS["special"]], 32) == ([], {CONTROL: 1}), "no answer may contain the end of a turn"
+
+
+def test_a_tokenizer_without_end_and_padding_gets_those_of_the_server(tiny_model: Path) -> None:
+    tokenizer = changed(tiny_model, eos_token=None, pad_token=None)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<end>", "<end>")
+    assert changed(tiny_model).pad_token == "<pad>", "one that has both stays as it is"
