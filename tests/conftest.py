@@ -1,8 +1,9 @@
 """The distribution of tests over pytest-xdist workers, and the installed example package.
 
 All cluster tests run in one worker, because two test clusters at once on two cores would break the time limits of the gangs. They wait
-more than they compute, and many others wait for servers, so `make test` has four workers for two cores. Every other test file goes to the next
-free worker as a whole. The cluster comes first, then the files with slow tests, so that the workers finish at about the same time.
+more than they compute, and many others wait for servers, so `make test` has four workers for two cores. Every other test file goes to
+the next free worker as a whole. The cluster comes first, then the files with slow tests, so that the workers finish at about the same
+time.
 """
 
 from __future__ import annotations

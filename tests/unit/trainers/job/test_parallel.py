@@ -120,8 +120,9 @@ def test_the_end_of_one_rank_ends_the_attempt(warm_workshop: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_two_nodes_are_one_run(workshop: Any, pair: Pair) -> None:
-    """Both nodes are on this machine, and each has a separate supervisor, as on a cluster."""
+    """Both nodes are on this machine, and each has a separate supervisor. `tests/cluster/test_training.py` trains on two pods."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = {"RATCHET_NODES": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
