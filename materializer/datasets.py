@@ -269,12 +269,15 @@ class LakeDatasets:
     def _edition(self, name: str, number: int) -> HoldoutEdition:
         self._split.pin()
         golden = self._golden()
-        held = self._usable(self._settled.read(None, name)).where(pl.col("held"))
+        settled = self._settled.read(None, name)
+        held = self._usable(settled).where(pl.col("held"))
         known = references(held.asked, held.feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
         prompts = prompts_of(held.every(), known).filter(pl.col("reference").is_not_null())
         if prompts.is_empty():
             for table in ("traces", "feedback"):  # the next try must see what has been ingested since
                 self.lake.unpin(table, name)
+            if settled.traces.is_empty():
+                raise Inconclusive("no trace is in the lake yet; run `ratchet ingest`, or send traces to the receiver")
             raise Inconclusive(
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held.traces)} held-out "
                 "traces); record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or "

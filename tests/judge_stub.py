@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-Reply = str | tuple[int, dict[str, str]]
-"""Text of a chat completion, or (HTTP status, headers)."""
+Reply = str | bytes | tuple[int, dict[str, str]]
+"""Text of a chat completion, or the body of a reply with status 200, or (HTTP status, headers)."""
 Model = Callable[[dict[str, Any]], Reply]
 """Answers the body of a request."""
 
@@ -107,6 +107,8 @@ async def _one(stub: Stub, slots: asyncio.Semaphore, reader: asyncio.StreamReade
     if isinstance(reply, tuple):
         stub.refused += reply[0] == 429
         return await _send(writer, reply[0], reply[1], b"{}")
+    if isinstance(reply, bytes):
+        return await _send(writer, 200, {}, reply)
     usage = {"prompt_tokens": sum(len(m["content"]) for m in body["messages"]) // 4, "completion_tokens": len(reply) // 4 + 1}
     content = {"choices": [{"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}], "usage": usage}
     return await _send(writer, 200, {}, json.dumps(content).encode())

@@ -27,6 +27,12 @@ def existing(installation: Installation) -> Installation:
         return installation
     from ratchet.flows.config.nearby import home_text, remedy_text
 
+    here = loop_files()
+    if here and not remedy_text(installation.home):
+        raise ConfigError(
+            f"no model is adopted yet in {home_text(installation.home)}; `ratchet adopt {here[0]} MODEL_FOLDER` creates the line of the "
+            "loop file that is here"
+        )
     remedy = remedy_text(installation.home) or "set RATCHET_HOME to the folder of your installation, or run the command beside it"
     raise ConfigError(f"there is no installation in {home_text(installation.home)}; {remedy}")
 
@@ -80,6 +86,18 @@ def named_loop(installation: Installation, name: str, quiet: bool, reads: bool =
     file = installation.loop_file(named_line(installation, name, quiet=True))
     _tell(f"taken as the line {name} with the loop file {file}", quiet)
     return file
+
+
+def loop_files() -> list[str]:
+    """Return the names of the loop files of the current folder."""
+    return sorted(path.name for path in Path().glob("*.toml") if _is_loop_file(path))
+
+
+def _is_loop_file(path: Path) -> bool:
+    try:
+        return path.name.isprintable() and "[line]" in path.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def is_file_name(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.contracts.errors import ConfigError, RatchetError, Rejected
-from ratchet.flows.cli.lines import known_lines, named_line, unknown_line
+from ratchet.flows.cli.lines import known_lines, loop_files, named_line, unknown_line
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -145,14 +145,7 @@ def _known(candidates: Callable[[Installation], Iterable[str]]) -> list[str]:
 
 def _loop_files(incomplete: str) -> list[str]:
     """Return the loop files of the current folder whose names begin so. A path with a folder is left to the shell."""
-    return sorted(path.name for path in Path().glob("*.toml") if path.name.startswith(incomplete) and _is_loop_file(path))
-
-
-def _is_loop_file(path: Path) -> bool:
-    try:
-        return path.name.isprintable() and "[line]" in path.read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError):
-        return False
+    return [name for name in loop_files() if name.startswith(incomplete)]
 
 
 def _lines(installation: Installation) -> list[str]:

@@ -102,7 +102,10 @@ def _checks(gate: GateSettings) -> list[Extension]:
     installed = offers(ExtensionKind.CHECK)
     missing = [name for name in BUILT_IN_CHECKS if name not in installed]
     if missing:
-        raise ConfigError(f"the checks {', '.join(missing)} are not installed; the entry points are out of date: reinstall ratchet")
+        raise ConfigError(
+            f"built-in checks of the gate are not installed: {', '.join(missing)}; the entry points of the installation are older than its "
+            "code: install it again (in a clone, `make install`)"
+        )
     for name in gate.checks:
         if name not in installed:
             raise ConfigError(

@@ -54,6 +54,8 @@ def stored_model(context: LineContext, folder: Path) -> ModelRef:
             f"{folder} is not a folder; pass the folder of a model (config.json, *.safetensors, tokenizer). "
             "A model of a hub must be downloaded first, for example with `hf download OWNER/NAME --local-dir FOLDER`"
         )
+    if not any(folder.iterdir()):
+        raise Permanent(f"{folder} is empty; pass the folder of a model (config.json, *.safetensors, tokenizer)")
     _refuse_foreign_links(folder)
     refuse_code(folder)
     context.progress(f"copying model {folder} …", 0, 0)

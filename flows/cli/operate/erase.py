@@ -87,5 +87,6 @@ def _listed(path: Path | None) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({type(error).__name__}); give a UTF-8 file with one id per line") from error
+        why = "it does not exist" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"{path} cannot be read: {why}; give a UTF-8 file with one id per line") from error
     return {f"{path.name}:{number}": line.strip() for number, line in enumerate(lines, 1) if person_id(line)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -76,12 +77,15 @@ def init(path: Path, line: str | None, as_json: bool) -> None:
             file.write(text)
     except FileExistsError:
         raise ConfigError(f"{path} already exists; choose another path or remove the file") from None
+    except FileNotFoundError:
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; create it first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     if as_json:
         print_json({"path": str(path), "line": line})
         return
-    say(f"wrote {path}; next steps:\n  ratchet check {path}\n  ratchet adopt {path} MODEL_FOLDER\n  ratchet serve {path}")
+    word = shlex.quote(str(path))
+    say(f"wrote {path}; next steps:\n  ratchet check {word}\n  ratchet adopt {word} MODEL_FOLDER\n  ratchet serve {word}")
 
 
 def _line_name(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Inconclusive
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.deletion import Change
 from ratchet.materializer.settled import SettledReader
@@ -44,6 +45,11 @@ def reader(datasets: LakeDatasets) -> SettledReader:
 def refusal(user: str) -> Any:
     said = evaluation("user_consent", 0.0, at=T0 + 60 * SECOND, user__id=user) | {"eventName": "gen_ai.evaluation.result"}
     return replace(batch(logs(said)), sender=DESK)
+
+
+def test_an_edition_without_any_trace_names_the_ingest(tmp_path: Path) -> None:
+    with pytest.raises(Inconclusive, match="no trace is in the lake yet; run `ratchet ingest`"):
+        make_datasets(tmp_path).edition(1)
 
 
 def test_an_edition_and_the_snapshot_after_it_read_each_row_once(tmp_path: Path, scans: Counter[str]) -> None:

@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def is_over(measured: Sequence[Measurement], most: int) -> bool:
     return len(trained) > PATIENCE and trained[-1].step >= soon and not rises([mean(one) for one in trained])
 
 
+def _finite(score: float | None) -> float | None:
+    """Return a score, or None for a number that is not finite, which JSON of Python may contain: it compares with no other."""
+    return score if score is not None and math.isfinite(score) else None
+
+
 class Choice:
     """The measurements of one run, and what follows from them."""
 
@@ -72,7 +78,7 @@ class Choice:
             known = json.loads(file.read_bytes())
             found = cls({str(prompt): part for prompt, part in known["prompts"].items()}, most)
             for one in known["measured"]:
-                found._take(Measurement(int(one["step"]), tuple(one["scores"])))
+                found._take(Measurement(int(one["step"]), tuple(map(_finite, one["scores"]))))
             best = int(known["best"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Permanent(f"{file} is not valid: {first_problem(error)}") from error
@@ -85,7 +91,7 @@ class Choice:
         Step 0 is the start model. Each other step must be one that the release saves. Too few scores, and steps that were measured before,
         are left out.
         """
-        one = Measurement(step, tuple(scores.get(prompt) for prompt in self._prompts))
+        one = Measurement(step, tuple(_finite(scores.get(prompt)) for prompt in self._prompts))
         known = sum(score is not None for score in one.scores)
         if known < LEAST or any(earlier.step >= step for earlier in self._measured) or (step and not self._measured):
             return None

@@ -53,6 +53,23 @@ def test_the_line_of_a_loop_file_that_was_never_adopted() -> None:
     assert "has no model yet: run `ratchet adopt" in said("trigger", "support.toml")
 
 
+def test_a_command_about_the_line_before_a_model_is_adopted() -> None:
+    started()
+    assert "`ratchet adopt support.toml MODEL_FOLDER` creates the line" in said("approve")
+    assert "loop files here: support.toml" in said("serve")
+
+
+def test_an_empty_folder_as_a_model(folder: Path) -> None:
+    started()
+    (folder / "model").mkdir()
+    assert "model is empty; pass the folder of a model (config.json" in said("adopt", "support.toml", "model", "--by", "ada")
+
+
+def test_a_file_whose_folder_does_not_exist_or_whose_name_has_a_blank() -> None:
+    assert "there is no folder nowhere; create it first" in said("init", "nowhere/support.toml")
+    assert "ratchet check 'My Bot.toml'" in CliRunner().invoke(cli, ["init", "My Bot"]).stderr
+
+
 def test_the_name_of_a_model_instead_of_its_folder() -> None:
     started()
     assert "`hf download OWNER/NAME --local-dir FOLDER`" in said("adopt", "support.toml", "Qwen/Qwen3-0.6B", "--by", "ada")

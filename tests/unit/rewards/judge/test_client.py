@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,3 +183,22 @@ def test_the_tokens_are_those_that_the_server_counts() -> None:
     assert module._tokens({"usage": {"total_tokens": 5}}, 7) == 5
     assert module._tokens({"usage": {"prompt_tokens": 5, "completion_tokens": 1}}, 7) == 6
     assert module._tokens({"usage": {"prompt_tokens": 5}}, 7) == 7
+
+
+@pytest.mark.parametrize("usage", ["1e999", "NaN", "-5", '"many"', "[1e999]"])
+def test_a_reply_with_strange_numbers_costs_one_answer_and_not_the_round(stub: Stub, usage: str) -> None:
+    good = json.dumps({"choices": [{"message": {"role": "assistant", "content": grade(4)}}]})
+    strange = f'{good[:-1]}, "usage": {{"total_tokens": {usage}}}}}'.encode()
+    stub.model = lambda body: strange if parts(body)["answer"] == "3" else grade(4)
+    found = _ask(stub, 8)
+    assert sorted(found) == list(range(8))
+    assert all(answer.value == 0.75 for index, answer in found.items() if index != 3)
+    assert 0 < found[3].tokens < PLENTY
+
+
+def test_a_reply_without_an_end_is_not_read_to_the_end(stub: Stub) -> None:
+    stub.keep = False
+    stub.model = lambda body: b" " * (module._MAX_REPLY + 1) if parts(body)["answer"] == "3" else grade(4)
+    found = _ask(stub, 8)
+    assert found[3].value is None
+    assert sum(answer.value == 0.75 for answer in found.values()) == 7

@@ -152,6 +152,14 @@ def test_too_few_scores_and_no_start_decide_nothing(tmp_path: Path) -> None:
     assert Choice.read(last, 40) is None
 
 
+def test_scores_that_are_not_finite_count_as_missing() -> None:
+    choice = Choice(dict.fromkeys(PROMPTS), 40)
+    assert choice.add(0, dict.fromkeys(PROMPTS, float("nan"))) is None
+    figures = choice.add(0, scores(4) | {PROMPTS[0]: float("inf")})
+    assert figures is not None
+    assert figures["scores"][0] is None
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"prompts": {}, "measured": [{"step": "x"}], "best": 0}', '{"prompts": ["a"]}'])
 def test_damaged_measurements_are_refused(tmp_path: Path, content: str) -> None:
     choice = Choice(dict.fromkeys(PROMPTS), 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -10,8 +11,9 @@ from uuid import UUID
 import pytest
 from prefect.states import Running
 
-from ratchet.contracts.steps import State, Step
+from ratchet.contracts.steps import ENDS, State, Step
 from ratchet.flows.prefect.cycle import cycle_flow
+from ratchet.flows.prefect.cycle.carriers import _Expected
 from tests.unit.flows.cycles import cycle
 
 
@@ -102,3 +104,33 @@ def test_a_run_carries_the_step_that_the_cycle_is_at_although_prefect_shows_it_a
     for step in (Step.REGISTER, Step.ROLL_OUT, Step.PROMOTE):
         asyncio.run(run.take(step))
     assert carried == [rolling.id], "only the rollout goes on"
+
+
+ENDED = {
+    "Completed": (State.PROMOTED, State.NOT_TRAINED, State.REJECTED),
+    "Failed": (State.FAILED, State.ROLLED_BACK),
+    "Cancelled": (State.HELD, State.EXPIRED, State.CANCELLED, State.SUPERSEDED, State.RECALLED),
+}
+"""Prefect's own name of a final state -> the ends of cycles that have it."""
+
+
+@pytest.mark.parametrize(("name", "state"), [(name, state) for name, states in ENDED.items() for state in states])
+def test_every_end_of_a_cycle_has_a_state_of_prefects_own_name_and_says_the_outcome(name: str, state: State) -> None:
+    final = cycle_flow.final_state(cycle(state, reason="the figures"))
+    assert (final.name, final.message) == (name, f"{state}: the figures")
+    assert {one for states in ENDED.values() for one in states} == ENDS
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "level"),
+    [
+        ("Finished in state Suspended(None)", False, logging.ERROR),
+        ("Finished in state AwaitingRetry('the service was stopped')", False, logging.ERROR),
+        ("Finished in state Cancelled('held: too few prompts')", True, logging.INFO),
+        ("Finished in state Failed('failed: no disk')", True, logging.ERROR),
+    ],
+)
+def test_the_engine_logs_no_error_about_a_run_that_waits_or_that_was_cancelled(text: str, kept: bool, level: int) -> None:
+    record = logging.LogRecord("prefect.flow_runs", logging.ERROR, "", 1, text, (), None)
+    assert _Expected().filter(record) is kept
+    assert record.levelno == level
