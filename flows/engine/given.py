@@ -8,7 +8,7 @@ from ratchet.contracts.errors import Permanent, Rejected
 from ratchet.contracts.model import ModelRef
 from ratchet.contracts.rows import GivenModel
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.engine.line import open_cycle, stored_model
+from ratchet.flows.engine.line import not_adopted, open_cycle, stored_model
 
 _COMPARED = {"tokenizer": "tokenizer", "chat_template": "chat template", "generation_config": "generation config"}
 
@@ -22,7 +22,7 @@ def add_candidate(context: LineContext, folder: Path, actor: str, reason: str) -
     """
     line = context.line_view()
     if line.champion is None:
-        raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
+        raise not_adopted(context)
     if line.open_cycle is not None:  # before a large copy
         raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
     if (folder / "adapter_config.json").exists():

@@ -6,6 +6,7 @@ Each request appends ledger rows by compare-and-set.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,12 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
     named = row_of("served_as", ServedAs(name=context.loop.line.served_model))
     context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row, named))], None, context.clock.now())
     return version
+
+
+def not_adopted(context: LineContext) -> Rejected:
+    """Return the error of a request that needs a model of the line."""
+    file = shlex.quote(str(context.folder / context.file)) if context.file else "LOOP.toml"
+    return Rejected("not_adopted", f"line {context.line!r} has no model yet: run `ratchet adopt {file} MODEL_FOLDER`")
 
 
 def stored_model(context: LineContext, folder: Path) -> ModelRef:
@@ -145,7 +152,7 @@ def open_cycle(context: LineContext, reason: str, actor: str = "", given: GivenM
 
     line = context.line_view()
     if line.champion is None or line.base is None:
-        raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
+        raise not_adopted(context)
     if line.open_cycle is not None:
         raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
     if line.frozen is not None:

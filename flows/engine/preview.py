@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.contracts.data.datasets import ProbeReport, Snapshot, TrainingSet
-from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, Method, Search
 from ratchet.contracts.model import count_parameters
 from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.engine.choosing import choose_plan, drafts
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.engine.line import start_of
+from ratchet.flows.engine.line import not_adopted, start_of
 from ratchet.flows.engine.recall import clean_ancestor
 from ratchet.flows.engine.search import last_winner, with_search
 
@@ -55,7 +54,7 @@ def preview(context: LineContext, probe: bool) -> Preview:
     """
     line = context.line_view()
     if line.champion is None:
-        raise Rejected("not_adopted", f"line {line.line!r} has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`")
+        raise not_adopted(context)
     start = start_of(context, line, clean_ancestor(context.ledger, line, line.champion))
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"

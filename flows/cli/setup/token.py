@@ -24,7 +24,16 @@ def _store(loop: str, quiet: bool) -> CredentialStore:
     return open_credentials(installation.home, load_loop(named_loop(installation, loop, quiet)).line.name)
 
 
-@click.group()
+class _Group(click.Group):
+    """Names `add` for what other tools call it. By its spelling, `create` would resemble `rotate`, which replaces a credential."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in ("create", "new", "issue", "generate"):
+            ctx.fail(f"unknown command {args[0]!r}; did you mean 'add'?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group)
 def token() -> None:
     """Manage the credentials of a line's receiver.
 

@@ -59,6 +59,11 @@ def test_a_command_about_the_line_before_a_model_is_adopted() -> None:
     assert "loop files here: support.toml" in said("serve")
 
 
+def test_another_word_for_a_new_credential() -> None:
+    started()
+    assert "did you mean 'add'?" in said("token", "create", "support.toml")
+
+
 def test_an_empty_folder_as_a_model(folder: Path) -> None:
     started()
     (folder / "model").mkdir()
