@@ -126,9 +126,9 @@ def test_a_toml_error_does_not_repeat_the_value() -> None:
     assert said("check", "x.toml") == "x.toml is not TOML: Illegal character '\\n' (at line 1, column 18): the value of 'api_key'"
 
 
-def test_a_plan_before_there_is_a_model() -> None:
+def test_a_plan_before_there_is_a_model(folder: Path) -> None:
     started()
-    assert "has no model yet: run `ratchet adopt LOOP.toml MODEL_FOLDER`" in said("plan", "support.toml")
+    assert f"has no model yet: run `ratchet adopt {folder}/support.toml MODEL_FOLDER`" in said("plan", "support.toml")
 
 
 def test_a_path_of_traces_that_is_relative_to_another_folder() -> None:
