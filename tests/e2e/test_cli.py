@@ -143,7 +143,7 @@ def test_operator_adopts_triggers_cancels_and_retries(ratchet, tmp_path: Path) -
     try:
         adopted = ratchet("adopt", path, model)
         steps = [line for line in adopted.stderr.splitlines() if line.endswith("…")]
-        assert [step.split()[0] for step in steps] == ["adopting", "copying", "starting", "registering"]
+        assert [step.split()[0] for step in steps] == ["adopting", "looking", "copying", "starting", "registering"]
         assert adopted.stdout == ""
         assert ratchet("adopt", path, model, "--json").stderr == "", "a program may read both streams"
         assert json.loads(ratchet("trigger", "t", "--by", "hana", "--json").stdout)["cycle"] == "cycle/t/0001"

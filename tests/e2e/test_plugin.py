@@ -165,7 +165,7 @@ def test_the_check_has_its_part_in_the_verdict(played: Played) -> None:
     told = CliRunner().invoke(cli, ["explain", "support/1"])
     assert "Checks of other packages: latency (example-plugin 1.0.0)." in told.output
     assert "the limit is x2" in verdict.checks[-1].reason, "the options come from gate.checks.latency"
-    assert [(one.name, one.distribution) for one in verdict.versions][-2:] == [("cut", "ratchet"), ("latency", "example-plugin")]
+    assert [(one.name, one.distribution) for one in verdict.versions][-2:] == [("safety", "ratchet"), ("latency", "example-plugin")]
 
 
 def test_the_rollout_used_the_server_the_router_and_the_metrics(played: Played) -> None:

@@ -94,7 +94,7 @@ def test_only_what_a_cycle_would_train_on_leaves(team: Path) -> None:
     assert told["rows"] == {"preference.jsonl": 0, "sft.jsonl": 2, "prompts.jsonl": 2}
     card = Path("set/card.md").read_text()
     assert "Consent is required; regions: eu" in card
-    assert "| out:consent | 1 |" in card
+    assert "| traces without consent | 1 |" in card
     assert (Path("set").stat().st_mode & 0o777) == 0o700
 
 

@@ -135,7 +135,7 @@ def test_golden_prompts_are_never_used_for_training(tmp_path: Path) -> None:
     edition = datasets.edition(1)
     assert edition.golden_size == 1
     snapshot = datasets.freeze("s", LATER, edition)
-    assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (2, 2)
+    assert (snapshot.counts["used"], snapshot.counts["holdout"], snapshot.counts["out:golden"]) == (2, 1, 1)
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_masked_traffic_of_a_golden_prompt_is_never_used_for_training(tmp_path: 
     (tmp_path / "golden.jsonl").write_text(json.dumps({"question": said, "reference": "5"}) + "\n")
     datasets = make_datasets(tmp_path, make_loop(holdout={"golden": "golden.jsonl"}))
     snapshot = frozen(datasets, span(1, said))
-    assert (snapshot.counts["used"], snapshot.counts["holdout"]) == (0, 2)
+    assert (snapshot.counts["used"], snapshot.counts["holdout"], snapshot.counts["out:golden"]) == (0, 1, 1)
 
 
 @pytest.mark.slow

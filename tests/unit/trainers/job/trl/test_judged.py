@@ -46,7 +46,7 @@ def score(scorer_set: ScorerSet, words: Sequence[str], prompt: str = "one up") -
 
 
 def test_every_kind_of_failure_leaves_the_answer_unscored(judge: Judge, judged: tuple[RewardSettings, ...]) -> None:
-    quick = RewardSettings(name=judged[0].name, options={**judged[0].options, "timeout": 1.0})
+    quick = RewardSettings(name=judged[0].name, options={**judged[0].options, "timeout": 4.0})
     scorer_set = build_scorer_set([quick])
     words = [*SCORES, "down", "left", "right", "four", "five", "six"]
     for prompt in ("one up", "two up", "three up"):
