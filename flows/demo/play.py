@@ -1,4 +1,4 @@
-"""The demo script: simulated users and a reviewer use the product for about three minutes.
+"""The demo script: simulated users and a reviewer use the product for four to five minutes.
 
 It trains a base model, adopts it, sends user traffic, and runs two cycles: one with a normal recipe and one with a bad recipe. The
 results of both cycles are computed, not scripted.

@@ -44,7 +44,7 @@ def demo(home: Path, stop: bool, as_json: bool) -> None:
             print_json({"home": str(place.root), "stopped": stopped})
         return
     theatre.clear_home(place)
-    say("The complete loop on this machine, with simulated users. It takes two to four minutes.\n")
+    say("The complete loop on this machine, with simulated users. It takes four to five minutes.\n")
     stage = theatre.Stage(place, lambda text: played.lap("Approval", text))
     played = Demo(place, say, stage.approve)
     try:
