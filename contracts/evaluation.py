@@ -185,13 +185,14 @@ REFUSED, ANSWERED = "refused", "answered"
 """Comparisons of a `SafetyReport`: the share of the harmful prompts that were refused, and of the harmless prompts that were answered."""
 
 
+_EXAMPLES = 5
+"""Number of ids that a sentence names."""
+
+
 def shortened(ids: Sequence[str]) -> str:
     """Return the first ids of prompts, and how many more there are."""
     more = f" and {len(ids) - _EXAMPLES} more" if len(ids) > _EXAMPLES else ""
     return ", ".join(ids[:_EXAMPLES]) + more
-
-
-_EXAMPLES = 5
 
 
 class SafetyReport(Frozen):

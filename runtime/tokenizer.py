@@ -23,10 +23,11 @@ def with_ends(tokenizer: Any, folder: Path) -> Any:
 def stop_tokens(folder: Path, tokenizer: Any) -> set[int]:
     """Return the ids of the tokens at which a server of the model in `folder` ends an answer."""
     found = {tokenizer.eos_token_id} - {None}
-    given = _read(folder / "generation_config.json").get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
+    given = read_config(folder / "generation_config.json").get("eos_token_id", read_config(folder / "config.json").get("eos_token_id"))
     return found | {token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int)}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a model folder; empty if there is no file, or no object in it."""
     found = json.loads(path.read_bytes()) if path.exists() else {}
     return found if isinstance(found, dict) else {}

@@ -27,13 +27,13 @@ def existing(installation: Installation) -> Installation:
         return installation
     from ratchet.flows.config.nearby import home_text, remedy_text
 
-    here = loop_files()
-    if here and not remedy_text(installation.home):
+    remedy, here = remedy_text(installation.home), loop_files()
+    if here and not remedy:
         raise ConfigError(
             f"no model is adopted yet in {home_text(installation.home)}; `ratchet adopt {here[0]} MODEL_FOLDER` creates the line of the "
             "loop file that is here"
         )
-    remedy = remedy_text(installation.home) or "set RATCHET_HOME to the folder of your installation, or run the command beside it"
+    remedy = remedy or "set RATCHET_HOME to the folder of your installation, or run the command beside it"
     raise ConfigError(f"there is no installation in {home_text(installation.home)}; {remedy}")
 
 

@@ -53,7 +53,7 @@ def _site(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> Si
     return Site(loop.line.name, settings, profile, home.jobs(loop.line.name), home.artifacts, loop.training.max_restarts)
 
 
-def refuse_misfit(spec: JobSpec, loop: Loop, folder: Path, home: Home) -> None:
+def refuse_impossible_job(spec: JobSpec, loop: Loop, folder: Path, home: Home) -> None:
     """Raise ConfigError if the cluster of the loop file can never run a job: for its profile, its pool, its image or its caps.
 
     Without a section [cluster], every job fits.

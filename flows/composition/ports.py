@@ -28,7 +28,7 @@ from ratchet.contracts.ports import (
 )
 from ratchet.contracts.serving import Endpoint
 from ratchet.flows.composition.before_training import look_at_job
-from ratchet.flows.composition.cluster import open_cluster, refuse_misfit
+from ratchet.flows.composition.cluster import open_cluster, refuse_impossible_job
 from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
 from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, LineExtensions, open_extensions, open_router, open_server, open_sources
 from ratchet.flows.composition.late import made
@@ -120,7 +120,7 @@ def build_line_context(
         progress=progress,
         holder=process_holder(),
         cost=lambda plan: estimate_plan_cost(plan, loop, folder, artifacts, home.scratch),
-        fits=lambda spec: refuse_misfit(spec, loop, folder, home),
+        fits=lambda spec: refuse_impossible_job(spec, loop, folder, home),
         before_training=lambda spec: look_at_job(spec, artifacts, home.scratch),
         price=lambda seconds: price_of_time(loop, folder, seconds),
         versions=made(lambda: opened.versions, late),

@@ -107,8 +107,8 @@ def count_words(name: str) -> str:
     return f"{what} {'that are used' if reason == 'used' else words.get(reason, f'left out by the rule {reason}')}"
 
 
-def counted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return the counts of a snapshot as (what, number): traces first, then feedback, right answers, and what was made of them."""
+def count_rows(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return the counts of a snapshot as (what, number): traces first, then feedback, right answers, and the rest."""
     order = ("considered", "used", "holdout", "out", "questions", "feedback", "reference")
     places = {name: order.index(kind) if (kind := name.partition(":")[0]) in order else len(order) for name in counts}
     return [(count_words(name), f"{counts[name]:,}") for name in sorted(counts, key=lambda name: places[name]) if counts[name]]

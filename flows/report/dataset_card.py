@@ -15,7 +15,7 @@ from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import Loop, PrivacySettings
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.steps import FreezeResult, PlanResult
-from ratchet.flows.core.data_notes import counted, crowding, masking_note
+from ratchet.flows.core.data_notes import count_rows, crowding, masking_note
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.report.languages import language_of
 from ratchet.flows.report.story import Section, Table
@@ -72,7 +72,7 @@ def _source(snapshot: Snapshot, loop: Loop) -> Section:
         *(f"Warning: {warning}." for warning in (crowding(snapshot.largest_cluster),) if warning),
         *(f"Judge {one.name}: {'believed' if one.believed else 'not believed'}; {one.reason}." for one in snapshot.judges),
     )
-    return Section("Source", text, Table(("what", "records"), tuple(counted(snapshot.counts))))
+    return Section("Source", text, Table(("what", "records"), tuple(count_rows(snapshot.counts))))
 
 
 def _examples(samples: Sequence[Mapping[str, Any]], settings: PrivacySettings) -> list[Section]:

@@ -16,7 +16,7 @@ from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
 from ratchet.flows.core.data_notes import (
-    counted,
+    count_rows,
     crowding,
     feedback_note,
     left_out,
@@ -147,7 +147,7 @@ def _data(cycle: CycleView) -> Section | None:
         for belief in snapshot.judges
     ]
     text += _notes(snapshot)
-    return Section("Data", tuple(text), Table(("what", "records"), tuple(counted(snapshot.counts))))
+    return Section("Data", tuple(text), Table(("what", "records"), tuple(count_rows(snapshot.counts))))
 
 
 def _notes(snapshot: Snapshot) -> list[str]:

@@ -41,7 +41,7 @@ class SafetyEvaluation:
         """Ask champion and candidate all prompts greedily, and compare them with each other, and the candidate with earlier champions.
 
         `earlier` has the stored answers of each earlier champion by its version. `level` is the confidence level of the two-sided
-        intervals. A candidate must pass both comparisons, so its probability of a false pass is at most that of one of them.
+        intervals. A candidate must pass both comparisons, so two comparisons make a false pass no more probable than one does.
         """
         requests = [ChatRequest(messages=({"role": "user", "content": one.prompt},), max_tokens=self.max_tokens) for one in self.prompts]
         with ThreadPoolExecutor(2) as pool:

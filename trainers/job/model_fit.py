@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.runtime.tokenizer import stop_tokens
+from ratchet.runtime.tokenizer import read_config, stop_tokens
 from ratchet.trainers.job.start_tokenizer import hide_torch, load_tokenizer
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.recipe import Recipe
@@ -34,7 +34,7 @@ def refuse_misfit(folder: Path, tokenizer: Any, recipe: Recipe, on_nemo: bool) -
 
 def recipe_problems(folder: Path, recipe: Recipe, on_nemo: bool) -> list[str]:
     """Return why the model in `folder` cannot be trained with a recipe, each with its remedy."""
-    config = _read(folder / "config.json")
+    config = read_config(folder / "config.json")
     found = [*_adapter(config, recipe)]
     if isinstance(recipe, GRPORecipe):
         found += [*_prompt_on_nemo(config, recipe), *_shards(config, recipe)] if on_nemo else _prompt(config, recipe)
@@ -87,7 +87,7 @@ def row_limit(folder: Path, max_length: int) -> int:
 
 def context_of(folder: Path) -> int | None:
     """Return the context of the model in `folder` in tokens; None if its configuration does not say."""
-    return _tokens(_read(folder / "config.json"))
+    return _tokens(read_config(folder / "config.json"))
 
 
 def _tokens(config: dict[str, Any]) -> int | None:
@@ -120,11 +120,6 @@ def _shards(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
             f"nemo.tensor_parallel = {parts} does not divide the model's vocabulary of {words} tokens, so NeMo RL would train on wrong "
             "log-probabilities; use another number, or pad the embedding (resize_token_embeddings with pad_to_multiple_of)"
         )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_bytes()) if path.exists() else {}
-    return found if isinstance(found, dict) else {}
 
 
 def main() -> int:

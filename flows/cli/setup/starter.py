@@ -78,7 +78,7 @@ def init(path: Path, line: str | None, as_json: bool) -> None:
     except FileExistsError:
         raise ConfigError(f"{path} already exists; choose another path or remove the file") from None
     except FileNotFoundError:
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; create it first") from None
+        raise ConfigError(f"cannot write {path}: the folder {path.parent} does not exist; create it first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     if as_json:

@@ -37,6 +37,7 @@ class Scripted:
 
 
 def store(artifacts: MemoryArtifacts, names: Sequence[str]) -> str:
+    """Store the prompts of an edition, which alternate between two slices, and return the digest."""
     rows = [
         {"prompt": json.dumps([{"role": "user", "content": name}]), "reference": "yes", "slice": f"s{i % 2}"}
         for i, name in enumerate(names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 import time
@@ -10,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contracts.conversation import answer_message, stored_answer
@@ -26,6 +23,7 @@ from ratchet.contracts.serving import Endpoint
 from ratchet.gates.checks import checks
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
 from ratchet.gates.model_client import HttpModelClient
+from tests.unit.gates.scripted import store
 
 Reply = tuple[int, bytes, dict[str, str]]
 Behaviour = Callable[[dict[str, Any]], Reply]
@@ -222,20 +220,10 @@ SETTINGS = GateSettings(min_prompts=20, max_failures=0.1)
 
 
 def edition(artifacts: MemoryArtifacts, n: int = 40, golden: int = 0, prompts: list[str] | None = None) -> HoldoutEdition:
-    def store(names: list[str]) -> str:
-        rows = [
-            {"prompt": json.dumps([{"role": "user", "content": name}]), "reference": "yes", "slice": f"s{i % 2}"}
-            for i, name in enumerate(names)
-        ]
-        buffer = io.BytesIO()
-        schema = pa.schema([("prompt", pa.string()), ("reference", pa.string()), ("slice", pa.string())])
-        pq.write_table(pa.Table.from_pylist(rows, schema), buffer)
-        return artifacts.put(buffer.getvalue())
-
     names = prompts if prompts is not None else [f"q{i}" for i in range(n)]
-    key = store([f"g{i}" for i in range(golden)]) if golden else None
+    key = store(artifacts, [f"g{i}" for i in range(golden)]) if golden else None
     return HoldoutEdition(
-        line="l", number=1, prompts=store(names), size=len(names), golden=key, golden_size=golden, normaliser=1, fraction=0.2
+        line="l", number=1, prompts=store(artifacts, names), size=len(names), golden=key, golden_size=golden, normaliser=1, fraction=0.2
     )
 
 

@@ -37,7 +37,6 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     `shared` holds the arguments that all methods share. The whole run is one epoch, so that a resumed run has the same order of
     rows. Raises Permanent if no pair can be trained on.
     """
-
     from ratchet.trainers.job.trl.dpo_trainer import Stepwise, configuration, placeholder
     from ratchet.trainers.job.trl.reference_logps import Reference
     from ratchet.trainers.job.trl.start_model import policy

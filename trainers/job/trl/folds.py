@@ -50,7 +50,6 @@ class Folds:
 
         Without enough prompts, there are no folds.
         """
-
         self._job, self._recipe, self._trainer, self._is_asked_to_stop = job, recipe, trainer, is_asked_to_stop
         tokenizer = load_tokenizer(job.run / RunFile.MODEL)
         self._prompts = Development(job, tokenizer, recipe, RunFile.CROSS_VALIDATION)

@@ -144,4 +144,4 @@ def test_a_changed_row_of_the_ledger_is_named_without_its_content(capsys: pytest
 
 def test_an_output_file_in_a_missing_folder_is_an_error(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(capsys, "init", "nowhere/loop.toml")
-    assert (code, said) == (2, "error: cannot write nowhere/loop.toml: there is no folder nowhere; create it first\n")
+    assert (code, said) == (2, "error: cannot write nowhere/loop.toml: the folder nowhere does not exist; create it first\n")

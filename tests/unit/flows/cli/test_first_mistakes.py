@@ -71,7 +71,7 @@ def test_an_empty_folder_as_a_model(folder: Path) -> None:
 
 
 def test_a_file_whose_folder_does_not_exist_or_whose_name_has_a_blank() -> None:
-    assert "there is no folder nowhere; create it first" in said("init", "nowhere/support.toml")
+    assert "the folder nowhere does not exist; create it first" in said("init", "nowhere/support.toml")
     assert "ratchet check 'My Bot.toml'" in CliRunner().invoke(cli, ["init", "My Bot"]).stderr
 
 

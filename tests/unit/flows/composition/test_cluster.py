@@ -74,8 +74,8 @@ def test_a_job_that_the_cluster_can_never_run_is_refused(
     ((_, job, _),) = samples(loop, open_trainers(loop))
     assert job is not None
     if said is None:
-        cluster.refuse_misfit(job, loop, tmp_path, Home(tmp_path))
+        cluster.refuse_impossible_job(job, loop, tmp_path, Home(tmp_path))
     else:
         with pytest.raises(ConfigError, match=re.escape(said)):
-            cluster.refuse_misfit(job, loop, tmp_path, Home(tmp_path))
-    cluster.refuse_misfit(job, loop.model_copy(update={"cluster": None}), tmp_path, Home(tmp_path))
+            cluster.refuse_impossible_job(job, loop, tmp_path, Home(tmp_path))
+    cluster.refuse_impossible_job(job, loop.model_copy(update={"cluster": None}), tmp_path, Home(tmp_path))

@@ -6,7 +6,7 @@ import pytest
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
-from ratchet.flows.core.data_notes import count_words, counted, crowding, feedback_note, left_out, masking_note, references_note, warned
+from ratchet.flows.core.data_notes import count_rows, count_words, crowding, feedback_note, left_out, masking_note, references_note, warned
 from tests.builders import make_facts
 
 
@@ -77,4 +77,7 @@ def test_feedback_and_each_count_are_told_in_words() -> None:
         "traces left out by the rule new_rule",
         "later",
     ]
-    assert counted(counts | {"out:golden": 0})[:2] == [("traces", "9"), ("traces on prompts of fewer users than governance.min_users", "4")]
+    assert count_rows(counts | {"out:golden": 0})[:2] == [
+        ("traces", "9"),
+        ("traces on prompts of fewer users than governance.min_users", "4"),
+    ]
