@@ -45,7 +45,7 @@ def look_at_job(spec: JobSpec, artifacts: Artifacts, scratch: Path) -> BeforeTra
             else:
                 artifacts.fetch(key, run / name)
         write_atomic(run / RunFile.PLAN, stamped(json.loads(spec.plan_json)))
-        command = [sys.executable, "-m", "ratchet.trainers.job.rows_left_out"]
+        command = [sys.executable, "-m", "ratchet.trainers.job.before_training"]
         environment = child_environment() | spec.environment
         try:
             done = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False)

@@ -14,7 +14,7 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, LeftOut, Method
 from ratchet.runtime.jobs.job_protocol import BACKEND, RunFile, TrainerBackend
-from ratchet.trainers.job.rows_left_out import before_training
+from ratchet.trainers.job.before_training import before_training
 from tests.unit.trainers.conftest import CONTENT, TEMPLATE, Workshop, store
 from tests.unit.trainers.runs import asked
 from tests.warm import Warm

@@ -1,6 +1,6 @@
 """Counts the rows that a training job will leave out, before it runs, and compares its tokens with those of a server.
 
-    python -m ratchet.trainers.job.rows_left_out        in a run folder, with the environment of the job
+    python -m ratchet.trainers.job.before_training        in a run folder, with the environment of the job
 
 It uses the functions of the job, and prints a `BeforeTraining` as JSON. The service runs it in a process of its own, because Transformers
 needs much memory.
