@@ -24,6 +24,7 @@ from ratchet.rewards.judge.messages import about_answer, about_pair
 from ratchet.rewards.judge.probes import probe_samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", list(EVERY))
 def test_no_question_is_in_two_sets_and_each_has_one_answer(task: str) -> None:
     world, pool = world_of(EVERY[task], 31, 2000)

@@ -98,6 +98,7 @@ RECORDS = st.lists(
 """Records of three questions: question, answer, whether it is cut, logged right answer, slice."""
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(sent=RECORDS)
 def test_no_evidence_is_lost_by_the_order_of_records(tmp_path_factory: pytest.TempPathFactory, sent: Any) -> None:
@@ -163,6 +164,7 @@ KEPT = st.lists(
 """Records: question, answer, fault of the answer, logged right answer, rating, whether a user corrected it, user."""
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(sent=KEPT, order=st.randoms(use_true_random=False))
 @example(

@@ -166,6 +166,7 @@ def test_models_that_were_not_measured_are_not_compared() -> None:
     assert "no model was measured" in ended.reason
 
 
+@pytest.mark.slow
 @given(
     recipes=st.integers(2, 7),
     budget=st.floats(0, 500),

@@ -145,6 +145,7 @@ ROWS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, max_size=14), st.lists(st.sampled_from(["p", "q", "d"]), unique=True), st.integers(1, 3), st.booleans())
 def test_the_account_adds_up_to_all_rows(rows: list[dict[str, Any]], known: list[str], limit: int, answers: bool) -> None:
     rows = [row if row["reward"] is not None else row | {"tier": None} for row in rows]
