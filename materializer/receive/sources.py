@@ -1,31 +1,50 @@
-"""Sources of raw batches: the files of a folder, and the receiver's spool. Sources neither decode batches nor store state."""
+"""Sources of raw batches: files of a folder or bucket, and the receiver's spool. Sources do not decode batches."""
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-import orjson
-
-from ratchet.contracts.data.datasets import RawBatch
-from ratchet.contracts.errors import ConfigError, Rejected
-from ratchet.contracts.ids import Digest, canonical, digest, digest_file
+from ratchet.contracts.data.datasets import RawBatch, Unread
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.loop import SourceSettings
-from ratchet.materializer.dialects.values import parse_json
+from ratchet.materializer.receive.files.content import Content
+from ratchet.materializer.receive.files.delivered import Delivered
+from ratchet.materializer.receive.files.reading import content_of, joined, open_records, open_requests, requests_format
+from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
+from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
 from ratchet.materializer.receive.spool import Envelope, read_envelope, read_request, spooled
 
-_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
-_FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl"}
+_READ = {
+    "otlp": ("lines", "json", "frames", "message"),
+    "jsonl": ("lines", "json"),
+    "litellm": ("lines", "json"),
+    "parquet": ("parquet", "csv"),
+}
+"""Kind -> forms of content that it reads."""
+_FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl", "litellm": "litellm", "parquet": "jsonl"}
+_READER = {"parquet": "Parquet; a source of the kind parquet reads it", "csv": "CSV; a source of the kind parquet reads it"}
+_READER |= dict.fromkeys(("frames", "message"), "protobuf; a source of the kind otlp reads it")
+_READER |= dict.fromkeys(("lines", "json"), "JSON; a source of the kind jsonl reads it")
+_GROUP_BYTES, _GROUP_FILES = 32 << 20, 2000
+"""A group of small files ends with these. A commit to the lake costs the same for one record as for thousands."""
 
 
-def open_files(settings: SourceSettings, folder: Path, _state: Path) -> FileSource:
-    """Files of OTLP JSON requests or of Ratchet's JSON Lines records. A relative path starts at `folder`, that of the loop file."""
-    return FileSource(settings.name, settings.kind, folder / str(settings.path))
+def open_files(settings: SourceSettings, folder: Path, state: Path) -> FileSource:
+    """Files of OTLP requests, of records as JSON Lines, or of LiteLLM's log. A relative path starts at `folder`, that of the loop file."""
+    return FileSource(settings.name, settings.kind, _storage(settings, folder), state)
+
+
+def open_tables(settings: SourceSettings, folder: Path, state: Path, reward: RewardColumn | None = None) -> FileSource:
+    """Tables as Parquet or CSV. `reward` says what a column with rewards becomes. Raises ConfigError if the mapping says it too."""
+    target = {"rating": "feedback", "reference": "reference"}[reward.becomes] if reward else None
+    if target in settings.mapping:
+        raise ConfigError(f"source {settings.name!r}: either mapping.{target} or options.reward gives the {target}, not both")
+    return FileSource(settings.name, settings.kind, _storage(settings, folder), state, reward, settings.mapping)
 
 
 def open_spool(settings: SourceSettings, _folder: Path, state: Path) -> SpoolSource:
@@ -33,57 +52,95 @@ def open_spool(settings: SourceSettings, _folder: Path, state: Path) -> SpoolSou
     return SpoolSource(settings.name, state)
 
 
-class FileSource:
-    """Delivers each file below a folder (or one single file) as a batch, in the order of file names. The files are not changed."""
+def _storage(settings: SourceSettings, folder: Path) -> Storage:
+    return open_storage(str(settings.path), folder, f"source {settings.name!r}")
 
-    def __init__(self, name: str, kind: str, path: Path) -> None:
+
+class FileSource:
+    """Delivers the files below a folder or a prefix of a bucket, in the order of file names. They are not changed.
+
+    Each local file is a batch. Small objects of a bucket, and the files of LiteLLM, which has one per call, are joined to batches; then the
+    source remembers in the folder `state` which versions of them the lake has, so that unchanged ones are not read again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        place: Path | Storage,
+        state: Path | None = None,
+        reward: RewardColumn | None = None,
+        mapping: dict[str, str] | None = None,
+    ) -> None:
         self.name = name
-        self.format = _FORMATS[kind]
-        self.path = path
+        self.kind = kind
+        self.storage = open_storage(str(place), Path(), f"source {name!r}") if isinstance(place, Path) else place
+        self.unread: list[Unread] = []
+        self._joins = self.storage.remote or kind == "litellm"
+        self._delivered = Delivered(state) if state is not None and self._joins else None
+        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else None
+        self._form = ""
+        self._members: dict[Digest, list[StoredFile]] = {}
 
     def batches(self) -> Iterator[RawBatch]:
-        """Yield one batch per file. Raises ConfigError if the path does not exist."""
-        if not self.path.exists():
-            raise ConfigError(f"source {self.name!r}: {self.path} does not exist; correct its path in the loop file")
-        for path in self._files():
-            yield RawBatch(self.name, self.format, digest_file(path), str(path), partial(open_file, path))
+        """Yield the batches. Raises ConfigError if the place does not exist, Retryable if it cannot be read."""
+        known = self._delivered.versions() if self._delivered else {}
+        self.unread = []
+        group: list[tuple[StoredFile, Content]] = []
+        for file, content, form in self._readable(known):
+            if not self._joins:
+                yield RawBatch(self.name, form, file.identity(), file.origin, partial(self._open, file, content))
+                continue
+            if group and (form != self._form or _full(group, file)):
+                yield self._group(group)
+                group = []
+            self._form = form
+            group.append((file, content))
+        if group:
+            yield self._group(group)
 
-    def _files(self) -> list[Path]:
-        if self.path.is_file():
-            return [self.path]
-        files = [file for file in self.path.rglob("*") if file.name.endswith(_ENDINGS) and not file.name.startswith(".") and file.is_file()]
+    def _readable(self, known: dict[str, str]) -> Iterator[tuple[StoredFile, Content, str]]:
+        """Yield the files that the kind reads, in order, with the format of their batches. Note the others in `unread`."""
         # Names of daily files begin with the date, so this is the order of time across all folders.
-        return sorted(files, key=lambda file: (file.name, str(file)))
+        for file in sorted(self.storage.files(), key=lambda one: (one.name.rsplit("/", 1)[-1], one.name)):
+            if known.get(file.name) == file.version:
+                continue
+            try:
+                content = content_of(file)
+                if content.form in _READ[self.kind]:
+                    yield file, content, requests_format(file, content) if self.kind == "otlp" else _FORMATS[self.kind]
+                else:
+                    self.unread.append(Unread(file.name, _READER.get(content.form, content.why)))
+            except OSError as error:
+                raise Retryable(f"source {self.name!r}: {file.origin} cannot be read: {error}; restore it, then ingest again") from error
+
+    def _open(self, file: StoredFile, content: Content) -> BinaryIO:
+        return open_requests(file, content) if self.kind == "otlp" else open_records(file, content, self._convert)
+
+    def _group(self, group: list[tuple[StoredFile, Content]]) -> RawBatch:
+        files = [file for file, _ in group]
+        openers = [partial(self._open, file, content) for file, content in group]
+        origin = files[0].origin if len(files) == 1 else f"{files[0].origin}..{files[-1].name.rsplit('/', 1)[-1]}"
+        batch = RawBatch(self.name, self._form, identity_of(files), origin, partial(joined, openers, self._form != "otlp-proto"))
+        self._members[batch.digest] = files
+        return batch
 
     def done(self, batch: RawBatch) -> None:
-        """Do nothing, because the files belong to the owner of the folder."""
+        """Remember the files of a batch that the lake has. They are not deleted, because they belong to the owner of the place."""
+        files = self._members.pop(batch.digest, ())
+        if self._delivered and files:
+            self._delivered.add(files)
+
+
+def _full(group: list[tuple[StoredFile, Content]], file: StoredFile) -> bool:
+    return len(group) >= _GROUP_FILES or sum(one.size for one, _ in group) + file.size > _GROUP_BYTES
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file of a source as a stream with one record per line. A file whose name ends in .gz is decompressed."""
-    whole = _one_value(path) if path.name.removesuffix(".gz").endswith(".json") else None
-    return io.BytesIO(whole) if whole is not None else _stream(path)
-
-
-def _stream(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
-
-
-def _one_value(path: Path) -> bytes | None:
-    """Return the content of a `.json` file with one record per line. None if it is no single JSON value, so that lines are read.
-
-    An array contains a record per element. The lines of any other value are joined. This is safe because JSON strings cannot contain
-    unescaped line breaks.
-    """
-    try:
-        with _stream(path) as stream:
-            data = stream.read()
-        value = parse_json(data.removeprefix(b"\xef\xbb\xbf"))
-    except (Rejected, EOFError, zlib.error, gzip.BadGzipFile):
-        return None  # JSON Lines, malformed or damaged: the decoder reports errors per line
-    if isinstance(value, list):
-        return b"".join(orjson.dumps(item) + b"\n" for item in value)
-    return data.replace(b"\n", b" ").replace(b"\r", b" ")
+    """Open a local file of a source as a stream with one record per line. Compressed content is decompressed."""
+    file = stored(path, path.name)
+    content = content_of(file)
+    return open_records(file, content) if content.form != "unknown" else file.open()
 
 
 class SpoolSource:
