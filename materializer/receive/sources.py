@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -87,7 +87,7 @@ class FileSource:
         known = self._delivered.versions() if self._delivered else {}
         self.unread = []
         group: list[tuple[StoredFile, Content]] = []
-        for file, content, form in self._readable(known):
+        for file, content, form in self._readable(known, self.storage.files()):
             if not self._joins:
                 yield RawBatch(self.name, form, file.identity(), file.origin, partial(self._open, file, content))
                 continue
@@ -99,10 +99,16 @@ class FileSource:
         if group:
             yield self._group(group)
 
-    def _readable(self, known: dict[str, str]) -> Iterator[tuple[StoredFile, Content, str]]:
+    def look(self, most: int) -> tuple[int, list[Unread]]:
+        """Look at up to `most` files. Return (number of those that would be read, the others). Raises like `batches`."""
+        files = sorted(self.storage.files(), key=lambda one: one.name)[:most]
+        self.unread = []
+        return sum(1 for _ in self._readable({}, files)), self.unread
+
+    def _readable(self, known: dict[str, str], files: Iterable[StoredFile]) -> Iterator[tuple[StoredFile, Content, str]]:
         """Yield the files that the kind reads, in order, with the format of their batches. Note the others in `unread`."""
         # Names of daily files begin with the date, so this is the order of time across all folders.
-        for file in sorted(self.storage.files(), key=lambda one: (one.name.rsplit("/", 1)[-1], one.name)):
+        for file in sorted(files, key=lambda one: (one.name.rsplit("/", 1)[-1], one.name)):
             if known.get(file.name) == file.version:
                 continue
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -66,8 +66,20 @@ class BlobExport:
         except OSError as error:
             raise Retryable(f"source {self.name!r}: {self.storage.place} cannot be read: {error}") from error
 
+    def look(self, most: int) -> tuple[int, list[Unread]]:  # noqa: ARG002 -- the names of the files say enough
+        """Return (number of files that would be read, the others). Raises like `batches`."""
+        found, others = projects(self.storage.files())
+        waiting, files = list[Unread](), 0
+        for project in found:
+            for window in project.windows():
+                names = [project.tables[table][window].name for table in TABLES if window in project.tables[table]]
+                why = readiness(project, window).why_not
+                waiting += [Unread(name, why) for name in names if why]
+                files += 0 if why else len(names)
+        return files, others + waiting
+
     def _project(self, project: Project, known: Mapping[str, str]) -> Iterator[RawBatch]:
-        for window in sorted({window for table in TABLES for window in project.tables[table]}):
+        for window in project.windows():
             files = [(table, project.tables[table][window]) for table in TABLES if window in project.tables[table]]
             fresh = [(table, file) for table, file in files if known.get(file.name) != file.version or self._generations.waits(file.name)]
             if not fresh or all(table == "traces" for table, _ in fresh):

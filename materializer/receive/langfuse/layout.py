@@ -27,6 +27,10 @@ class Project:
     root: str
     tables: dict[str, dict[str, StoredFile]] = field(default_factory=lambda: {table: {} for table in (*TABLES, MANIFESTS)})
 
+    def windows(self) -> list[str]:
+        """Return the windows of all tables, oldest first."""
+        return sorted({window for table in TABLES for window in self.tables[table]})
+
     def before(self, table: str, window: str, count: int) -> list[StoredFile]:
         """Return the files of a table for `window` and the `count` windows before it, newest first, then that of the next window."""
         files = self.tables[table]

@@ -29,8 +29,8 @@ def open_langfuse(
 ) -> BlobExport | LangfuseApi:
     """Langfuse: the blob export below `path`, or the API at `base_url`.
 
-    `scores` says which scores are ratings, and on which scale: name of the score -> meaning. The keys of the API are in the environment
-    variables `public_key_env` and `secret_key_env`. `since` is the start of the first read (default: 30 days ago), `page` the number of rows per
+    `scores` says which scores are ratings, and on which scale: name of the score -> meaning. The environment variables `public_key_env` and
+    `secret_key_env` have the keys of the API. `since` is the start of the first read (default: 30 days ago), `page` the number of rows per
     request. Raises ConfigError if the settings do not fit each other.
     """
     what, meanings = f"source {settings.name!r}", USER_FEEDBACK if scores is None else scores
