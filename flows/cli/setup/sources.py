@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | 
         found = Recognised("langfuse", "the address of an API", place) if api else recognise_place(open_storage(place, here, "PLACE"), kind)
     except OSError as error:
         raise Retryable(f"{place} cannot be read: {error}") from error
+    if found.kind is None and given:  # the user knows better
+        found = replace(found, kind="jsonl")
     if found.kind is None or (not api and not found.files and not found.path):
         return found, None, None
     chosen = {guess.column: guess.key for guess in found.guesses} | dict(given)
@@ -140,6 +143,7 @@ def _as_json(found: Recognised, trial: Trial | None, block: str | None, given: M
             {"column": one.column, "key": one.key, "sure": one.sure, "why": one.why} for one in found.guesses if one.column not in given
         ],
         "doubts": [{"column": one.column, "key": one.key, "why": one.why} for one in found.doubts],
+        "others": {kind: list(names) for kind, names in found.others.items()},
         "given": dict(given),
         "unread": [{"file": file.name, "why": file.why} for file in (trial.unread if trial else found.unread)],
         "block": block,
@@ -162,7 +166,7 @@ _SHOWN = ("id", "time", "user", "session", "messages", "answer", "tools", "model
 def _read(example: Example) -> dict[str, Any]:
     """Return the columns of a row that were read, times as ISO 8601."""
     row = {key: example.row[key] for key in _SHOWN if example.row.get(key) is not None}
-    return row | {"time": datetime.fromtimestamp(row["time"] / 1_000_000, UTC).isoformat()}
+    return row | {"time": datetime.fromtimestamp(row["time"] / 1_000_000, UTC).isoformat(), "consent": example.consent}
 
 
 def _show(place: str, found: Recognised, trial: Trial | None, block: str | None, given: Mapping[str, str], assumed: bool) -> None:
@@ -173,6 +177,8 @@ def _show(place: str, found: Recognised, trial: Trial | None, block: str | None,
             for one in found.guesses
         ]
         table("Mapping", ["column", "key", "how sure", "why"], rows)
+    for kind, names in found.others.items():
+        say(f"files of several kinds lie here; move those of the kind {kind} to a folder and a source of their own: {', '.join(names[:3])}")
     for doubt in found.doubts:
         say(f"{doubt.key} is not read as {doubt.column}: {doubt.why}")
     _hints(found, given)
@@ -192,7 +198,11 @@ def _show(place: str, found: Recognised, trial: Trial | None, block: str | None,
     if trial.coverage.calls:
         table(f"Of {trial.coverage.calls} calls", ["have", "calls", ""], _coverage(trial.coverage, assumed))
     for example in trial.examples:
-        table(f"Record: {example.position}", ["in the file", "read"], [[_cut(example.record, 8), _cut(_read(example), 12)]])
+        table(
+            f"Record: {example.position}",
+            ["in the file", "read"],
+            [[_cut(example.record, 12, _TEXT // 2), _cut(_read(example), 12, _TEXT // 2)]],
+        )
     if trial.unread:
         say(unread_text(trial.unread))
     if trial.kept:
@@ -225,7 +235,7 @@ def _hints(found: Recognised, given: Mapping[str, str]) -> None:
 
 
 def _coverage(found: Coverage, assumed: bool) -> list[list[object]]:
-    consent = f"{found.refused} refuse, {found.unstated} do not say; " if found.refused or found.unstated else ""
+    consent = "".join(f"{n} {what}; " for n, what in ((found.refused, "refuse"), (found.unstated, "do not say")) if n)
     rule = 'their content is kept only with governance.consent = "assumed"' if assumed and found.unstated else ""
     return [
         ["consent", found.consent, (consent + rule).rstrip("; ")],
@@ -237,14 +247,23 @@ def _coverage(found: Coverage, assumed: bool) -> list[list[object]]:
     ]
 
 
-def _cut(value: Any, most: int) -> str:
-    """Return the first keys of an object with their values, one per line, each cut."""
+_FIRST = re.compile(
+    r"^(id|.*(time|date|created).*|.*(message|prompt|input|question|query|response|output|completion|answer|reply|user|session|consent|feedback|"
+    r"rating|correct|metadata|resource).*)$",
+    re.IGNORECASE,
+)
+"""Keys of a record that are shown before the others."""
+
+
+def _cut(value: Any, most: int, length: int) -> str:
+    """Return the most telling keys of an object with their values, one per line, each cut."""
     items = list(value.items()) if isinstance(value, dict) else [("", value)]
-    lines = [f"{key}: {_short(item)}" if key else _short(item) for key, item in items[:most]]
+    items.sort(key=lambda item: _FIRST.search(str(item[0])) is None)
+    lines = [f"{key}: {_short(item, length)}" if key else _short(item, length) for key, item in items[:most]]
     return "\n".join([*lines, f"… {len(items) - most} more keys"] if len(items) > most else lines)
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, length: int) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     flat = " ".join(text.split())
-    return flat if len(flat) <= _TEXT else f"{flat[:_TEXT]}…"
+    return flat if len(flat) <= length else f"{flat[:length]}…"

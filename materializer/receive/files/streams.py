@@ -126,7 +126,7 @@ def _decompressed(stream: BinaryIO, compression: Compression) -> Iterator[bytes]
     made = 0
     while True:
         try:
-            piece = opened.read(1 << 18)
+            piece = opened.read1(1 << 18) if compression == "gzip" else opened.read(1 << 16)  # nothing before a damage is lost
         except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise

@@ -69,6 +69,10 @@ def _is_time(value: Any) -> bool:
         return False
 
 
+def _is_date(value: Any) -> bool:
+    return isinstance(value, str) and "-" in value and ":" in value and _is_time(value)
+
+
 def _is_yes_or_no(value: Any) -> bool:
     return isinstance(value, bool) or value in (0, 1) or (isinstance(value, str) and value.strip().lower() in ("true", "false", "0", "1"))
 
@@ -151,7 +155,7 @@ def guess_mapping(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Guess], list[
     values = _by_key(rows)
     guesses, doubts, taken = [], [], set[str]()
     for column, wanted in _COLUMNS.items():
-        named = [key for key in values if key not in taken and re.fullmatch(wanted.names, key.rpartition(".")[2], re.IGNORECASE)]
+        named = [key for key in values if key not in taken and _is_named(key, wanted.names)]
         fitting = []
         for key in named:
             share = sum(map(wanted.fits, values[key])) / len(values[key])
@@ -167,7 +171,17 @@ def guess_mapping(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Guess], list[
     if not any(guess.column == "messages" for guess in guesses):
         unnamed = [key for key, found in values.items() if key not in taken and sum(map(_is_messages, found)) >= _ENOUGH * len(rows)]
         guesses += [Guess("messages", key, "guess", "its values are lists of messages") for key in unnamed[:1]]
-    return guesses, doubts
+    if not any(guess.column == "timestamp" for guess in guesses):
+        dated = [key for key, found in values.items() if key not in taken and sum(map(_is_date, found)) >= _ENOUGH * len(rows)]
+        guesses += [Guess("timestamp", key, "guess", "its values are dates with times") for key in dated[:1]]
+    order = list(_COLUMNS)
+    return sorted(guesses, key=lambda guess: order.index(guess.column)), doubts
+
+
+def _is_named(key: str, names: str) -> bool:
+    """Return whether the last part of a key means a column, alone or with the part before it: `customer.id` is like `customer_id`."""
+    parts = key.split(".")
+    return any(re.fullmatch(names, text, re.IGNORECASE) for text in (parts[-1], "_".join(parts[-2:])))
 
 
 def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -40,6 +41,8 @@ class Recognised:
     rows: Sequence[dict[str, Any]] = field(default_factory=list, repr=False)
     """First records."""
     unread: Sequence[Unread] = ()
+    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Other kind -> files that look like it."""
     files: int = 0
 
 
@@ -55,8 +58,8 @@ def recognise_place(storage: Storage, kind: str | None = None) -> Recognised:
         export = _export(storage, files)
         if export is not None:
             return export
-    votes: Counter[tuple[str, str]] = Counter()
-    rows: list[dict[str, Any]] = []
+    votes: dict[tuple[str, str], list[str]] = {}
+    rows_by: dict[str, list[dict[str, Any]]] = {}
     unread: list[Unread] = []
     for file in files[:FILES]:
         content = content_of(file)
@@ -64,17 +67,23 @@ def recognise_place(storage: Storage, kind: str | None = None) -> Recognised:
             unread.append(Unread(file.name, content.why))
             continue
         found = _first_rows(file, content)
-        rows += found[: max(0, ROWS - len(rows))]
-        votes[_vote(content, found)] += 1
+        found_by = _vote(content, found)
+        rows_by.setdefault(found_by[0], []).extend(found)
+        votes.setdefault(found_by, []).append(file.name)
     if not votes:
         return Recognised(kind, "no file has a content that can be read", storage.place, unread=unread, files=len(files))
-    (best, why), _ = votes.most_common(1)[0]
+    best, why = max(votes, key=lambda vote: len(votes[vote]))
     chosen = kind or best
-    others = sorted({one for one, _ in votes} - {chosen})
-    if others and kind is None:
-        why += f"; other files look like {', '.join(others)}"
+    others = {one: names for (one, _), names in votes.items() if one != chosen}
+    rows = rows_by.get(best, [])[:ROWS]
     guesses, doubts = _mapping(chosen, rows)
-    return Recognised(chosen, why if kind is None else "as the option says", storage.place, guesses, doubts, rows, unread, len(files))
+    if kind is None and why == _UNKNOWN and not any(guess.column in ("messages", "response") for guess in guesses):
+        return Recognised(
+            None, "JSON objects without a key that looks like a prompt or an answer", storage.place, rows=rows, files=len(files)
+        )
+    return Recognised(
+        chosen, why if kind is None else "as the option says", storage.place, guesses, doubts, rows, unread, others, len(files)
+    )
 
 
 def _export(storage: Storage, files: Sequence[StoredFile]) -> Recognised | None:
@@ -86,20 +95,26 @@ def _export(storage: Storage, files: Sequence[StoredFile]) -> Recognised | None:
         )
     parts = storage.place.rstrip("/").split("/")
     inside = next((at for at, part in enumerate(parts) if part in TABLES and at >= len(parts) - 2 and at > 0), None)
-    if inside is None:
+    if inside is None or not _is_exported(files[0]):
         return None
     return Recognised(
         "langfuse", f"a part of Langfuse's blob export, whose folders are read together ({parts[inside]})", "/".join(parts[:inside])
     )
 
 
-def _first_rows(file: StoredFile, content: Content) -> list[dict[str, Any]]:
-    if content.form in ("frames", "message"):
-        return []
-    try:
-        return [row for row in islice(rows_of(file, content), ROWS) if isinstance(row, dict)]
-    except EOFError:
-        return []
+def _is_exported(file: StoredFile) -> bool:
+    """Return whether the first row of a file is one of a table of the export."""
+    row = next(iter(_first_rows(file, content_of(file), 1)), {})
+    return _of_row(row)[0] == "langfuse" or {"id", "timestamp", "project_id"} <= row.keys()
+
+
+def _first_rows(file: StoredFile, content: Content, most: int = ROWS) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if content.form in ("frames", "message", "unknown"):
+        return found
+    with contextlib.suppress(EOFError):  # of a damaged file, what can be read
+        found += (row for row in islice(rows_of(file, content), most) if isinstance(row, dict))
+    return found
 
 
 def _vote(content: Content, rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
@@ -109,6 +124,9 @@ def _vote(content: Content, rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
         return "parquet", content.why
     kinds = Counter(_of_row(row) for row in rows)
     return kinds.most_common(1)[0][0] if kinds else ("jsonl", "has the form of JSON, but no record could be read")
+
+
+_UNKNOWN = "its records are JSON objects with keys of their own"
 
 
 def _of_row(row: dict[str, Any]) -> tuple[str, str]:
@@ -126,13 +144,11 @@ def _of_row(row: dict[str, Any]) -> tuple[str, str]:
         return "jsonl", "its records state consent (consent_for)"
     if {"id", "timestamp", "messages"} <= row.keys():
         return "jsonl", "its records have Ratchet's own keys"
-    return "jsonl", "its records are JSON objects of an unknown form"
+    return "jsonl", _UNKNOWN
 
 
 def _mapping(kind: str, rows: Sequence[dict[str, Any]]) -> tuple[list[Guess], list[Doubt]]:
     """Guess the mapping of records that need one."""
-    if kind not in ("jsonl", "parquet") or not rows:
-        return [], []
-    if any("known" in why or "need no mapping" in why or "consent_for" in why for _, why in map(_of_row, rows[:5])):
+    if kind not in ("jsonl", "parquet") or not rows or (kind == "jsonl" and _of_row(rows[0])[1] != _UNKNOWN):
         return [], []
     return guess_mapping(rows)

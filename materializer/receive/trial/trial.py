@@ -42,11 +42,13 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Example:
-    """One record beside what was read from it. Texts are masked."""
+    """One record beside what was read from it. Texts are masked, and the ids of user and session are replaced."""
 
     position: str
     record: Any
     row: Row
+    consent: str
+    """What the record states: yes, refused or not stated."""
 
 
 @dataclass
@@ -164,6 +166,26 @@ def _examples(batch: RawBatch, decoded: Decoded, count: int, mask_record: Callab
             data = stream.read(place.length)
             at = place.offset + place.length
             try:
-                yield Example(f"{batch.origin}, {row['position']}", mask_record()(record_of(batch.format, data)), row)
+                record = mask_record()(record_of(batch.format, data))
+                yield _example(f"{batch.origin}, {row['position']}", record, row)
             except Rejected:
                 continue
+
+
+def _example(position: str, record: Any, row: Row) -> Example:
+    """Return an example without the ids of people. Ingest stores pseudonyms in their place."""
+    people = {row[key]: f"[{key.upper()}]" for key in ("user", "session") if row[key] is not None}
+    shown = row | {key: people[row[key]] for key in ("user", "session") if row[key] is not None}
+    said = row[STATED]
+    return Example(position, _without(record, people), shown, "not stated" if said is None else "yes" if said.given else "refused")
+
+
+def _without(value: Any, people: Mapping[str, str]) -> Any:
+    """Return a value without the ids of people, which are whole texts or numbers in it, also in JSON as text."""
+    if isinstance(value, dict):
+        return {key: _without(item, people) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without(item, people) for item in value]
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return value
+    return people.get(str(value).strip(), value)
