@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import struct
@@ -149,14 +150,15 @@ def kind_of_message(body: bytes) -> Literal["traces", "logs"] | None:
 
     Requests for traces and logs have the same outer form. A span begins with two ids of fixed lengths, a log record has a time there.
     """
-    try:
+    with contextlib.suppress(DecodeError, ValueError):
         spans = [s for r in ExportTraceServiceRequest.FromString(body).resource_spans for scope in r.scope_spans for s in scope.spans]
         if spans and all(len(span.trace_id) == 16 and len(span.span_id) == 8 for span in spans):
             return "traces"
+    with contextlib.suppress(DecodeError, ValueError):
         logs = [s for r in ExportLogsServiceRequest.FromString(body).resource_logs for scope in r.scope_logs for s in scope.log_records]
-    except (DecodeError, ValueError):
-        return None
-    return "logs" if logs and all(record.time_unix_nano or record.observed_time_unix_nano for record in logs) else None
+        if logs and all(record.time_unix_nano or record.observed_time_unix_nano for record in logs):
+            return "logs"
+    return None
 
 
 def read_head(stream: io.BufferedIOBase) -> bytes:

@@ -29,6 +29,8 @@ _AGAIN = timedelta(hours=1)
 """Part of the past that is read again."""
 _SETTLED = timedelta(minutes=5)
 """Age from which on observations are read. Younger calls may still run."""
+_EVERY = timedelta(minutes=15)
+"""Least time between two reads. The service asks its sources every half minute."""
 _MOST = 512 << 20
 """Bytes of slices that one ingest delivers. The next one goes on."""
 _KEYS = ("consent", "consent_time", "region", "confidentiality", "slice", "reference", "tools", "attributes")
@@ -57,13 +59,15 @@ class LangfuseApi:
 
     def batches(self) -> Iterator[RawBatch]:
         """Yield a batch per slice of time. Raises ConfigError if the server refuses the keys, Retryable if it does not answer."""
+        last = self._now() - _SETTLED
+        begin, is_first = self._begin(last)
+        if not is_first and last - begin < _EVERY:
+            return
         folder, size = self._state / "slices", 0
         shutil.rmtree(folder, ignore_errors=True)  # what an interrupted ingest has left is read again
         folder.mkdir(parents=True, mode=0o700)
         client = self._connect()
         try:
-            last = self._now() - _SETTLED
-            begin = self._begin(last)
             while begin < last and size < _MOST:
                 end = min(begin + _SLICE, last)
                 path = folder / begin.strftime("%Y-%m-%dT%H-%M-%S.%f.jsonl")
@@ -76,11 +80,12 @@ class LangfuseApi:
         finally:
             client.close()
 
-    def _begin(self, last: datetime) -> datetime:
+    def _begin(self, last: datetime) -> tuple[datetime, bool]:
+        """Return (the time from which on is to be read, whether nothing was read before)."""
         try:
-            return datetime.fromisoformat(json.loads((self._state / "cursor.json").read_text())["until"])
+            return datetime.fromisoformat(json.loads((self._state / "cursor.json").read_text())["until"]), False
         except FileNotFoundError:
-            return self._since or last - timedelta(days=30)
+            return self._since or last - timedelta(days=30), True
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"source {self.name!r}: {self._state / 'cursor.json'} is damaged; delete it to read from `since` on"
