@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from ratchet.contracts.data.datasets import RawBatch, Unread
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.dialects.exports.langfuse_export import SCORE, ScoreMeaning, observation_of, score_of
 from ratchet.materializer.receive.langfuse.client import LangfuseClient
@@ -33,6 +33,8 @@ _EVERY = timedelta(minutes=15)
 """Least time between two reads. The service asks its sources every half minute."""
 _MOST = 512 << 20
 """Bytes of slices that one ingest delivers. The next one goes on."""
+_LARGEST = 4 << 30
+"""Bytes of a slice from which on the answers of the server are taken for endless."""
 _KEYS = ("consent", "consent_time", "region", "confidentiality", "slice", "reference", "tools", "attributes")
 """Keys of metadata that Langfuse must not cut to 200 characters."""
 
@@ -93,11 +95,14 @@ class LangfuseApi:
 
     def _write(self, client: LangfuseClient, path: Path, begin: datetime, end: datetime) -> Digest:
         """Write the prepared rows of a slice. Return the digest of the file."""
-        whole = hashlib.sha256()
+        whole, size = hashlib.sha256(), 0
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             for record in self._records(client, begin, end):
                 line = orjson.dumps(record, default=str) + b"\n"
                 whole.update(line)
+                size += len(line)
+                if size > _LARGEST:
+                    raise Retryable(f"source {self.name!r}: one day has more than {_LARGEST >> 30} GiB; use the blob export instead")
                 file.write(line)
         return whole.hexdigest()
 

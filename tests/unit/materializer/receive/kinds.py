@@ -11,7 +11,7 @@ from ratchet.contracts.loop import SourceSettings
 from ratchet.materializer.dialects.decode import decode
 from ratchet.runtime.extensions import ExtensionKind, load
 
-NOW = int(datetime(2026, 11, 20, tzinfo=UTC).timestamp() * 1_000_000)
+NOW = int(datetime(2026, 12, 1, tzinfo=UTC).timestamp() * 1_000_000)
 
 
 def opened(kind: str, path: Path | str | None, state: Path, mapping: dict[str, str] | None = None, **options: Any) -> Any:
