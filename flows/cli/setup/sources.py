@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -104,7 +103,7 @@ def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | 
     settings = SourceSettings.model_validate(values | ({"options": options} if api else {"path": found.path}))
     masker = Masker(loop.privacy if loop else PrivacySettings())
     limits = Limits(
-        now=int(time.time() * 1_000_000),
+        now=int(datetime.now(UTC).timestamp() * 1_000_000),
         assume_consent=loop is None or loop.governance.consent == "assumed",
         mapping=settings.mapping,
     )

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.materializer.receive.files.content import recognise
-from ratchet.materializer.receive.sources import open_file
+from ratchet.materializer.receive.files.source import open_file
 from tests.unit.materializer.receive.kinds import ingested, opened, reasons
 
 TIME = 1_790_000_000_000_000_000
