@@ -24,8 +24,21 @@ class SourceSettings(Frozen):
     allowed for receiver. langfuse has a path or `options.base_url`."""
     mapping: dict[str, str] = Field(default_factory=dict)
     """For jsonl, parquet and langfuse: Ratchet's column -> dotted key in the record, for keys with different names."""
+    queue: str | None = None
+    """URL of a queue of SQS that gets the notifications of the bucket of `path`. They wake up the line, which otherwise looks every half
+    minute. Each line needs a queue of its own."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the source, which validates them."""
+
+    @model_validator(mode="after")
+    def _queue_of_a_bucket(self) -> SourceSettings:
+        if self.queue is not None and not (self.path or "").startswith("s3://"):
+            raise ValueError(f"source {self.name!r}: a queue needs a path on S3 (s3://BUCKET/PREFIX)")
+        if self.queue is not None and not self.queue.startswith(("https://", "http://")):
+            raise ValueError(
+                f"source {self.name!r}: queue must be the URL of a queue, such as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+            )
+        return self
 
     @model_validator(mode="after")
     def _path_where_read(self) -> SourceSettings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import struct
 import sys
 import zlib
@@ -230,7 +231,10 @@ def _parquet_rows(stream: BinaryIO) -> Iterator[dict[str, Any]]:
 def _csv_rows(stream: BinaryIO) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(min(sys.maxsize, MAX_MESSAGE))
     try:
-        for row in csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")):
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        head = text.readline(MAX_MESSAGE)
+        delimiter = max(",;\t|", key=head.count)  # spreadsheets of some countries write semicolons
+        for row in csv.DictReader(itertools.chain([head], text), delimiter=delimiter):
             yield {key: value if value != "" else None for key, value in row.items() if isinstance(key, str)}
     except (csv.Error, UnicodeDecodeError) as error:
         raise EOFError(f"the CSV file is damaged: {str(error)[:120]}") from error
