@@ -31,6 +31,7 @@ EXTERNAL = {
     "awss3",
     "otlp_json",
     "otlp_proto",
+    "AWS_SECRET_ACCESS_KEY",
     "examples/configs/grpo_math_1B.yaml",
 }
 """Names of the reader's files, of Postgres, Langfuse, LiteLLM, the OpenTelemetry collector, Volcano, Kubernetes and NeMo RL."""

@@ -15,6 +15,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.values import parse_json
+
 HEAD = 1 << 16
 """Bytes of a file by which its content is recognised."""
 MAX_MESSAGE = 64 << 20
@@ -99,11 +102,16 @@ def _plain(head: bytes, name: str) -> Content:
 
 
 def _first_line_is_whole(text: bytes) -> bool:
-    """Return whether the first line is a complete JSON object, or does not end within the head."""
+    """Return whether the first line is a complete JSON object, or is so long that it does not end within the head."""
     line, end, _ = text.partition(b"\n")
-    if text[:1] == b"[" or (not end and len(text) < HEAD // 2):
-        return text[:1] == b"{" and line.rstrip().endswith(b"}")
-    return not end or line.rstrip().endswith(b"}")
+    if text[:1] == b"[":
+        return False
+    if not end and len(text) >= HEAD // 2:
+        return True
+    try:
+        return isinstance(parse_json(line), dict)
+    except Rejected:
+        return False
 
 
 def _decompressed(head: bytes, compression: Compression) -> bytes | None:

@@ -28,7 +28,7 @@ _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl", "litellm": "litellm", "parque
 _READER = {"parquet": "Parquet; a source of the kind parquet reads it", "csv": "CSV; a source of the kind parquet reads it"}
 _READER |= dict.fromkeys(("frames", "message"), "protobuf; a source of the kind otlp reads it")
 _READER |= dict.fromkeys(("lines", "json"), "JSON; a source of the kind jsonl reads it")
-_GROUP_BYTES, _GROUP_FILES = 32 << 20, 2000
+_GROUP_BYTES, _GROUP_FILES = 8 << 20, 2000
 """A group of small files ends with these. A commit to the lake costs the same for one record as for thousands."""
 
 

@@ -93,7 +93,7 @@ def stored(path: Path, name: str) -> StoredFile:
 
 
 class BucketStorage:
-    """Objects of a bucket whose keys begin with a prefix."""
+    """Objects of a bucket below a prefix, which counts as a folder, or one object."""
 
     remote = True
 
@@ -120,9 +120,8 @@ class BucketStorage:
         try:
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._prefix):
                 for item in page.get("Contents", ()):
-                    name = item["Key"].removeprefix(self._prefix).lstrip("/") or item["Key"].rsplit("/", 1)[-1]
-                    inside = item["Key"] == self._prefix or not self._prefix or self._prefix.endswith("/") or name != item["Key"]
-                    if inside and not item["Key"].endswith("/") and not name.rsplit("/", 1)[-1].startswith("."):
+                    name = self._name(item["Key"])
+                    if name and not name.endswith("/") and not name.rsplit("/", 1)[-1].startswith("."):
                         yield self._object(item["Key"], name, int(item["Size"]), str(item["ETag"]).strip('"'))
         except (NoCredentialsError, NoRegionError) as error:
             raise ConfigError(
@@ -135,6 +134,13 @@ class BucketStorage:
             raise kind(f"{self._what}: {self.place} cannot be listed: {code or error}") from error
         except BotoCoreError as error:
             raise Retryable(f"{self._what}: {self.place} cannot be listed: {type(error).__name__}") from error
+
+    def _name(self, key: str) -> str:
+        """Return the name of an object below the prefix, which is a folder or one object; empty for an object of another folder."""
+        folder = self._prefix.rstrip("/")
+        if key == self._prefix:
+            return key.rsplit("/", 1)[-1]
+        return key if not folder else key.removeprefix(f"{folder}/") if key.startswith(f"{folder}/") else ""
 
     def _object(self, key: str, name: str, size: int, etag: str) -> StoredFile:
         identity = partial(digest, f"s3 {etag} {size}".encode())

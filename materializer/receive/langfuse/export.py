@@ -7,7 +7,7 @@ generation is skipped, and its file is read again when the generation is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -61,8 +61,9 @@ class BlobExport:
             found, self.unread = projects(self.storage.files())
             known = self._delivered.versions()
             self._indexed.clear()
+            answered = self._generations.answered()
             for project in found:
-                yield from self._project(project, known)
+                yield from self._project(project, known, answered)
         except OSError as error:
             raise Retryable(f"source {self.name!r}: {self.storage.place} cannot be read: {error}") from error
 
@@ -78,10 +79,10 @@ class BlobExport:
                 files += 0 if why else len(names)
         return files, others + waiting
 
-    def _project(self, project: Project, known: Mapping[str, str]) -> Iterator[RawBatch]:
+    def _project(self, project: Project, known: Mapping[str, str], answered: Collection[str]) -> Iterator[RawBatch]:
         for window in project.windows():
             files = [(table, project.tables[table][window]) for table in TABLES if window in project.tables[table]]
-            fresh = [(table, file) for table, file in files if known.get(file.name) != file.version or self._generations.waits(file.name)]
+            fresh = [(table, file) for table, file in files if known.get(file.name) != file.version or file.name in answered]
             if not fresh or all(table == "traces" for table, _ in fresh):
                 continue
             ready = readiness(project, window)

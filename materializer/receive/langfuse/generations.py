@@ -81,11 +81,11 @@ class Generations:
             connection.execute("DELETE FROM waiting WHERE file = ?", (file,))
             connection.executemany("INSERT INTO waiting VALUES (?, ?, ?)", rows)
 
-    def waits(self, file: str) -> bool:
-        """Return whether a generation has arrived for which scores of a file wait."""
-        query = "SELECT 1 FROM waiting JOIN generations USING (trace) WHERE file = ? AND begin <= given LIMIT 1"
+    def answered(self) -> set[str]:
+        """Return the files with scores whose generation has arrived since they were read."""
+        query = "SELECT DISTINCT file FROM waiting JOIN generations USING (trace) WHERE begin <= given"
         with closing(self._open()) as connection:
-            return connection.execute(query, (file,)).fetchone() is not None
+            return {str(file) for (file,) in connection.execute(query)}
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def test_only_new_and_changed_objects_are_read(s3: S3, tmp_path: Path) -> None:
         put(s3, f"logs/2026-01-0{number + 1}/{number}.json", (RECORD % number).encode())
     put(s3, "logs/readme.md", b"# Notes")
     put(s3, "logs-of-others/x.json", (RECORD % "x").encode())
-    source = opened("jsonl", f"s3://{s3.bucket}/logs/", tmp_path)
+    source = opened("jsonl", f"s3://{s3.bucket}/logs", tmp_path)
     batches = list(source.batches())
     assert [batch.origin for batch in batches] == [f"s3://{s3.bucket}/logs/2026-01-01/0.json..2.json"]
     assert sorted(row["id"] for row in ingested(source).traces) == ["0", "1", "2"]
