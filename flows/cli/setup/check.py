@@ -203,10 +203,11 @@ def _sources(context: LineContext) -> list[Finding]:
         opened = next((one for one in context.sources if one.name == source.name), None)
         if source.kind == "receiver":
             found.append(("ok", "source", f"{source.name}: OTLP/HTTP on loopback, started by `ratchet serve`"))
-        elif source.path is None or not hasattr(opened, "look"):
+        elif not hasattr(opened, "look"):
             found.append(("ok", "source", f"{source.name}: kind {source.kind}"))
         else:
-            found.append(_files(source.name, opened, source.path if "://" in source.path else str(context.folder / source.path)))
+            place = source.path or str(source.options.get("base_url", ""))
+            found.append(_files(source.name, opened, place if "://" in place else str(context.folder / place)))
     if not context.loop.sources:
         found.append(("error", "source", "no source; add a [[sources]] section"))
     return found

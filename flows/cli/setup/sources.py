@@ -182,7 +182,9 @@ def _show(place: str, found: Recognised, trial: Trial | None, block: str | None,
         say(f"{doubt.key} is not read as {doubt.column}: {doubt.why}")
     _hints(found, given)
     if trial is None:
-        say(unread_text(found.unread) if found.unread else "give --kind if you know which kind of source it is")
+        if found.unread:
+            say(unread_text(found.unread))
+        say("If you know which kind of source it is, give --kind; if you know the keys, give --mapping COLUMN=KEY.")
         return
     part = "" if trial.complete else " (the first part; the place is larger)"
     table(

@@ -82,6 +82,11 @@ class LangfuseApi:
         finally:
             client.close()
 
+    def look(self, most: int) -> tuple[int, list[Unread]]:  # noqa: ARG002 -- the API has no files
+        """Return (1, no file), without a request. Raises ConfigError if a key is missing."""
+        self._connect().close()
+        return 1, []
+
     def _begin(self, last: datetime) -> tuple[datetime, bool]:
         """Return (the time from which on is to be read, whether nothing was read before)."""
         try:

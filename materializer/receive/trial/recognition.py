@@ -78,9 +78,7 @@ def recognise_place(storage: Storage, kind: str | None = None) -> Recognised:
     rows = rows_by.get(best, [])[:ROWS]
     guesses, doubts = _mapping(chosen, rows)
     if kind is None and why == _UNKNOWN and not any(guess.column in ("messages", "response") for guess in guesses):
-        return Recognised(
-            None, "JSON objects without a key that looks like a prompt or an answer", storage.place, rows=rows, files=len(files)
-        )
+        return Recognised(None, _WITHOUT_CALLS, storage.place, rows=rows, unread=unread, files=len(files))
     return Recognised(
         chosen, why if kind is None else "as the option says", storage.place, guesses, doubts, rows, unread, others, len(files)
     )
@@ -126,6 +124,7 @@ def _vote(content: Content, rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
     return kinds.most_common(1)[0][0] if kinds else ("jsonl", "has the form of JSON, but no record could be read")
 
 
+_WITHOUT_CALLS = "JSON objects without a key that looks like a prompt or an answer"
 _UNKNOWN = "its records are JSON objects with keys of their own"
 
 

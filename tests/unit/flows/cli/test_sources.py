@@ -132,3 +132,14 @@ def test_the_blocks_work_in_a_loop_file(tmp_path: Path, commands: Warm) -> None:
     assert "1 file is not read: b.zip (a zip archive)" in again.stdout + again.stderr
     checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands)
     assert any("b.zip (a zip archive)" in one["text"] and one["level"] == "warning" for one in json.loads(checked.stdout)["findings"])
+
+
+@pytest.mark.slow
+def test_check_names_a_missing_key_of_the_api(tmp_path: Path, commands: Warm) -> None:
+    loop = tmp_path / "loop.toml"
+    source = '[[sources]]\nname = "lf"\nkind = "langfuse"\n[sources.options]\nbase_url = "https://langfuse.example"\n'
+    loop.write_text(f'[line]\nname = "t"\nserved_model = "t"\n{source}[[rewards]]\nname = "exact_match"\n')
+    keys = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": ""}
+    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands, **keys)
+    found = [one for one in json.loads(checked.stdout)["findings"] if one["about"] == "source"] if checked.stdout else []
+    assert any("LANGFUSE_SECRET_KEY" in one["text"] and one["level"] == "error" for one in found), checked.stdout

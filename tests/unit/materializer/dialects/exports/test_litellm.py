@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.exports.litellm import LitellmDialect
 from tests.needs import shared_data
-from tests.unit.materializer.receive.kinds import NOW
+from tests.unit.materializer.receive.kinds import NOW, ingested, opened
 
 
 def payload(**more: Any) -> dict[str, Any]:
@@ -94,3 +95,16 @@ def test_the_case_with_instructions_is_right() -> None:
     case = json.loads((shared_data("cases") / "23_litellm_responses_instructions.json").read_text())
     [row] = decoded(case["input"], assumed=True).traces
     assert json.loads(row["messages"])[0]["role"] == "system"
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_the_shared_logs_give_the_published_counts(tmp_path: Path) -> None:
+    folder = shared_data("gsm8k_traces")
+    expected = json.loads((folder / "expected.json").read_text())["formats"]["litellm"]
+    found = ingested(opened("litellm", folder / "litellm" / "requests", tmp_path), assumed=False)
+    assert len(found.traces) == expected["traces"]
+    assert sum(row["consent"] for row in found.traces) == expected["with_consent"]
+    assert len({row["user"] for row in found.traces}) == expected["users"]
+    assert len({row["session"] for row in found.traces}) == expected["sessions"]
+    assert (found.feedback, found.bad) == ([], [])
