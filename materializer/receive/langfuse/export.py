@@ -8,6 +8,7 @@ generation is skipped, and its file is read again when the generation is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,7 +82,7 @@ class BlobExport:
 
     def _project(self, project: Project, known: Mapping[str, str], answered: Collection[str]) -> Iterator[RawBatch]:
         for window in project.windows():
-            files = [(table, project.tables[table][window]) for table in TABLES if window in project.tables[table]]
+            files = [(table, _with_trace(project, table, window)) for table in TABLES if window in project.tables[table]]
             fresh = [(table, file) for table, file in files if known.get(file.name) != file.version or file.name in answered]
             if not fresh or all(table == "traces" for table, _ in fresh):
                 continue
@@ -98,10 +99,9 @@ class BlobExport:
                 elif table == "scores":
                     yield self._scores(project, window, file, content, ready)
                 else:
-                    yield self._observations(project, window, file, content, ready)
+                    yield self._observations(project, table, window, file, content, ready)
 
-    def _observations(self, project: Project, window: str, file: StoredFile, content: Content, ready: Ready) -> RawBatch:
-        table = "observations_v2" if file is project.tables["observations_v2"].get(window) else "observations"
+    def _observations(self, project: Project, table: str, window: str, file: StoredFile, content: Content, ready: Ready) -> RawBatch:
         traces = project.before("traces", window, _BACK) if table == "observations" else []
         own = [one for one in traces if one is project.tables["traces"].get(window)]
         promised = ready.rows.get(table)
@@ -164,7 +164,7 @@ class BlobExport:
                 if one <= window and not self._generations.has(file) and readiness(project, one).why_not is None:
                     content = content_of(file)
                     if content.form in _READ:
-                        with self._generations.writing(file) as note:
+                        with self._generations.writing(_with_trace(project, table, one)) as note:
                             for row in _counted(rows_of(file, content), None):
                                 if isinstance(row, dict):
                                     note(camel(row))
@@ -177,6 +177,12 @@ class BlobExport:
         """Remember that the lake has the file. The export itself is not changed."""
         if batch.digest in self._members:
             self._delivered.add(self._members.pop(batch.digest))
+
+
+def _with_trace(project: Project, table: str, window: str) -> StoredFile:
+    """Return a file whose version changes when the traces of its observations do."""
+    file, traces = project.tables[table][window], project.tables["traces"].get(window)
+    return replace(file, version=f"{file.version} {traces.version}") if table == "observations" and traces else file
 
 
 class _Traces:

@@ -141,6 +141,9 @@ def test_an_observation_without_its_trace_is_quarantined(tmp_path: Path) -> None
     write(tmp_path / "export", "observations", FIRST, [generation("o")])
     found = ingested(opened("langfuse", tmp_path / "export", tmp_path / "state"))
     assert (found.traces, reasons(found)) == ([], {"missing_trace": 1})
+    write(tmp_path / "export", "traces", FIRST, [trace("other"), trace()])
+    later = ingested(opened("langfuse", tmp_path / "export", tmp_path / "state"))
+    assert [row["user"] for row in later.traces] == ["u1"]
 
 
 def test_a_score_on_a_trace_is_about_the_last_generation_before_it(tmp_path: Path) -> None:
