@@ -15,6 +15,7 @@ from ratchet.runtime.telemetry import disable_telemetry
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("ratchet.flows.cli.setup.starter", "Create a starter loop file."),
+    "sources": ("ratchet.flows.cli.setup.sources", "Try a file, folder or API of traces before a line reads it."),
     "check": ("ratchet.flows.cli.setup.check", "Validate a loop file and show how much evidence its decisions need."),
     "adopt": ("ratchet.flows.cli.setup.adopt", "Register the model in production as version 0 of a line."),
     "takeover": ("ratchet.flows.cli.setup.takeover", "Let a line belong to another loop file."),

@@ -13,6 +13,7 @@ from typing import Any
 from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.call_logs import is_part_of_call
+from ratchet.materializer.dialects.exports.litellm import record_of
 from ratchet.materializer.dialects.jsonl import Record
 from ratchet.materializer.dialects.langfuse import is_observation, json_object
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -107,7 +108,9 @@ def _consents(part: Any, form: str, limits: Limits) -> list[bool | None] | None:
     try:
         if form.startswith("otlp"):
             return [said for item, resource in _pieces(part) for said in _of_item(item, resource)] or None
-        if form != "jsonl":
+        if form == "litellm":
+            return [consent(record_of(part).get("consent"))]
+        if form not in ("jsonl", "langfuse"):
             return None
         if is_observation(part):
             return [_of_observation(part, limits.mapping)]
@@ -149,6 +152,7 @@ def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
             names = [person(Attributes(item.get("attributes")).get("user.id", "enduser.id")) for item, _ in _pieces(part)]
             found = next((one for one in names if one), None)
         else:
+            part = record_of(part) if form == "litellm" else part
             found = person(part.get("userId") if is_observation(part) else Record(part, limits.mapping).get("user_id"))
     except (Rejected, AttributeError, TypeError):
         return None

@@ -27,9 +27,14 @@ EXTERNAL = {
     "ErrImagePull",
     "OOMKilled",
     "calculate_rewards",
+    "user_api_key_user_id",
+    "awss3",
+    "otlp_json",
+    "otlp_proto",
+    "AWS_SECRET_ACCESS_KEY",
     "examples/configs/grpo_math_1B.yaml",
 }
-"""Names of the reader's files, of Postgres, Langfuse, Volcano, Kubernetes and NeMo RL."""
+"""Names of the reader's files, of Postgres, Langfuse, LiteLLM, the OpenTelemetry collector, Volcano, Kubernetes and NeMo RL."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
