@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("ratchet.flows.cli.serve", "Run the service: schedules, event triggers, approvals and rollouts."),
     "status": ("ratchet.flows.cli.look.status", "Show lines, champions, cycles and pending approvals."),
     "logs": ("ratchet.flows.cli.look.logs", "Show what a cycle did, and follow it."),
+    "jobs": ("ratchet.flows.cli.look.jobs", "List the training jobs of all lines."),
     "history": ("ratchet.flows.cli.look.history", "List all cycles and versions of a line."),
     "diff": ("ratchet.flows.cli.look.diff", "Compare two versions of a line."),
     "explain": ("ratchet.flows.cli.look.explain", "Explain the decisions of a cycle from the ledger."),
