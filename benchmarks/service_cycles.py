@@ -1,11 +1,12 @@
 """What the service costs and how it reacts while cycles run, with the toy line of the tests: real servers, training and evaluation.
 
-- `overhead`: one cycle alone. The seconds of each step, and the share that is neither training, evaluation, probe nor waiting for traffic.
+- `overhead`: cycles one after another, each of another line. The seconds that are neither training, evaluation, probe nor waiting for
+  traffic, their share of the cycle and of one that takes a minute without the waiting, and the seconds of each step of the median cycle.
 - `rollback`: the seconds from a person's command to the moment from which the router sends every request to the old version; also while
   another process holds the line's lease, as an evaluation does.
 - `many`: lines that all cycle at once. Every cycle must end; reported are the steps a minute.
 
-`python benchmarks/service_cycles.py [--rollbacks 30] [--lines 20]`
+`python benchmarks/service_cycles.py [--cycles 5] [--rollbacks 30] [--lines 20]`
 """
 
 from __future__ import annotations
@@ -138,6 +139,20 @@ def overhead(rows: Sequence[Entry], rollout: Sequence[Entry]) -> dict[str, Any]:
     }
 
 
+def overheads(lines: Lines) -> dict[str, Any]:
+    """Let the first cycle of each line run, one after another. Return their overheads, and the cycle with the median one."""
+    found = []
+    for name in lines.names:
+        write_traffic(lines.folder, name)
+        wait(lambda name=name: lines.ended(name), 1200, "the end of the cycle", 0.5)
+        cycle = cycle_stream(name, 1)
+        found.append(overhead(lines.rows(cycle), lines.rows(rollout_stream(cycle))))
+        click.echo(json.dumps(found[-1]))
+    seconds = spread([one["overhead_s"] for one in found])
+    middle = sorted(found, key=lambda one: float(one["overhead_s"]))[(len(found) - 1) // 2]
+    return {"overhead": seconds, "share_of_a_minute": round(seconds["median_s"] / 60, 3), "median_cycle": middle}
+
+
 def rollbacks(lines: Lines, count: int) -> dict[str, Any]:
     """Roll the first line back `count` times with a free lease, and `count` times with a held one. Return the seconds."""
     context, stream = lines.contexts[0], line_stream(lines.names[0])
@@ -218,19 +233,18 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 @click.command()
+@click.option("--cycles", default=5, help="Number of cycles whose overhead is measured.")
 @click.option("--rollbacks", "count", default=30, help="Number of rollbacks with a free lease, and with a held one.")
 @click.option("--lines", "together", default=20, help="Number of lines that cycle at once; 0: none.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "service_cycles.json")
-def main(count: int, together: int, out: Path) -> None:
+def main(cycles: int, count: int, together: int, out: Path) -> None:
     """Measure the cycles and write the result."""
+    earlier = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     result: dict[str, Any] = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "code": code_digest(), "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory(prefix="ratchet-cycles-") as folder:
-        lines = Lines(Path(folder), 1)
+        lines = Lines(Path(folder), cycles)
         with lines.serving():
-            many(lines)
-            cycle = cycle_stream(lines.names[0], 1)
-            result["overhead"] = overhead(lines.rows(cycle), lines.rows(rollout_stream(cycle)))
-            click.echo(json.dumps(result["overhead"]))
+            result["overhead"] = overheads(lines)
             result["rollback"] = rollbacks(lines, count)
             click.echo(json.dumps(result["rollback"]))
     if together:
@@ -239,6 +253,8 @@ def main(count: int, together: int, out: Path) -> None:
             with lines.serving():
                 result["many"] = many(lines)
             click.echo(json.dumps(result["many"]))
+    elif "many" in earlier:
+        result["many"] = {"code": earlier["code"], **earlier["many"]}
     out.write_text(json.dumps({**result, "former_service": FORMER}, indent=2) + "\n", encoding="utf-8")
 
 
