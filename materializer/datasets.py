@@ -154,6 +154,8 @@ class LakeDatasets:
             now=int(self.clock.now().timestamp() * 1_000_000),
             assume_consent=self.loop.governance.consent == "assumed",
             mapping=settings.mapping if settings else {},
+            consent_places=settings.consent_places if settings else None,
+            placeholders=self.loop.quarantine.placeholders,
         )
 
     def _pseudonyms(self) -> Callable[[Subject, str], str]:

@@ -22,6 +22,11 @@ class SourceSettings(Frozen):
     """A file, or a folder that is read recursively (*.jsonl, *.jsonl.gz, *.json). Required for otlp and jsonl, not allowed for receiver."""
     mapping: dict[str, str] = Field(default_factory=dict)
     """For jsonl only: Ratchet's column -> dotted key in the record, for keys with different names."""
+    consent_places: tuple[str, ...] | None = None
+    """Places whose *yes* counts as consent, for example `ai.telemetry.metadata`, `langfuse.trace.metadata`, or `plain` for attributes
+    without a beginning. Default: `metadata` for otlp, the receiver and observations of Langfuse; none for other JSON Lines. The key
+    `consent` of JSON Lines, or the key that `mapping` names for it, always counts. A refusal counts from every place, also from those that
+    are not named here. docs/howto/connect-an-application.md lists the places."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the source, which validates them."""
 
@@ -64,6 +69,10 @@ class RetentionSettings(Frozen):
 class QuarantineSettings(Frozen):
     """Settings of the quarantine, where records wait that could not be read or were not admitted."""
 
+    placeholders: tuple[str, ...] = ()
+    """Texts that your own tools write in place of content, for example `<removed by gateway>`. A record with a text that is one of them, or
+    has one of them inside, is quarantined (`redacted_content`). Those of well-known tools are built in
+    (materializer/dialects/screening/placeholders.py)."""
     alarm_share: Share = 0.05
     """Share of quarantined records above which an alarm is raised. 1: no alarm."""
     alarm_window: Seconds = 86_400
