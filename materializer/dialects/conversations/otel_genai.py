@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ ROLES = {
 """Event of a message -> its role."""
 CHOICE = "gen_ai.choice"
 _EVENTS = (*ROLES, CHOICE, DETAILS, "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.evaluation.result")
+_JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[{\["\]])')
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
@@ -62,7 +64,7 @@ def _current(attributes: Attributes, record: Record) -> Conversation | None:
 
 def _structured(value: Any) -> Any:
     """Return a value; text that begins like a list or object must be one."""
-    return parse_json(value) if isinstance(value, str) and value.lstrip()[:2] in ("[{", '{"', "[]", "{}") else value
+    return parse_json(value) if isinstance(value, str) and _JSON.match(value) else value
 
 
 def _first(output: Any) -> Reply | None:
@@ -70,7 +72,7 @@ def _first(output: Any) -> Reply | None:
     output = unwrapped_text(output)
     choices = isinstance(output, list) and all(isinstance(item, dict) and "parts" in item and "role" in item for item in output)
     if not choices or len(output) < 2:
-        return reply_of(output)
+        return reply_of(output, own_json=False)
     if any(item["role"] != "assistant" for item in output):
         raise Rejected("not_one_answer", "the output has messages that no model writes")
     return reply_of(output[:1])

@@ -203,7 +203,7 @@ def count_told(into: Decoded, own: Told, shared: Told | None = None) -> None:
     refused = {place for place, value in both.consents if consent(value) is False}
     agreed = {place for place, value in both.consents if consent(value) is True}
     people: tuple[tuple[str, set[str]], ...] = (("refusal", refused), ("consent", agreed))
-    people += tuple((fact, {place} if (place := both.place(fact)) else set()) for fact in ("user", "session"))  # type: ignore[arg-type]
+    people += tuple((fact, {place} if (place := both.place(fact)) else set()) for fact in ("user", "session"))
     for fact, places in people:
         into.told.update((fact, place) for place in places)
         into.told[fact, ""] += bool(places)
