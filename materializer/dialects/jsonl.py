@@ -21,7 +21,7 @@ from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.canonical.exchange import Reply, conversation
+from ratchet.materializer.dialects.canonical.exchange import Reply, Request, conversation, with_instructions
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
@@ -168,12 +168,24 @@ def _content(record: Record, failed: bool, limits: Limits) -> Conversation | Non
     """Return the content of a record. A failed call may lack it."""
     try:
         request = request_of(record.get("messages"))
-        found = conversation(request, _reply(record.get("response"), failed), tools_of(record.get("tools")))
+        reply = _reply(record.get("response"), failed)
+        repeated = {"instructions": reply.instructions} if reply else None
+        request = with_parameters(request, record.get("model_parameters"), record.get("optional_params"), repeated)
+        found = conversation(request, reply, tools_of(record.get("tools")))
         return checked(found or Conversation([], None), not failed, limits.placeholders)
     except Rejected as error:
         if failed and error.reason in ("empty_prompt", "empty_response"):
             return None
         raise
+
+
+def with_parameters(request: Request | None, *parameters: Any) -> Request | None:
+    """Return a request with the system instructions that its parameters name, as LiteLLM logs those of the Responses API."""
+    for given in parameters:
+        for key in ("instructions", "system", "system_instruction"):
+            if request is not None and request.messages and isinstance(given, dict) and isinstance(given.get(key), str | list):
+                request = Request(with_instructions(request.messages, given[key]), request.tools)
+    return request
 
 
 def _reply(value: Any, failed: bool) -> Reply | None:

@@ -85,6 +85,9 @@ def _add(item: Any, turns: Turns, separator: str) -> None:
         turns.tools.append(schema_of(item["content"]))
         return
     messages = turns.messages
+    called = item.get("role")
+    if isinstance(called, str) and called not in _ROLES and called.lower() not in _ROLES and _is_called(called, messages):
+        item = {**item, "role": "tool", "name": called}  # LangGraph's handlers write the name of the tool
     for message in messages_of(item, separator):
         last = messages[-1] if messages else None
         if item.get("type") == "function_call" and last is not None and last["role"] == "assistant":
@@ -92,6 +95,10 @@ def _add(item: Any, turns: Turns, separator: str) -> None:
             last["tool_calls"] = [*last.get("tool_calls", []), *message["tool_calls"]]
         else:
             messages.append(message)
+
+
+def _is_called(name: str, messages: Sequence[Message]) -> bool:
+    return any(call["function"]["name"] == name for message in messages for call in message.get("tool_calls") or ())
 
 
 def _is_tool_schema(item: dict[str, Any]) -> bool:
@@ -141,7 +148,8 @@ def messages_of(item: dict[str, Any], separator: str = "\n", *, answers: bool = 
     for key, value in item.items():
         if isinstance(value, dict | list) and value and key not in _READ_KEYS and not _ABOUT.search(str(key).lower()):
             raise Rejected("unknown_part", f"a message has the key {named(key)}, which is unknown")
-    role = "assistant" if answers and item.get("role") is None and item.get("type") in (None, "message") else role_of(item)
+    unnamed = item.get("role") in (None, "unknown") and item.get("type") in (None, "message", "unknown")
+    role = "assistant" if answers and unnamed else role_of(item)
     content = _content(item)
     if role == "tool" and not _has_results(content):
         return [_tool(item, content)]
@@ -288,6 +296,20 @@ def _answered(message: Message, open_calls: list[tuple[str, str]]) -> tuple[str,
         fitting = open_calls if len(open_calls) == 1 else []
     if not fitting and identity and name:  # Gemini's ids are optional on either side
         fitting = [call for call in open_calls if call[1] == name and call[0].startswith("call_")]
+    if not fitting and identity and not name:
+        fitting = _by_item(identity, open_calls)
     if not fitting:
         raise Rejected("unpaired_result", "the result of a tool belongs to no call of the conversation")
     return fitting[0]
+
+
+def _by_item(identity: str, open_calls: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the call that a result answers if the record names calls by the ids of items (`fc_…`), and results by those of the calls.
+
+    OpenLLMetry does so for the Responses API. It is the call with the same rest of the id, or the only open one. Between several others,
+    the choice would be a guess.
+    """
+    items = [call for call in open_calls if call[0].startswith("fc_")]
+    same = [call for call in items if identity.startswith("call_") and call[0].removeprefix("fc_") == identity.removeprefix("call_")]
+    made = [call for call in open_calls if call[0].startswith(("fc_", "call_"))]
+    return same or (made if len(open_calls) == 1 and len(made) == 1 and (items or made[0][0][5:].isdecimal()) else [])

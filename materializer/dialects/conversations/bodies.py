@@ -56,7 +56,7 @@ def reply_of(body: Any, own_json: bool = True) -> Reply | None:
     if is_error(value):
         raise Rejected("error_reply", "the output is the error of an API and no answer")
     if is_reply(value) or not own_json:
-        return _read(value[0] if stream is not None and len(value) == 1 else value, _REPLIES, "output")
+        return _read(value, _REPLIES, "output")
     if text is not None:
         return plain_text.own_answer(inner_text(text))
     if has_wrapper_keys(value):

@@ -61,8 +61,11 @@ def _ollama(chunks: list[dict[str, Any]]) -> Reply:
     return Reply(answer_of([made]), finish_of(chunks[-1].get("done_reason")))
 
 
-def streamed(text: str) -> list[Any] | None:
-    """Return the objects of a stream that is one text; None if it is none. Raises Rejected `unknown_wrapper` for a damaged one."""
+def streamed(text: str) -> Any:
+    """Return the list of objects of a stream that is one text, or its only object; None if it is none.
+
+    Raises Rejected `unknown_wrapper` for a damaged one.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     events = bool(lines) and all(_FIELD.match(line) for line in lines) and any(_is_data(line) for line in lines)
     if not events and not (len(lines) > 1 and all(line[:1] == "{" and line[-1:] == "}" for line in lines)):
@@ -78,8 +81,10 @@ def streamed(text: str) -> list[Any] | None:
             if events:
                 raise Rejected("unknown_wrapper", "the answer is a stream of events, of which one is not valid JSON") from None
             return None
-    if is_reply(found) or (len(found) == 1 and is_reply(found[0])):
+    if is_reply(found):
         return found
+    if len(found) == 1 and is_reply(found[0]):
+        return found[0]
     if events:
         raise Rejected("unknown_wrapper", "the answer is a stream of events in no known form")
     return None

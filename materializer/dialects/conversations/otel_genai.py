@@ -28,6 +28,7 @@ from ratchet.materializer.dialects.values import parse_json
 DETAILS = "gen_ai.client.inference.operation.details"
 ROLES = {
     "gen_ai.system.message": "system",
+    "gen_ai.developer.message": "developer",
     "gen_ai.user.message": "user",
     "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
@@ -41,15 +42,27 @@ _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 def read(record: Record) -> Conversation | None:
     """Read a call of the conventions, in the newest form that the record has."""
-    if _INPUT in record.attributes or _OUTPUT in record.attributes:
-        return _current(record.attributes, record)
-    details = next((attributes for name, attributes in record.events if name == DETAILS), None)
-    if details is not None:
-        return _current(details, record)
+    details = [attributes for name, attributes in record.events if name == DETAILS]
+    if _INPUT in record.attributes or _OUTPUT in record.attributes or details:
+        return _current(_joined(record.attributes, details), record)
     events = [*record.events, *_listed_events(record.attributes)]
     if any(name in ROLES or name == CHOICE for name, _ in events):
         return _of_events(events, record)
     return _contents(record)
+
+
+def _joined(attributes: Attributes, details: Sequence[Attributes]) -> Attributes:
+    """Return the content of a call whose parts are in the attributes of its span and of several events, as Strands writes them."""
+    found: dict[str, Any] = {}
+    for holder in (attributes, *details):
+        for key in (_INPUT, _OUTPUT, "gen_ai.system_instructions", "gen_ai.tool.definitions"):
+            value = holder.get(key)
+            if value is None:
+                continue
+            if key in found and unwrapped_text(found[key]) != unwrapped_text(value):
+                raise Rejected("not_one_answer", f"the events of the call have different values of {key}")
+            found[key] = value
+    return Attributes.of_values(found)
 
 
 def _current(attributes: Attributes, record: Record) -> Conversation | None:
@@ -58,8 +71,7 @@ def _current(attributes: Attributes, record: Record) -> Conversation | None:
     system = system_message(unwrapped_text(attributes.get("gen_ai.system_instructions")))
     if system and asked is not None:  # instructions without the messages that followed are only a part
         request = Request([*system, *(request.messages if request else [])], request.tools if request else [])
-    own = tools_beside(Record(attributes)) if attributes is not record.attributes else []
-    return conversation(request, _first(_structured(answered)), own or tools_beside(record))
+    return conversation(request, _first(_structured(answered)), tools_beside(Record(attributes)) or tools_beside(record))
 
 
 def _structured(value: Any) -> Any:

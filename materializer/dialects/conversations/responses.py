@@ -67,7 +67,7 @@ def reply(body: Any) -> Reply | None:
     told = body["incomplete_details"] if isinstance(body.get("incomplete_details"), dict) else {}
     finish = finish_of(told.get("reason")) if body.get("status") == "incomplete" else "stop"
     message = None if body.get("status") in ("failed", "cancelled") else answer_of(body["output"], "")
-    return Reply(message, finish, tools_of(body.get("tools")))
+    return Reply(message, finish, tools_of(body.get("tools")), body.get("instructions"))
 
 
 def _of_list(items: list[Any]) -> Reply | None:
