@@ -45,7 +45,7 @@ from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
 from ratchet.materializer.lake.size import lake_cursor
-from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.lake.tables import Lake, joined
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import masked_data
@@ -250,7 +250,7 @@ class LakeDatasets:
         rows = self._settled.current()
         if rows.consent["given"].all():
             return edition
-        prompts, texts = withdrawn_texts(settle(rows.traces, rows.consent), rows.feedback, refusing_users(rows.consent))
+        prompts, texts = withdrawn_texts(settle(joined(rows.traces), rows.consent), rows.feedback, refusing_users(rows.consent))
         stored = read_parquet(self.artifacts.get(edition.prompts))
         kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
         if len(kept) == len(stored):

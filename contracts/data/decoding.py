@@ -78,6 +78,9 @@ class Decoded:
     consents: list[Row] = field(default_factory=list)
     """Records that only state consent, with the columns subject, id, given and time of records.CONSENT, and `position`. The id of a user
     or session is in clear. They count as feedback."""
+    halves: list[Row] = field(default_factory=list)
+    """Trace rows without content, of spans whose content is in log records or was not captured. Their spans count as skipped. They complete
+    the traces of their log records."""
     masked: Counter[str] = field(default_factory=Counter)
     """Kind of personal data -> number of parts of the rows' texts that were replaced."""
     told: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -100,6 +103,7 @@ class Decoded:
         self.traces += found.traces
         self.feedback += found.feedback
         self.consents += found.consents
+        self.halves += found.halves
         self.masked += found.masked
         self.told += found.told
         for kind, counts in found.skipped.items():

@@ -62,6 +62,13 @@ class Admission:
                 found.reject("traces", row["position"], _not_allowed(refused))
             else:
                 self._add("traces", found.traces, self._trace(row), found)
+        halves, found.halves = found.halves, []
+        for row in halves:
+            if refused := self._refused_trace(row):
+                found.skipped["traces"]["content_not_captured"] -= 1
+                found.reject("traces", row["position"], _not_allowed(refused))
+            else:
+                self._add("traces", found.halves, self._trace(row), found)
         for row in feedback:
             if self.sender is None or self.sender.may_send_feedback(row["kind"]):
                 self._add("feedback", found.feedback, row | {"rater": self._hidden("u", row["rater"])}, found)

@@ -25,6 +25,7 @@ from ratchet.materializer.dialects.conversation import checked, is_generation, r
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import NOBODY, Above, refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import count_told, merged, statement, told
+from ratchet.materializer.dialects.screening.capture import was_captured
 from ratchet.materializer.dialects.screening.dropped import check_dropped
 from ratchet.materializer.dialects.screening.outcome import span_has_failed
 from ratchet.materializer.dialects.screening.placeholders import check_redacted
@@ -54,6 +55,10 @@ CONSENTS = {"trace_consent": ConsentSubject.TRACE, "session_consent": ConsentSub
 ORIGINS = frozenset({"traffic", "probe", "mirror"})
 _THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
 _HEX = re.compile(r"[0-9a-f]+")
+HALF = "half"
+"""Key of a decoded row whose span has no content."""
+OF_LOGS = "of_logs"
+"""Key of a decoded row whose content comes from log records."""
 PLACES_OF_CONSENT = ("metadata",)
 """Places whose consent counts if the loop file names none."""
 
@@ -85,7 +90,7 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
             _decode_log(record, f"{position}, record {index}", limits, into)
     for span, resource, place, parts in call_spans(calls):
         into.skipped["traces"].update({"part_of_call": parts - 1} if parts > 1 else {})
-        _decode_span(span, resource, place, limits, into)
+        _decode_span(span, resource, place, limits, into, of_logs=True)
 
 
 def _walk(
@@ -109,12 +114,14 @@ def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> l
     return items or []
 
 
-def _decode_span(span: Any, resource: Any, position: str, limits: Limits, into: Decoded, above: Above = NOBODY) -> None:
+def _decode_span(
+    span: Any, resource: Any, position: str, limits: Limits, into: Decoded, above: Above = NOBODY, of_logs: bool = False
+) -> None:
     try:
         if not isinstance(span, dict):
             raise Rejected("wrong_type", f"a span must be an object, not {type(span).__name__}")
         _decode_evaluations(span, position, limits, into)
-        row = _trace(span, resource, limits, into, above)
+        row = _trace(span, resource, limits, into, above, of_logs)
     except Rejected as error:
         into.reject("traces", position, error)
         return
@@ -123,11 +130,14 @@ def _decode_span(span: Any, resource: Any, position: str, limits: Limits, into: 
         return
     if row is None:
         into.skip("traces", "not_a_generation")
+    elif row.pop(HALF):
+        into.skip("traces", "content_not_captured")
+        into.halves.append(row | {"position": position})
     else:
         into.traces.append(row | {"position": position})
 
 
-def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, above: Above) -> Row | None:
+def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, above: Above, of_logs: bool) -> Row | None:
     attributes = Attributes(span.get("attributes"))
     if not is_generation(attributes):
         return None
@@ -135,7 +145,8 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
     own, shared = above.added_to(told(attributes), span), told_by_resource(resource)
     # The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
     said = statement(own, shared, begin, limits, PLACES_OF_CONSENT, signed=SIGNATURE in attributes)
-    count_told(into, own, shared)
+    if not of_logs:  # the call is counted with its span, which names its people
+        count_told(into, own, shared)
     facts = merged(own, shared)
     agreed = said.given if said else None
     failed = span_has_failed(span.get("status"), attributes.get("error.type"))
@@ -143,9 +154,17 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
     partial = attributes.get("ratchet.partial") is True
     refused = (attributes.get("ratchet.refused") is True or partial) and not failed
     readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
+    events = _events(span)
     if readable and not failed:
         check_dropped(span, resource)
-    content = content_of_call(Record(attributes, _events(span)), failed or refused, limits.placeholders) if readable else None
+    content, is_half = None, False
+    if readable:
+        try:
+            content = content_of_call(Record(attributes, events), failed or refused, limits.placeholders)
+        except Rejected as error:
+            is_half = error.reason == "no_content" and not of_logs and not was_captured(attributes, [name for name, _ in events])
+            if not is_half:
+                raise
     return {
         "id": f"{identifier(span.get('traceId'), 16)}:{identifier(span.get('spanId'), 8)}",
         "time": begin,
@@ -170,6 +189,8 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
         "reference": answer_text(own.value("reference"), limits) if keep else None,
         "slice": slug(facts.value("slice")),
         **_signed(span, attributes, failed),
+        HALF: is_half,
+        OF_LOGS: of_logs,
     }
 
 

@@ -232,6 +232,23 @@ def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
     return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
+_OF_CALL = ("user", "session", "response_id", "model", "finish_reason", "latency_ms", "input_tokens", "output_tokens")
+_DESCRIBED = ("region", "confidentiality", "slice")
+
+
+def joined(traces: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows, each with the metadata that the other row of its trace has, if one sender sent both.
+
+    The content of a call may come in log records and its metadata in a span. Rows of other senders add nothing: nobody may describe the
+    call of somebody else.
+    """
+    keys = ["source", "id", "sender"]
+    if not traces.select(keys).is_duplicated().any():
+        return traces
+    columns = [name for name in (*_OF_CALL, *_DESCRIBED) if name in traces.columns]
+    return traces.with_columns(pl.coalesce(name, pl.col(name).drop_nulls().first().over(keys)).alias(name) for name in columns)
+
+
 def preferred(traces: pl.DataFrame) -> pl.DataFrame:
     """Return one row per trace: the one that the router has signed, if another sender has sent a trace with the same id.
 
