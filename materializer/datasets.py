@@ -38,6 +38,7 @@ from ratchet.contracts.ports import Artifacts, Clock, Dialect, ModelClient, Prog
 from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
+from ratchet.materializer.dialects.screening.sample import limits_of
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
 from ratchet.materializer.labels.silent_scorers import silent_scorers
@@ -149,14 +150,7 @@ class LakeDatasets:
         )
 
     def _limits(self, source: str) -> Limits:
-        settings = next((one for one in self.loop.sources if one.name == source), None)
-        return Limits(
-            now=int(self.clock.now().timestamp() * 1_000_000),
-            assume_consent=self.loop.governance.consent == "assumed",
-            mapping=settings.mapping if settings else {},
-            consent_places=settings.consent_places if settings else None,
-            placeholders=self.loop.quarantine.placeholders,
-        )
+        return limits_of(self.loop, source, int(self.clock.now().timestamp() * 1_000_000))
 
     def _pseudonyms(self) -> Callable[[Subject, str], str]:
         users = self.keys.users.keys().newest

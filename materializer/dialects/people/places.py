@@ -88,6 +88,8 @@ _NAMES: Mapping[str, Fact] = {
 """Rest of a key, without case and separators -> what it says."""
 
 _RANKS: Mapping[str, int] = {place.name: rank for rank, place in enumerate(PLACES)}
+ROOTS = frozenset(place.name.partition(".")[0] for place in PLACES)
+"""First parts of the names of all places."""
 _SEPARATORS = re.compile(r"[._\- ]")
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.people.places import Fact, Meaning, meaning, named
+from ratchet.materializer.dialects.people.places import ROOTS, Fact, Meaning, meaning, named
 from ratchet.materializer.dialects.statement import Statement
 from ratchet.materializer.dialects.values import consent, person, stated
 from ratchet.runtime.secrets.pseudonyms import Subject
@@ -89,7 +89,7 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
         found = meaning(key)
         if found is not None and found.fact is not None and not isinstance(value, dict):
             made._add(found, value)
-        elif (found is not None and found.fact is None) or _OPENED.search(key):
+        elif (found is not None and found.fact is None) or key in ROOTS or _OPENED.search(key):
             _open(made, key, value, 0)
         elif key == "model_parameters":
             _open(made, "model_parameters.metadata", as_object(value).get("metadata"), 0)
