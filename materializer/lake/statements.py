@@ -124,7 +124,7 @@ def sort_halves(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> None
 
 def without_refused(rows: list[Row], halves: list[Row], refused: Iterable[tuple[str, str]]) -> list[Row]:
     """Return rows from log records, without the content of calls whose span refuses consent. `refused` are sources and ids of traces."""
-    no = set(refused) | {(row["source"], row["id"]) for row in halves if (said := row.get(STATED)) is not None and not said.given}
+    no = set(refused) | {(row["source"], row["id"]) for row in (*rows, *halves) if (said := row.get(STATED)) is not None and not said.given}
     empty: Row = dict.fromkeys(("messages", "answer", "tools", "reference"))
     return [row | empty | {"consent": False} if row.get(OF_LOGS) and (row["source"], row["id"]) in no else row for row in rows]
 

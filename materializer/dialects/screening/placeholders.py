@@ -43,6 +43,8 @@ PLACEHOLDERS: tuple[Placeholder, ...] = (
 
 _WHOLE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS), re.IGNORECASE)
 _INSIDE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS if one.unmistakable), re.IGNORECASE)
+_LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.IGNORECASE)
+"""A line of its own, as parts of a message become lines of its text."""
 _NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>")
 """A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
 
@@ -53,6 +55,8 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     if plain and len(plain) <= 200 and _WHOLE.fullmatch(plain):
         return True
     lower = text.lower()
+    if "redacted" in lower and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
+        return True
     return (any(one in lower for one in _NEEDLES) and _INSIDE.search(text) is not None) or any(one and one in text for one in more)
 
 
