@@ -267,17 +267,19 @@ def paired(messages: list[Message]) -> list[Message]:
     """
     made: list[Message] = []
     open_calls: list[tuple[str, str]] = []
+    numbered = set[str]()
     number = 0
     for message in messages:
         if message.get("tool_calls"):
             calls = []
             for call in message["tool_calls"]:
+                numbered |= set() if call["id"] else {f"call_{number}"}
                 calls.append(call if call["id"] else call | {"id": f"call_{number}"})
                 number += 1
             open_calls += [(call["id"], call["function"]["name"]) for call in calls]
             message = message | {"tool_calls": calls}
         elif message["role"] == "tool":
-            answered = _answered(message, open_calls)
+            answered = _answered(message, open_calls, numbered)
             open_calls.remove(answered)
             message = {"role": "tool", "content": message["content"], "tool_call_id": answered[0]} | (
                 {"name": message["name"]} if message.get("name") else {}
@@ -286,7 +288,7 @@ def paired(messages: list[Message]) -> list[Message]:
     return made
 
 
-def _answered(message: Message, open_calls: list[tuple[str, str]]) -> tuple[str, str]:
+def _answered(message: Message, open_calls: list[tuple[str, str]], numbered: set[str]) -> tuple[str, str]:
     identity, name = message.get("tool_call_id"), message.get("name")
     if identity:
         fitting = [call for call in open_calls if call[0] == identity]
@@ -297,13 +299,13 @@ def _answered(message: Message, open_calls: list[tuple[str, str]]) -> tuple[str,
     if not fitting and identity and name:  # Gemini's ids are optional on either side
         fitting = [call for call in open_calls if call[1] == name and call[0].startswith("call_")]
     if not fitting and identity and not name:
-        fitting = _by_item(identity, open_calls)
+        fitting = _by_item(identity, open_calls, numbered)
     if not fitting:
         raise Rejected("unpaired_result", "the result of a tool belongs to no call of the conversation")
     return fitting[0]
 
 
-def _by_item(identity: str, open_calls: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _by_item(identity: str, open_calls: list[tuple[str, str]], made: set[str]) -> list[tuple[str, str]]:
     """Return the call that a result answers if the record names calls by the ids of items (`fc_…`), and results by those of the calls.
 
     OpenLLMetry does so for the Responses API. It is the call with the same rest of the id, or the only open one. Between several others,
@@ -311,5 +313,5 @@ def _by_item(identity: str, open_calls: list[tuple[str, str]]) -> list[tuple[str
     """
     items = [call for call in open_calls if call[0].startswith("fc_")]
     same = [call for call in items if identity.startswith("call_") and call[0].removeprefix("fc_") == identity.removeprefix("call_")]
-    made = [call for call in open_calls if call[0].startswith(("fc_", "call_"))]
-    return same or (made if len(open_calls) == 1 and len(made) == 1 and (items or made[0][0][5:].isdecimal()) else [])
+    only = len(open_calls) == 1 and (bool(items) or open_calls[0][0] in made)
+    return same or (open_calls if only else [])
