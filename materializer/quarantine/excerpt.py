@@ -13,11 +13,12 @@ from typing import Any
 from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.call_logs import is_part_of_call
+from ratchet.materializer.dialects.conversation import is_generation
 from ratchet.materializer.dialects.jsonl import Record
 from ratchet.materializer.dialects.langfuse import is_observation, json_object, told_by_observation
 from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.people.above import told_by_resource
+from ratchet.materializer.dialects.people.above import refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import Told, merged, statement, subject_of, told
 from ratchet.materializer.dialects.values import dump, person
 from ratchet.runtime.secrets.pseudonyms import Subject
@@ -63,11 +64,22 @@ def part_of(record: Any, place: str) -> Any:
         return record
     item, resource = walked[at]
     items = [item]
+    if found[1] == "span":
+        items = [_with_refusal(item, walked)]
     if is_part_of_call(item):
         call = item.get("traceId"), item.get("spanId")
         items = [one for one, _ in walked if is_part_of_call(one) and (one.get("traceId"), one.get("spanId")) == call]
     holder: dict[str, Any] = {keys[1]: [{keys[2]: items}]}
     return {keys[0]: [holder | ({"resource": resource} if resource is not None else {})]}
+
+
+def _with_refusal(span: Any, spans: list[tuple[Any, Any]]) -> Any:
+    """Return a span with the refusal of the spans above it, which its part does not have."""
+    if not isinstance(span, dict) or not isinstance(span.get("attributes"), list | None):
+        return span
+    if not refused_above(spans, is_generation).added_to(Told(), span).refuses():
+        return span
+    return span | {"attributes": [*(span.get("attributes") or ()), {"key": "ratchet.above.consent", "value": {"boolValue": False}}]}
 
 
 def place_in_part(place: str) -> str:

@@ -28,8 +28,13 @@ EXTERNAL = {
     "OOMKilled",
     "calculate_rewards",
     "examples/configs/grpo_math_1B.yaml",
+    "conversation_id",
+    "end_user",
+    "thread_id",
+    "user_api_key_end_user_id",
+    "system_prompt",
 }
-"""Names of the reader's files, of Postgres, Langfuse, Volcano, Kubernetes and NeMo RL."""
+"""Names of the reader's files, of Postgres, Langfuse, LiteLLM, other libraries, Volcano, Kubernetes and NeMo RL."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -1,4 +1,4 @@
-"""Replies with one text: Ollama, Text Generation Inference, Llama, Titan and older Claude on Bedrock. And streams as one text.
+"""Replies with one text: Ollama, Text Generation Inference, Llama, Titan and completions of Anthropic on Bedrock. And streams as one text.
 
 A stream is server-sent events (`data: {…}`), or one JSON object per line.
 """

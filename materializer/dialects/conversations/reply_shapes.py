@@ -257,7 +257,7 @@ def _of_tgi(body: dict[str, Any]) -> bool:
 
 
 def _of_bedrock(body: dict[str, Any]) -> bool:
-    """Llama and Titan on Bedrock, and Claude's text completions."""
+    """Llama and Titan on Bedrock, and Anthropic's text completions."""
     results = body.get("results")
     titan = isinstance(results, list) and bool(results) and all(isinstance(one, dict) and "outputText" in one for one in results)
     llama = isinstance(body.get("generation"), str) and bool({"stop_reason", "generation_token_count"} & body.keys())

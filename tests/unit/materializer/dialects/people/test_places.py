@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,3 +170,9 @@ def test_a_refusal_of_an_agent_counts_for_the_calls_below_it_and_one_of_the_trac
     assert [row["messages"] is None for row in found.traces] == [True, False]
     found = decode(batch(spans(below, beside, outer(2, "langfuse.trace.metadata.consent"))), ASSUMED)
     assert [row["messages"] is None for row in found.traces] == [True, True]
+
+
+def test_the_page_on_applications_has_the_same_table() -> None:
+    page = (Path(__file__).parents[5] / "docs/howto/connect-an-application.md").read_text()
+    table = page.partition("### Where consent, user and session are read")[2].partition("- **Names.**")[0]
+    assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == [place.name for place in PLACES]
