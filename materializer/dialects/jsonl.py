@@ -57,7 +57,8 @@ class Record:
     def told(self) -> Told:
         """Return what the record says about its user: at the mapped keys first, then in every place of the table."""
         own = {path.partition(".")[0] for key in _CONTENT for path in (self._mapping.get(key, key),)}
-        found = told_in_record(self._raw, content=own | {"consent", "consent_time"} - set(self._mapping.values()))
+        main = {key for key in ("consent", "consent_time") if self._mapping.get(key, key) == key}
+        found = told_in_record(self._raw, content=own | main)
         found.consents.insert(0, (MAPPED, self.get("consent")))
         found.times[MAPPED] = self.get("consent_time")
         for fact, key in (("user", "user_id"), ("session", "session_id")):

@@ -119,7 +119,12 @@ def meaning(key: str) -> Meaning | None:
         people = fact in ("user", "session")
         return Meaning(PLAIN, -1 if people else _RANKS[PLAIN], fact)
     place, _, last = key.rpartition(".")
-    return Meaning(place, len(PLACES), "consent") if named(last) == "consent" else None
+    if named(last) == "consent":
+        return Meaning(place, len(PLACES), "consent")
+    # `user_consent` and `hasConsent` may refuse, but no place of the loop file has their names, so that they never agree
+    plain = _SEPARATORS.sub("", last).lower() if len(last) <= 64 else ""
+    others = plain.endswith(("consent", "consentgiven")) and not plain.startswith(("require", "need", "ask", "no", "without"))
+    return Meaning(key, len(PLACES), "consent") if others else None
 
 
 def named(text: str) -> Fact | None:

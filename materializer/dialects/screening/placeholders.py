@@ -32,12 +32,14 @@ PLACEHOLDERS: tuple[Placeholder, ...] = (
     Placeholder("Logfire", r"\[Scrubbed due to [^\]\n]{1,80}\]", unmistakable=True),
     Placeholder("OpenInference", r"__REDACTED__", unmistakable=True),
     Placeholder("Langfuse", r"<fully masked due to failed mask function>", unmistakable=True),
+    Placeholder("Langfuse", r"<truncated due to size exceeding limit>", unmistakable=True),
     Placeholder("Sentry", r"\[Filtered\]"),
     Placeholder("OpenTelemetry Collector", r"\*{3,}"),
     Placeholder("several tools", r"[\[<({]{0,2}_{0,2}(?:content |text |message |data |value |prompt |response )?"
                 r"(?:redacted|scrubbed|masked|filtered|removed|omitted|hidden|sanitized|anonymized)_{0,2}[\])>}]{1,2}"),
     Placeholder("several tools", r"[\[<({]{0,2}_{0,2}REDACTED_{0,2}[\])>}]{0,2}"),
-    Placeholder("several tools", r"[\[<](?:redacted|scrubbed|masked|filtered|removed|omitted)[:\- ][^\]>\n]{1,60}[\]>]"),
+    Placeholder("several tools", r"[\[<](?:redacted|scrubbed|masked|filtered|removed|omitted|truncated)[:_\- ][^\]>\n]{1,60}[\]>]"),
+    Placeholder("several tools", r"[*#\-_=.…]{1,6} ?redacted ?[*#\-_=.…]{1,6}"),
     Placeholder("several tools", r"[█▇■•●xX]{6,}"),
 )  # fmt: skip
 
@@ -45,7 +47,7 @@ _WHOLE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS), re.I
 _INSIDE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS if one.unmistakable), re.IGNORECASE)
 _LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.IGNORECASE)
 """A line of its own, as parts of a message become lines of its text."""
-_NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>")
+_NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to")
 """A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
 
 

@@ -102,6 +102,9 @@ def test_a_reference_is_not_read_from_a_plain_key() -> None:
     [
         ("some.library.of.tomorrow.consent", False),
         ("app.Consent", "no"),
+        ("user_consent", False),
+        ("metadata.hasConsent", "false"),
+        ("metadata.training-consent", 0),
         ("metadata", json.dumps({"app": {"deep": {"consent": False}}})),
         ("langfuse.trace.metadata", json.dumps({"customer": json.dumps({"consent": "denied"})})),
     ],
@@ -154,6 +157,19 @@ def test_the_mapped_key_of_json_lines_gives_consent_and_no_other_place_does() ->
     assert decode(batch(base | {"metadata": {"ok": True}}, kind="jsonl"), mapped).traces[0]["answer"] == SECRET
     assert decode(batch(base | {"metadata": {"consent": True}}, kind="jsonl"), REQUIRED).traces[0]["answer"] is None
     assert decode(batch(base | {"metadata": {"ok": True, "consent": False}}, kind="jsonl"), mapped).traces[0]["answer"] is None
+
+
+def test_a_refusal_beside_the_mapped_key_counts() -> None:
+    mapped = replace(REQUIRED, mapping={"consent": "ok"})
+    record = {"id": "a", "timestamp": T0, "messages": SECRET, "response": SECRET, "ok": True}
+    assert decode(batch(record, kind="jsonl"), mapped).traces[0]["answer"] == SECRET
+    assert decode(batch(record | {"consent": False}, kind="jsonl"), mapped).traces[0]["answer"] is None
+
+
+def test_other_names_of_consent_never_agree() -> None:
+    named = replace(REQUIRED, consent_places=("metadata", PLAIN))
+    assert traced(attribute("metadata.user_consent", True), limits=named)[0]["answer"] is None
+    assert traced(attribute("requires_consent", False))[0]["answer"] == SECRET
 
 
 def test_a_refusal_of_an_agent_counts_for_the_calls_below_it_and_one_of_the_trace_for_all() -> None:

@@ -14,7 +14,7 @@ from ratchet.materializer.dialects.decode import decode
 from ratchet.materializer.dialects.screening.outcome import has_failed, span_has_failed
 from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, is_redacted
 from ratchet.materializer.dialects.screening.sample import first_records, look, repeated_answer
-from tests.unit.materializer.records import T0, attribute, batch, raw, request_of, span, spans
+from tests.unit.materializer.records import T0, attribute, batch, logs, raw, request_of, span, spans
 
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
 
@@ -107,6 +107,7 @@ TEXTS = (
         "{{redacted}}",
     ),
     *("[REDACTED: pii]", "<fully masked due to failed mask function>", "xxxxxxxx", "[removed]", "(omitted)"),
+    *("***REDACTED***", "[REDACTED_EMAIL]", "--redacted--", "<truncated due to size exceeding limit>", "REDACTED_BY_LITELLM"),
 )
 KEPT = (
     *(
@@ -166,6 +167,18 @@ def test_a_placeholder_in_a_call_or_a_part_is_found() -> None:
 def test_a_span_that_may_have_lost_content_is_quarantined(change: dict[str, Any], reason: str | None) -> None:
     found = read(spans(span(1) | change), kind="otlp-json")
     assert [bad.reason for bad in found.bad] == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize("name", ["gen_ai.client.inference.operation.details", "gen_ai.choice"])
+def test_a_log_record_that_lost_attributes_is_quarantined(name: str) -> None:
+    values = {item["key"]: item for item in span(1)["attributes"]}
+    parts = [{"eventName": "gen_ai.user.message", "attributes": [attribute("content", "q")]}] if name == "gen_ai.choice" else []
+    last = {"eventName": name, "attributes": [*values.values(), attribute("message", json.dumps({"content": "a"}))]}
+    ids = {"traceId": "1" * 32, "spanId": "1" * 16, "timeUnixNano": str(T0)}
+    records = [one | ids for one in (*parts, last)]
+    assert len(read(logs(*records), kind="otlp-json").traces) == 1
+    records[-1]["droppedAttributesCount"] = 1
+    assert [bad.reason for bad in read(logs(*records), kind="otlp-json").bad] == ["dropped_content"]
 
 
 def test_events_that_were_dropped_count_where_the_content_is_in_events() -> None:
