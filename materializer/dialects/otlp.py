@@ -57,6 +57,8 @@ _THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
 _HEX = re.compile(r"[0-9a-f]+")
 HALF = "half"
 """Key of a decoded row whose span has no content."""
+EVERY_CALL = ":*"
+"""End of the id of a statement about all calls of an OpenTelemetry trace. No trace of the lake has such an id."""
 OF_LOGS = "of_logs"
 """Key of a decoded row whose content comes from log records."""
 PLACES_OF_CONSENT = ("metadata",)
@@ -80,6 +82,8 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
         return
     spans = list(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into))
     above = refused_above(spans, is_generation)
+    for trace, time in above.whole.items():
+        _refuse_trace(trace, time, position, limits, into)
     for index, (span, resource) in enumerate(spans):
         _decode_span(span, resource, f"{position}, span {index}", limits, into, above)
     calls = []
@@ -91,6 +95,15 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
     for span, resource, place, parts in call_spans(calls):
         into.skipped["traces"].update({"part_of_call": parts - 1} if parts > 1 else {})
         _decode_span(span, resource, place, limits, into, of_logs=True)
+
+
+def _refuse_trace(trace: str, time: Any, position: str, limits: Limits, into: Decoded) -> None:
+    """Add the refusal of a whole trace as a statement. Its span, which is no model call, is counted by itself."""
+    try:
+        row = {"subject": ConsentSubject.TRACE.value, "id": f"{identifier(trace, 16)}{EVERY_CALL}", "given": False}
+        into.consents.append(row | {"time": start_time(time, limits.now), "position": position})
+    except Rejected as error:
+        into.reject("feedback", position, error)
 
 
 def _walk(

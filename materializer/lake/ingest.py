@@ -22,8 +22,9 @@ from ratchet.materializer.dialects.decode import BUILT_IN, decode
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from ratchet.materializer.lake.schemas import arrow_table
-from ratchet.materializer.lake.statements import sort_halves, sort_statements, sort_traces, without_refused
+from ratchet.materializer.lake.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName
+from ratchet.materializer.lake.whole_traces import apply_refusals
 from ratchet.materializer.quarantine.kept import KeptRecords
 from ratchet.materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
 from ratchet.runtime.secrets.pseudonyms import Subject
@@ -96,13 +97,17 @@ def store(
     """
     _leave_out_erased(decoded, lake)
     unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
-    halves = _complete(decoded.halves, batch, limits)
-    rows = without_refused(_complete(decoded.traces, batch, limits), halves, _refused(lake, decoded))
+    statements = _complete(decoded.consents, batch, limits)
+    complete = _complete(decoded.traces, batch, limits), _complete(decoded.halves, batch, limits)
+    rows, halves, about_stored = apply_refusals(lake, statements, *complete)
+    rows = without_refused(rows, halves, _refused(lake, decoded))
     traces = sort_traces(rows, decoded, seen, batch)
     sort_halves(halves, traces, seen)
-    stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
+    stated = sort_statements(traces, statements, seen, batch)
+    repeated = {key_of("consent", row) for row in stated.fresh}
+    more = sort_statements(SortedTraces(), [row for row in about_stored if key_of("consent", row) not in repeated], seen, batch)
     if write:
-        _write(lake, "consent", stated.fresh, batch)
+        _write(lake, "consent", [*stated.fresh, *more.fresh], batch)
         _write(lake, "traces", traces.fresh, batch)
     seen.catch_up("traces")
     kept, parked = _admit(decoded, seen, batch)
@@ -114,11 +119,11 @@ def store(
     report = IngestReport(
         traces=TraceCounts(**counted.model_dump(), unsigned=unsigned),
         feedback=FeedbackCounts(**counts.model_dump(), parked=parked),
-        consent_changed=traces.completed + stated.changed,
+        consent_changed=traces.completed + stated.changed + more.changed,
         masked=dict(sorted(decoded.masked.items())),
     )
     refused = [row["id"] for row in stated.fresh if row["subject"] == ConsentSubject.USER and not row["given"]]
-    return Stored(report, len(traces.fresh) + len(feedback.fresh) + len(stated.fresh), refused)
+    return Stored(report, len(traces.fresh) + len(feedback.fresh) + len(stated.fresh) + len(more.fresh), refused)
 
 
 def _refused(lake: Lake, decoded: Decoded) -> list[tuple[str, str]]:

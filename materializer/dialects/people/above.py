@@ -1,7 +1,8 @@
 """Refusals of spans that contain model calls: of an agent, a chain or a request, whose own record is no model call.
 
 A refusal of such a span counts for the model calls below it in the same request. One in a place of the whole trace, such as
-`langfuse.trace.metadata.consent`, counts for all model calls of the trace.
+`langfuse.trace.metadata.consent`, counts for all model calls of the trace. It, and one of the trace's root, is also a statement about the
+whole trace, which ingest applies to calls of other requests (`lake/whole_traces.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Above:
     """Trace id and span id -> id of the parent."""
     of_spans: Mapping[tuple[Any, Any], Told] = field(default_factory=dict)
     of_traces: Mapping[Any, Told] = field(default_factory=dict)
+    whole: Mapping[str, Any] = field(default_factory=dict)
+    """Trace id -> start time of a span that is no model call and refuses for its whole trace: a root, or in a place of the trace."""
 
     def added_to(self, own: Told, span: Mapping[str, Any]) -> Told:
         """Return what a span says, with the refusals of the spans above it."""
@@ -49,6 +52,7 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
     parents: dict[tuple[Any, Any], Any] = {}
     of_spans: dict[tuple[Any, Any], Told] = {}
     of_traces: dict[Any, Told] = {}
+    refusing: dict[str, Any] = {}
     for span, _ in spans:
         if not isinstance(span, dict) or not isinstance(span.get("traceId"), str) or not isinstance(span.get("spanId"), str):
             continue
@@ -62,9 +66,11 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
                 of_traces[key[0]] = merged(of_traces.get(key[0], Told()), whole)
             if said.consents and not is_call(attributes):
                 of_spans[key] = _refusals(said, lambda _: True)
+                if whole.consents or (of_spans[key].consents and not span.get("parentSpanId")):
+                    refusing.setdefault(key[0], span.get("startTimeUnixNano"))
         except Rejected:  # a span that cannot be read is quarantined, or is no model call
             continue
-    return Above(parents, {key: one for key, one in of_spans.items() if one.consents}, of_traces)
+    return Above(parents, {key: one for key, one in of_spans.items() if one.consents}, of_traces, refusing)
 
 
 def _refusals(said: Told, counts: Callable[[str], bool]) -> Told:
