@@ -111,7 +111,16 @@ def _of_events(events: Sequence[Event], record: Record) -> Conversation | None:
     if asked and all(message["role"] in ("system", "developer") for message in asked):
         raise Rejected("lost_messages", "the events of the call have no message but its instructions")
     request = Request(asked) if asked else None
-    return conversation(request, _choice(choices[0]) if choices else None, tools_beside(record))
+    return conversation(request, _choice(_first_choice(choices)) if choices else None, tools_beside(record))
+
+
+def _first_choice(choices: Sequence[Attributes]) -> Attributes:
+    """Return the first of several choices. Raises Rejected `not_one_answer` if another one has the same index and another content."""
+    first = _body(choices[0])
+    for other in map(_body, choices[1:]):
+        if str(other.get("index", 0)) == str(first.get("index", 0)) and other != first:
+            raise Rejected("not_one_answer", "two choices of the call have the same index")
+    return choices[0]
 
 
 def _event_messages(name: str, attributes: Attributes) -> list[Message]:

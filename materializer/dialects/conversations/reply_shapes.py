@@ -103,7 +103,7 @@ def _is_message(item: dict[str, Any]) -> bool:
     if item.get("lc") is not None and item.get("type") == "constructor":
         return isinstance(item.get("kwargs"), dict)
     kind = item.get("type")
-    if kind in _LANGCHAIN and isinstance(kind, str):
+    if isinstance(kind, str) and kind in _LANGCHAIN:
         return isinstance(item.get("data"), dict) or ("content" in item and _is_content(item["content"]))
     role = item.get("role")
     if not isinstance(role, str) or role.lower() not in _ROLES or not item.keys() <= _MESSAGE_KEYS:

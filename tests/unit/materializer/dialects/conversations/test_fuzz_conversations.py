@@ -123,7 +123,7 @@ def mutate(values: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         if action == 0:
             del holder[key]
         elif action == 1:
-            holder[key] = copy.deepcopy(draw.choice(ODD)) if draw.random() < 0.9 else DEEP
+            holder[key] = copy.deepcopy(draw.choice(ODD) if draw.random() < 0.9 else DEEP)  # a shared value would grow
         elif action == 2 and isinstance(holder, dict):
             holder[f"{key}x"] = holder.pop(key)
         elif action == 3:
