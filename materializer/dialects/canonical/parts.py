@@ -252,7 +252,7 @@ def _bedrock_image(given: Any) -> list[Piece]:
 
 
 def _bedrock_call(call: Any) -> list[Piece]:
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not clean(call["name"]).strip():
         raise Rejected("bad_tool_call", "a tool call has no name")
     return [Call(made_call(call.get("toolUseId"), call["name"], call.get("input")))]
 
