@@ -254,6 +254,8 @@ def _bedrock_image(given: Any) -> list[Piece]:
 def _bedrock_call(call: Any) -> list[Piece]:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not clean(call["name"]).strip():
         raise Rejected("bad_tool_call", "a tool call has no name")
+    if any(key not in ("toolUseId", "name", "input", "type") and value not in (None, "", [], {}) for key, value in call.items()):
+        raise Rejected("bad_tool_call", "a tool call has a key that is unknown")
     return [Call(made_call(call.get("toolUseId"), call["name"], call.get("input")))]
 
 

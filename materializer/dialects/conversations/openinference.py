@@ -41,7 +41,7 @@ def _request(attributes: Attributes, body: Any) -> Request:
         messages = [message for item in listed for message in messages_of(_item(item))]
         if any(message["role"] == "tool" and not message["tool_call_id"] for message in messages):
             paired(messages)
-        return Request(messages)
+        return _with_items(Request(messages), body, fields)
     except Rejected:
         complete = printed_messages(unwrapped_text(body))
         if complete is not None and _agree(complete, fields, attributes):
@@ -50,6 +50,28 @@ def _request(attributes: Attributes, body: Any) -> Request:
         if whole is None:
             raise
         return whole
+
+
+def _with_items(request: Request, body: Any, fields: list[dict[str, Any]]) -> Request:
+    """Return the request of a Responses body if it has all indexed messages, because the exporter leaves images and other items out.
+
+    Raises Rejected if such a body cannot be read whole: it may have what the indexed messages lack.
+    """
+    try:
+        value = unwrapped_text(body)
+    except Rejected:
+        return request
+    items = value.get("input") if isinstance(value, dict) else value
+    if not isinstance(items, list) or not any(isinstance(item, dict) and ("type" in item or _has_parts(item)) for item in items):
+        return request
+    if any(isinstance(item, dict) and ("lc" in item or item.get("type") in ("human", "ai", "system", "constructor")) for item in items):
+        return request
+    request_of(value)
+    return _of_body(value, fields) or request
+
+
+def _has_parts(item: dict[str, Any]) -> bool:
+    return isinstance(item.get("content"), list)
 
 
 def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
@@ -87,8 +109,10 @@ def _shown(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def _shown_message(message: Message) -> tuple[str, str]:
-    calls = "".join(call["function"]["name"] for call in message.get("tool_calls") or ())
-    return message["role"], text_of(message) + calls
+    content = message["content"]
+    parts = [part.get("text", "") for part in content if part["type"] == "text"] if isinstance(content, list) else [content]
+    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    return message["role"], "".join((*parts, *calls))
 
 
 def _count(body: Any) -> int | None:

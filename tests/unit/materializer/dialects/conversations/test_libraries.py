@@ -93,6 +93,28 @@ def test_openinference_writes_a_call_inside_of_the_contents() -> None:
     assert conversation(read(values)) == ([("user", "Weather?")], "", ["weather"])
 
 
+def test_an_image_or_an_item_that_the_indexes_leave_out_is_not_lost() -> None:
+    image = {"type": "input_image", "image_url": "https://example.test/cat.png"}
+    asked = {1: ("user", "What is it?")}
+    body = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}]
+    found = read(openinference(asked, {0: "A cat."}, input__value=body))
+    [row] = found.traces
+    assert [part["type"] for part in json.loads(row["messages"])[0]["content"]] == ["text", "image_url"]
+    searched = [
+        {"type": "message", "role": "user", "content": "What is it?"},
+        {"type": "web_search_call", "id": "w", "status": "completed"},
+    ]
+    assert len(read(openinference(asked, {0: "A cat."}, input__value=searched)).bad) == 1
+
+
+def test_a_call_that_the_provider_executes_is_no_function() -> None:
+    values = openllmetry("call_1", "call_1") | {
+        "gen_ai.completion.0.tool_calls.0.id": "ws_1",
+        "gen_ai.completion.0.tool_calls.0.name": "web_search_call",
+    }
+    assert [bad.reason for bad in read(values).bad] == ["unknown_part"]
+
+
 @pytest.mark.parametrize("prompts", ['["Weather?"]', ["Weather?"]])
 def test_llamaindex_writes_the_prompt_as_a_list(prompts: Any) -> None:
     item = span(1, openinference__span__kind="LLM", output__value="Sunny.", **NOTHING)
