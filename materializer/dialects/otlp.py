@@ -315,7 +315,7 @@ def _decode_evaluation(
 
 
 def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:
-    kind = KINDS[attributes.get("gen_ai.evaluation.name")]
+    kind = KINDS[name(attributes.get("gen_ai.evaluation.name")) or ""]
     response = name(attributes.get("gen_ai.response.id"))
     named = bool(ids[0]) and bool(ids[1])
     if not named and response is None:

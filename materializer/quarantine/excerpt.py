@@ -15,11 +15,11 @@ from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.call_logs import is_part_of_call
 from ratchet.materializer.dialects.conversation import is_generation
 from ratchet.materializer.dialects.jsonl import Record
-from ratchet.materializer.dialects.langfuse import is_observation, json_object, told_by_observation
+from ratchet.materializer.dialects.langfuse import is_observation, told_by_observation
 from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import refused_above, told_by_resource
-from ratchet.materializer.dialects.people.told import Told, merged, statement, subject_of, told
+from ratchet.materializer.dialects.people.told import Told, as_object, merged, statement, subject_of, told
 from ratchet.materializer.dialects.values import dump, person
 from ratchet.runtime.secrets.pseudonyms import Subject
 from ratchet.runtime.secrets.span_signature import SIGNATURE
@@ -31,9 +31,11 @@ Mask = Callable[[Any], Any]
 
 _PART = re.compile(r", (span|record) (\d+)")
 _TEXTUAL = re.compile(
-    rb'("[\w.:-]{0,80}?(?i:user|end_?user|session|conversation|thread|chat)[._-]?(?i:id)"\s*(?::|,\s*"value"\s*:\s*\{\s*"\w+"\s*:)\s*)("[^"]*"?|[^\s,"}\]]+)'
+    rb"""(\\*["'][\w.:-]{0,80}?(?i:user|end_?user|session|conversation|thread|chat)[._-]?(?i:id)\\*["']\s*"""
+    rb"""(?::|,\s*\\*["']value\\*["']\s*:\s*\{\s*\\*["']\w+\\*["']\s*:)\s*)"""
+    rb"""(\\*"[^"]*"?|\\*'[^']*'?|[^\s,"'}\]]+)"""
 )
-"""A key with the id of a user or a session in a text that is no JSON, alone or as an OTLP attribute."""
+"""A key with the id of a user or a session in a text that is no JSON, alone or as an OTLP attribute, also inside of a text in it."""
 _PLAIN = frozenset(
     {"id", "traceId", "spanId", "parentSpanId", "response_id", "type", "consent", "consent_for", "consent_time", "timestamp"}
     | {"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "observedTimeUnixNano", "startTime", "endTime"}
@@ -190,32 +192,32 @@ def _unescaped(value: bytes) -> str:
         found = json.loads(value)
     except ValueError:
         found = None
-    return found if isinstance(found, str) else value.strip(b'"').decode(errors="replace")
+    return found if isinstance(found, str) else value.strip(b"\"'\\").decode(errors="replace")
 
 
 def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask: Mask) -> Any:
     """Return the value masked. `at` is its dotted key; `paths` are the dotted keys with the id of a user or a session."""
     if isinstance(value, list):
         return [_masked(item, at, paths, hide, mask) for item in value]
-    if isinstance(value, str) and value.lstrip()[:1] == "{" and json_object(value):
-        return dump(_masked(json_object(value), at, paths, hide, mask))  # a JSON document as text may name a user too
+    if isinstance(value, str) and (found := as_object(value)):
+        return dump(_masked(found, at, paths, hide, mask))  # a JSON document as text, or a printed dictionary, may name a user too
     if not isinstance(value, dict):
         return mask(value)
     attribute = subject_of(value["key"]) if isinstance(value.get("key"), str) else None
     if attribute is not None and isinstance(value.get("value"), dict):
-        found = next((person(item) for item in value["value"].values()), None)
-        return {"key": value["key"], "value": {"stringValue": hide(attribute, found)} if found else {}}
+        name = next((person(item) for item in value["value"].values()), None)
+        return {"key": value["key"], "value": {"stringValue": hide(attribute, name)} if name else {}}
     made: dict[str, Any] = {}
     for key, item in value.items():
         path = f"{at}.{key}" if at else key
         subject = paths.get(path) or subject_of(path) or subject_of(key)
         if subject is not None and isinstance(item, list):
-            made[key] = [hide(subject, found) for one in item if (found := person(one)) is not None]
+            made[key] = [hide(subject, name) for one in item if (name := person(one)) is not None]
         elif isinstance(item, dict | list):
             made[mask(key)] = _masked(item, path, paths, hide, mask)
         elif subject is not None:
-            found = person(item)
-            made[key] = None if found is None else hide(subject, found)
+            name = person(item)
+            made[key] = None if name is None else hide(subject, name)
         elif key in _PLAIN and (not isinstance(item, str) or _IDENTITY.fullmatch(item)):
             made[key] = item
         else:
