@@ -83,6 +83,7 @@ def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> De
         found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
         found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
         found.consents = [_consent(row, dialect, position, limits) for row in found.consents]
+        found.halves = []  # only the OTLP dialect knows them
     return found
 
 

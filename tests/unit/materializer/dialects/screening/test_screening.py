@@ -14,7 +14,7 @@ from ratchet.materializer.dialects.decode import decode
 from ratchet.materializer.dialects.screening.outcome import has_failed, span_has_failed
 from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, is_redacted
 from ratchet.materializer.dialects.screening.sample import first_records, look, repeated_answer
-from tests.unit.materializer.records import T0, attribute, batch, logs, raw, request_of, span, spans
+from tests.unit.materializer.records import T0, attribute, batch, evaluation, log, logs, raw, request_of, span, spans
 
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
 
@@ -209,3 +209,8 @@ def test_a_look_reads_the_first_records_only(kind: str) -> None:
     seen = look([raw(data, kind=kind)] * 2, replace(LIMITS, now=LIMITS.now + 10**13), records=7)
     assert seen.shares[0].read == (14 if kind == "otlp-proto" else 7)
     assert (seen.shares[2].calls > 0) == (kind == "jsonl")
+
+
+def test_the_name_of_an_evaluation_may_have_blanks_around_it() -> None:
+    said = evaluation(" user_correction ", text="Four.")
+    assert [row["text"] for row in read(logs(log(1, said)), kind="otlp-json").feedback] == ["Four."]
