@@ -20,6 +20,8 @@ SIGNED = "signed"
 """Key of a trace row with (signed form, signature), which the OTLP dialect sets and `Admission` replaces by the column `verified`."""
 
 
+DEFERRED = "deferred"
+"""Key of a trace row with content that is stored only if another record of its batch consents; None for most rows. It is masked, too."""
 _HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
 """Subjects of statements about consent whose id becomes a pseudonym."""
 
@@ -86,6 +88,8 @@ class Admission:
         """Add the masked row. A row whose texts cannot be masked is quarantined."""
         try:
             found.masked += self.mask(row)
+            if (deferred := row.get(DEFERRED)) is not None:
+                self.mask(deferred)
         except Rejected as error:
             found.reject(kind, row["position"], error)
         else:

@@ -18,7 +18,7 @@ from ratchet.contracts.data.decoding import Decoded, Kind, Limits, Row
 from ratchet.contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import SIGNED
+from ratchet.materializer.dialects.admission import DEFERRED, SIGNED
 from ratchet.materializer.dialects.call_logs import call_spans, is_part_of_call
 from ratchet.materializer.dialects.canonical.exchange import Event, Record
 from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
@@ -204,6 +204,7 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
         **_signed(span, attributes, failed),
         HALF: is_half,
         OF_LOGS: of_logs,
+        DEFERRED: _deferred(attributes, events, limits.placeholders) if of_logs and agreed is None and not keep and not failed else None,
     }
 
 
@@ -221,6 +222,14 @@ def _signed(span: dict[str, Any], attributes: Attributes, failed: bool) -> Row:
         return {SIGNED: (signed_form(*ids, *times, failed, attributes.plain()), signature)}
     except (TypeError, ValueError):
         return {}
+
+
+def _deferred(attributes: Attributes, events: list[Event], placeholders: Sequence[str]) -> Row | None:
+    """Return the content of log records that do not mention consent. Ingest stores it if the span of its batch consents, or drops it."""
+    try:
+        return content_columns(content_of_call(Record(attributes, events), False, placeholders))
+    except Rejected:
+        return None
 
 
 def content_columns(content: Conversation | None, keep_answer: bool = True) -> Row:

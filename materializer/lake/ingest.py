@@ -17,7 +17,7 @@ from ratchet.contracts.data.quarantine import QuarantineCounts
 from ratchet.contracts.data.records import ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.admission import DEFERRED, Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
@@ -128,7 +128,7 @@ def store(
 
 def _refused(lake: Lake, decoded: Decoded) -> list[tuple[str, str]]:
     """Return source and id of the traces for which the lake has a refusal, if the batch has content from log records."""
-    if not any(row.get(OF_LOGS) and row["messages"] is not None for row in decoded.traces):
+    if not any(row.get(OF_LOGS) and (row["messages"] is not None or row.get(DEFERRED)) for row in decoded.traces):
         return []
     said = lake.scan("consent", ("source", "subject", "id", "given"))
     said = said.filter((said["subject"] == ConsentSubject.TRACE.value) & ~said["given"])

@@ -14,6 +14,7 @@ from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.decoding import PLACE, Decoded, Row
 from ratchet.contracts.data.records import ConsentSubject
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.admission import DEFERRED
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.statement import STATED, Statement
 from ratchet.materializer.lake.dedup_index import (
@@ -123,8 +124,13 @@ def sort_halves(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> None
 
 
 def without_refused(rows: list[Row], halves: list[Row], refused: Iterable[tuple[str, str]]) -> list[Row]:
-    """Return rows from log records, without the content of calls whose span refuses consent. `refused` are sources and ids of traces."""
+    """Return rows without the content of log records whose span refuses consent, and with that of records whose span gives it.
+
+    `refused` are sources and ids of traces with a stored refusal. `halves` are the spans of the same batch, and so of the same sender.
+    """
     no = set(refused) | {(row["source"], row["id"]) for row in (*rows, *halves) if (said := row.get(STATED)) is not None and not said.given}
+    yes = {(row["source"], row["id"]) for row in halves if (said := row.get(STATED)) is not None and said.given} - no
+    rows = [row | row[DEFERRED] if row.get(DEFERRED) and (row["source"], row["id"]) in yes else row for row in rows]
     empty: Row = dict.fromkeys(("messages", "answer", "tools", "reference"))
     return [row | empty | {"consent": False} if row.get(OF_LOGS) and (row["source"], row["id"]) in no else row for row in rows]
 

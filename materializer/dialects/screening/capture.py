@@ -50,6 +50,8 @@ _NEVER = (
     "gen_ai.response.content",
 )
 _LONG = 100
+_WORDS = 2
+"""A text of an unknown attribute with more words than this may be a question or an answer. Names and labels are shorter."""
 
 
 def was_captured(attributes: Attributes, events: Iterable[str]) -> bool:
@@ -68,4 +70,4 @@ def _may_be_content(value: Any) -> bool:
         return bool(value)
     if isinstance(value, list):
         return any(map(_may_be_content, value))
-    return isinstance(value, str) and (len(value) > _LONG or value.lstrip()[:1] in ("{", "[") or "\n" in value)
+    return isinstance(value, str) and (len(value) > _LONG or value.lstrip()[:1] in ("{", "[") or len(value.split()) > _WORDS)

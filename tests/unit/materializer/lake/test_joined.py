@@ -108,6 +108,20 @@ def test_a_refusal_of_the_span_counts_for_its_log_records(tmp_path: Path, order:
         assert datasets.lake.scan("traces")["messages"].drop_nulls().is_empty()
 
 
+@pytest.mark.parametrize("order", list(permutations(range(2))))
+@pytest.mark.parametrize(("given", "stored"), [(True, True), (None, False), (False, False)])
+def test_the_consent_of_the_span_counts_for_the_log_records_of_its_batch(
+    tmp_path: Path, order: tuple[int, ...], given: bool | None, stored: bool
+) -> None:
+    datasets = make_datasets(tmp_path)
+    said = spans(half(1, metadata__consent=given)), logs(*content(1, "Write to ada@example.test"))
+    report = datasets.ingest(batch(*[said[place] for place in order]))
+    assert report.traces.adds_up
+    rows = [row for row in rows_of(datasets) if row["messages"] is not None]
+    assert [(row["consent"], row["refused"], row["model"]) for row in rows] == ([(True, False, "m")] if stored else [])
+    assert "ada@example.test" not in "".join(row["messages"] for row in rows)
+
+
 def test_feedback_by_the_id_of_the_response_finds_the_content(tmp_path: Path) -> None:
     datasets = datasets_in(tmp_path)
     datasets.ingest(batch(logs(*content(1))))
