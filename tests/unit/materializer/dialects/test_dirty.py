@@ -45,6 +45,11 @@ def rows_of(datasets: LakeDatasets) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in preferred(joined(datasets.lake.scan("traces"))).iter_rows(named=True)}
 
 
+def _is_half(row: dict[str, Any]) -> bool:
+    """Whether it is the row of a span that was skipped because its content was not captured: its log records are in another file."""
+    return row["consent"] and row["messages"] is None and row["status"] == "ok"
+
+
 @pytest.mark.slow
 def test_every_record_has_an_accepted_outcome(filled: LakeDatasets, expected: list[dict[str, Any]]) -> None:
     stored = rows_of(filled)
@@ -59,8 +64,8 @@ def test_every_record_has_an_accepted_outcome(filled: LakeDatasets, expected: li
         ]
         if rejected:
             outcome = f"rejected:{rejected[0]}"
-        elif identity in stored and stored[identity]["messages"] is None and stored[identity]["consent"]:
-            outcome = "rejected:no_content"  # skipped: the content of the span was not captured
+        elif identity in stored and _is_half(stored[identity]):
+            outcome = "rejected:no_content"
         elif identity in stored and record["case"] != "duplicate":
             outcome = "rejected:failed_request" if stored[identity]["status"] == "error" else "kept"
         else:
@@ -78,7 +83,7 @@ def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: l
     compared = 0
     for record in expected:
         row = stored.get(f"{record['record_id']['trace_id']}:{record['record_id']['span_id']}") if record["record_id"] else None
-        if record["outcome"] != "kept" or row is None:
+        if record["outcome"] != "kept" or row is None or _is_half(row):
             continue
         for key, value in record["expect"].items():
             if key in ("messages", "response") and not record["expect"]["consent"]:
