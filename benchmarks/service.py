@@ -3,10 +3,11 @@
 The service runs as a user starts it, with a Prefect server on SQLite, one line, its receiver, router and model server. The sections are:
 
 - `idle`: CPU and memory of service, receiver and router without news. `idle_lines` is the same with many lines (service_lines.py).
+- `asked`: CPU and memory while a cycle waits for a person.
 - `recovery`: seconds without answers after a `kill -9` of receiver, router or model server (service_recovery.py).
 - `reactions`: the seconds from the receiver's acknowledgement of a trace to the row that opens a cycle; and the seconds from an answer to
   the row with which the cycle goes on, given in Prefect's form and on the command line. `reactions_postgres` is the same with the ledger on
-  Postgres.
+  Postgres. Both also give the service's resident memory before the first cycle and after each quarter of the cycles.
 
 `python benchmarks/service.py [--only SECTION …] [--idle 120] [--lines 100] [--kills 8] [--cycles 30] [--answers 5]`
 
@@ -29,6 +30,7 @@ from typing import Any
 
 import click
 import httpx
+import psutil
 from service_lines import idle_lines, model_servers, processes, quiet
 from service_recovery import cold_starts, recovered
 
@@ -75,6 +77,7 @@ min_interval = 0
 """
 FORMER = {
     "idle": {"cpu_share_with_prefect": 0.49, "service_memory_mb": 224, "flow_process_memory_mb": [146, 491]},
+    "asked": {"own_cpu_share": 0.0175},
     "idle_lines": {"lines": 100, "cpu_share_computed": 39},
     "recovery": {"receiver": "never", "router": "at the next reconcile, 60 s"},
     "reactions": {"trace_to_cycle_s": [17.7, 41.3, 43.5, 52.5], "form_to_action_s": [37, 37], "command_to_action_s": [271]},
@@ -227,6 +230,20 @@ def idle(site: Site, seconds: float) -> dict[str, Any]:
     return {**found, "runs_created": len(site.prefect.post("flow_runs/filter", json={}).json())}
 
 
+def asked(site: Site, seconds: float) -> dict[str, Any]:
+    """Return what the service costs while a cycle waits for a person."""
+    assert site.process is not None
+    pid = site.process.pid
+    site.pause(False)
+    wait(lambda: site.context.line_view().open_cycle, 120, "the first cycle")
+    site.waiting()
+    time.sleep(10)
+    found = quiet(lambda: processes(site.home, pid), model_servers(site.home), seconds)
+    site.end()
+    site.pause(True)
+    return found
+
+
 def recovery(site: Site, kills: int) -> dict[str, Any]:
     """Return the seconds without answers after kills, and those of cold starts without the service."""
     champion = site.context.line_view().champion
@@ -237,9 +254,13 @@ def recovery(site: Site, kills: int) -> dict[str, Any]:
 
 
 def reactions(site: Site, cycles: int, answers: int) -> dict[str, Any]:
-    """Return the seconds from a trace to a cycle, and from an answer to the action."""
+    """Return the seconds from a trace to a cycle, and from an answer to the action, and the service's memory in MB."""
+    assert site.process is not None
+    service = psutil.Process(site.process.pid)
+    memory = [round(service.memory_info().rss / 2**20)]
     site.pause(False)
-    wait(lambda: site.context.line_view().open_cycle, 120, "the first cycle")  # of the 300 requests
+    if site.context.line_view().open_cycle is None:  # the 300 requests open the first one, unless an earlier section had it
+        opened(site)
     acts: dict[str, list[float]] = {"form": [], "command": []}
     for number in range(2 * answers):
         kind = "form" if number % 2 == 0 else "command"
@@ -248,10 +269,18 @@ def reactions(site: Site, cycles: int, answers: int) -> dict[str, Any]:
         opened(site)
     site.end()
     openings = []
-    for _ in range(cycles):
+    for number in range(1, cycles + 1):
         openings.append(opened(site))
         site.end()
-    return {"trace_to_cycle": spread(openings), "form_to_action": spread(acts["form"]), "command_to_action": spread(acts["command"])}
+        if number % max(cycles // 4, 1) == 0:
+            memory.append(round(service.memory_info().rss / 2**20))
+            click.echo(f"{number} cycles: {memory[-1]} MB")
+    return {
+        "memory_mb": memory,
+        "trace_to_cycle": spread(openings),
+        "form_to_action": spread(acts["form"]),
+        "command_to_action": spread(acts["command"]),
+    }
 
 
 def opened(site: Site) -> float:
@@ -304,6 +333,8 @@ def measured(only: Sequence[str], seconds: float, lines: int, kills: int, cycles
             time.sleep(30)
             if "idle" in only:
                 yield "idle", idle(site, seconds)
+            if "asked" in only:
+                yield "asked", asked(site, seconds)
             if "recovery" in only:
                 yield "recovery", recovery(site, kills)
             if "reactions" in only:

@@ -52,7 +52,7 @@ from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import masked_data
 from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules
 from ratchet.materializer.quarantine.writing import Keeping
-from ratchet.materializer.receive.sources import open_file
+from ratchet.materializer.receive.files.source import open_file
 from ratchet.materializer.settled import Settled, SettledReader
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became

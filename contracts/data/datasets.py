@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -62,6 +62,15 @@ class RawBatch:
     """Number of the first line or frame. It differs from 1 if a single record is read again."""
     offset: int = 0
     """Offset of the first byte, in bytes, of a single record that is read again."""
+
+
+class Unread(NamedTuple):
+    """A file that a source has found and does not read."""
+
+    name: str
+    """Its path below the place of the source."""
+    why: str
+    """What is known of its content, in a few words."""
 
 
 class Counts(Frozen):

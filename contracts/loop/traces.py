@@ -16,12 +16,17 @@ class SourceSettings(Frozen):
     name: Name
     """Name of the source. It is part of every record's identity, so renaming a source makes all its records new."""
     kind: str
-    """Entry point name of an installed source (group `ratchet.sources`). otlp: files with one OTLP JSON request per line. jsonl: files with
-    one record per line. receiver: the built-in OTLP/HTTP endpoint."""
+    """Entry point name of an installed source (group `ratchet.sources`). otlp: files of OTLP requests, as the OpenTelemetry collector
+    writes them. jsonl: files with one record per line. parquet: tables. langfuse: Langfuse's blob export or API. litellm: LiteLLM's
+    log. receiver: the built-in OTLP/HTTP endpoint."""
     path: str | None = None
-    """A file, or a folder that is read recursively (*.jsonl, *.jsonl.gz, *.json). Required for otlp and jsonl, not allowed for receiver."""
+    """A file, a folder that is read recursively, or a place on S3 (s3://BUCKET/PREFIX). Required for otlp, jsonl, parquet and litellm, not
+    allowed for receiver. langfuse has a path or `options.base_url`."""
     mapping: dict[str, str] = Field(default_factory=dict)
-    """For jsonl only: Ratchet's column -> dotted key in the record, for keys with different names."""
+    """For jsonl, parquet and langfuse: Ratchet's column -> dotted key in the record, for keys with different names."""
+    queue: str | None = None
+    """URL of a queue of SQS that gets the notifications of the bucket of `path`. They wake up the line, which otherwise looks every half
+    minute. Each line needs a queue of its own."""
     consent_places: tuple[str, ...] | None = None
     """Places whose *yes* counts as consent, for example `ai.telemetry.metadata`, `langfuse.trace.metadata`, or `plain` for attributes
     without a beginning. Default: `metadata` for otlp, the receiver and observations of Langfuse; none for other JSON Lines. The key
@@ -31,8 +36,20 @@ class SourceSettings(Frozen):
     """Options of the source, which validates them."""
 
     @model_validator(mode="after")
+    def _queue_of_a_bucket(self) -> SourceSettings:
+        if self.queue is not None and not (self.path or "").startswith("s3://"):
+            raise ValueError(f"source {self.name!r}: a queue needs a path on S3 (s3://BUCKET/PREFIX)")
+        if self.queue is not None and not self.queue.startswith(("https://", "http://")):
+            raise ValueError(
+                f"source {self.name!r}: queue must be the URL of a queue, such as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _path_where_read(self) -> SourceSettings:
-        if self.kind in ("otlp", "jsonl", "receiver") and (self.kind == "receiver") == (self.path is not None):
+        if self.kind in ("otlp", "litellm", "receiver") and self.mapping:
+            raise ValueError(f"source {self.name!r}: kind {self.kind!r} takes no mapping; a source of the kind jsonl takes one")
+        if self.kind in ("otlp", "jsonl", "parquet", "litellm", "receiver") and (self.kind == "receiver") == (self.path is not None):
             raise ValueError(f"source {self.name!r}: kind {self.kind!r} " + ("takes no path" if self.path else "needs a path"))
         return self
 

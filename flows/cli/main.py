@@ -15,6 +15,7 @@ from ratchet.runtime.telemetry import disable_telemetry
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("ratchet.flows.cli.setup.starter", "Create a starter loop file."),
+    "sources": ("ratchet.flows.cli.setup.sources", "Try a file, folder or API of traces before a line reads it."),
     "check": ("ratchet.flows.cli.setup.check", "Validate a loop file and show how much evidence its decisions need."),
     "adopt": ("ratchet.flows.cli.setup.adopt", "Register the model in production as version 0 of a line."),
     "takeover": ("ratchet.flows.cli.setup.takeover", "Let a line belong to another loop file."),
@@ -23,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("ratchet.flows.cli.serve", "Run the service: schedules, event triggers, approvals and rollouts."),
     "status": ("ratchet.flows.cli.look.status", "Show lines, champions, cycles and pending approvals."),
     "logs": ("ratchet.flows.cli.look.logs", "Show what a cycle did, and follow it."),
+    "jobs": ("ratchet.flows.cli.look.jobs", "List the training jobs of all lines."),
     "history": ("ratchet.flows.cli.look.history", "List all cycles and versions of a line."),
     "diff": ("ratchet.flows.cli.look.diff", "Compare two versions of a line."),
     "explain": ("ratchet.flows.cli.look.explain", "Explain the decisions of a cycle from the ledger."),

@@ -212,6 +212,8 @@ class LineEraser:
             return
         loop = self.context.loop
         self._left += [f"the files of source {source.name!r} ({source.path})" for source in loop.sources if source.path]
+        asked = [(source.name, source.options["base_url"]) for source in loop.sources if "base_url" in source.options]
+        self._left += [f"the records at {url}, which source {name!r} reads" for name, url in asked]
         if loop.holdout.golden:
             self._left.append(f"the golden set ({loop.holdout.golden}), which the next edition reads again")
 

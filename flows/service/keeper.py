@@ -31,6 +31,7 @@ from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import note_name
 from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
 from ratchet.flows.engine.rollout import tick
+from ratchet.materializer.receive.files.notifications import listener
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
 from ratchet.runtime.watched_file import stamp_of
@@ -84,6 +85,8 @@ class Keeper:
         self._spool = installation.home.spool(self.line)
         self._receives = any(source.kind == "receiver" for source in self.loop.sources)
         self._polls = any(source.kind != "receiver" for source in self.loop.sources)
+        self._woken = False
+        """Whether a bucket has notified the line of new objects since the last look at its sources."""
         self._spool_seen = 0
         self._swept = self._polled = self._ticked = self._looked = self._asked = self._worked = _NEVER
         self._sweeps_every = SWEEP_SECONDS
@@ -137,7 +140,14 @@ class Keeper:
             or (self._urgent and now - self._worked >= URGENT_SECONDS)
             or _stamp(self._path) != self._file
             or self._spooled()
+            or self._notified()
         )
+
+    def _notified(self) -> bool:
+        """Return whether the bucket of a source has new objects, according to its queue."""
+        if not self._woken and any(listener(source.queue).arrived() for source in self.loop.sources if source.queue):
+            self._woken = True
+        return self._woken
 
     def _spooled(self) -> bool:
         """Return whether the spool folder has changed since the last ingest began, and is not empty."""
@@ -344,12 +354,12 @@ class Keeper:
 
     def _ingest(self, context: LineContext, now: float, sweep: bool) -> IngestReport:
         """Ingest the sources that may have something new."""
-        poll = self._polls and (sweep or now - self._polled >= POLL_SECONDS)
+        poll = self._polls and (sweep or self._woken or now - self._polled >= POLL_SECONDS)
         spooled = self._receives and (sweep or self._spooled())
         if not (poll or spooled):
             return IngestReport()
         if poll:
-            self._polled = now
+            self._polled, self._woken = now, False
         stamp = self._spool.stat().st_mtime_ns if self._receives and self._spool.exists() else 0
         kinds = {source.name: source.kind for source in context.loop.sources}
         sources = [source for source in context.sources if poll or kinds[source.name] == "receiver"]

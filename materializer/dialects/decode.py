@@ -28,6 +28,8 @@ from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place
 from ratchet.contracts.errors import ConfigError, Rejected, Retryable
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.exports.langfuse_export import LangfuseDialect
+from ratchet.materializer.dialects.exports.litellm import LitellmDialect
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.otlp import OtlpDialect
 from ratchet.materializer.dialects.record_dialect import decode_with
@@ -37,6 +39,10 @@ MAX_RECORD = 64 << 20
 """Maximum size of one line or frame, in bytes."""
 
 _BOM = b"\xef\xbb\xbf"
+DAMAGE_LINE = b"\x00damaged "
+"""Begin of a line that stands for the rest of a damaged file. The other files that were joined to the batch follow."""
+DAMAGE_FRAME = b"D"
+"""Mark of a frame that does. Its body says what is damaged."""
 REQUESTS: dict[bytes, tuple[Kind, type[Message]]] = {
     b"T": ("traces", ExportTraceServiceRequest),
     b"L": ("feedback", ExportLogsServiceRequest),
@@ -44,7 +50,9 @@ REQUESTS: dict[bytes, tuple[Kind, type[Message]]] = {
 """Frame mark -> the record kind under which a bad frame is counted, and the type of its message."""
 
 
-BUILT_IN: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (OtlpDialect(), JsonlDialect())}
+BUILT_IN: Mapping[str, Dialect] = {
+    dialect.name: dialect for dialect in (OtlpDialect(), JsonlDialect(), LangfuseDialect(), LitellmDialect())
+}
 """The dialects of this package by name."""
 
 _NAMED = {"otlp-json": "otlp", "otlp-proto": "otlp"}
@@ -125,7 +133,10 @@ def _json_lines(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_F
             return
         if number == 1 and line.startswith(_BOM):
             line, begin = line.removeprefix(_BOM), begin + len(_BOM)
-        if line.strip():
+        if line.startswith(DAMAGE_LINE):
+            detail = line.removeprefix(DAMAGE_LINE).decode(errors="replace").strip()
+            into.reject("traces", position, Rejected("damaged_file", detail), Place(begin, 0, cut=True))
+        elif line.strip():
             data = line.rstrip(b"\r\n")
             yield _Found(position, Place(begin, len(data), cut=not line.endswith(b"\n")), data, partial(parse_json, data))
 
@@ -145,11 +156,23 @@ def _rest_of_line(stream: BinaryIO) -> tuple[bytes, int]:
 
 def _otlp_frames(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_Found]:
     number, offset = batch.first - 1, batch.offset
-    while head := stream.read(5):
+    while True:
         number += 1
         position = f"frame {number}"
+        try:
+            head = stream.read(5)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            into.reject("traces", position, Rejected("damaged_file", str(error)), Place(offset, 0, cut=True))
+            return
+        if not head:
+            return
         size = struct.unpack(">I", head[1:])[0] if len(head) == 5 else -1
-        body = stream.read(size) if 0 <= size <= MAX_RECORD and head[:1] in REQUESTS else b""
+        body = stream.read(size) if 0 <= size <= MAX_RECORD and head[:1] in (*REQUESTS, DAMAGE_FRAME) else b""
+        if head[:1] == DAMAGE_FRAME and len(body) == size:
+            damage = Rejected("damaged_file", body.decode(errors="replace"))
+            into.reject("traces", position, damage, Place(offset, 0, cut=True))
+            offset += len(head) + size
+            continue
         if len(head) < 5 or head[:1] not in REQUESTS or len(body) != size:
             damaged = Rejected("damaged_file", "a frame is truncated, is too large or has an unknown mark")
             into.reject("traces", position, damaged, Place(offset, len(head) + len(body), cut=True))

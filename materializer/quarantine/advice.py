@@ -37,6 +37,9 @@ _ADVICE: Mapping[str, str] = {
     "A replay uses the role that the sender had.",
     "id_conflict": "Another record with this id is stored, with other content. Find out which sender reuses ids. A replay does not replace "
     "the stored record.",
+    "missing_trace": "Langfuse's export has no trace of this observation, and the trace may have a refusal of consent. When the file with "
+    "the traces of the same window arrives or changes, its observations are read again.",
+    "count_mismatch": "A file of Langfuse's export has another number of rows than its manifest promises. Export the window again.",
     "masking_failed": "The texts could not be searched for personal data. Check `privacy.patterns` of the loop file, then replay.",
     "ambiguous_dialect": "Several installed dialects recognise the record. Uninstall all but one, then replay.",
     "dialect_failed": "The dialect has a defect. Upgrade it or Ratchet, then replay.",

@@ -14,6 +14,7 @@ from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.call_logs import is_part_of_call
 from ratchet.materializer.dialects.conversation import is_generation
+from ratchet.materializer.dialects.exports.litellm import record_of
 from ratchet.materializer.dialects.jsonl import Record
 from ratchet.materializer.dialects.langfuse import is_observation, told_by_observation
 from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT
@@ -119,7 +120,8 @@ def _consents(part: Any, form: str, limits: Limits) -> list[bool | None] | None:
     try:
         if form.startswith("otlp"):
             return [said for item, resource in _pieces(part) for said in _of_item(item, resource, limits)] or None
-        if form != "jsonl":
+        part = record_of(part) if form == "litellm" else part
+        if form not in ("jsonl", "langfuse", "litellm"):
             return None
         if is_observation(part):
             return [_said(told_by_observation(part, limits), None, limits, PLACES_OF_CONSENT)]
@@ -154,6 +156,7 @@ def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
             both = [merged(told(Attributes(item.get("attributes"))), told_by_resource(resource)) for item, resource in _pieces(part)]
             found = next((one for one in (each.value("user") for each in both) if one), None)
         else:
+            part = record_of(part) if form == "litellm" else part
             record = told_by_observation(part, limits) if is_observation(part) else Record(part, limits.mapping).told()
             found = record.value("user")
     except (Rejected, AttributeError, TypeError):

@@ -6,7 +6,7 @@ tests, with fakes. All other modules of Ratchet may change at any time. The page
 
 from __future__ import annotations
 
-from ratchet.contracts.data.datasets import Facts, RawBatch
+from ratchet.contracts.data.datasets import Facts, RawBatch, Unread
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.data.records import FeedbackKind, Tier
 from ratchet.contracts.data.senders import Role, Sender
@@ -64,6 +64,7 @@ __all__ = [
     "TraceSource",
     "Trainer",
     "TrainingPlan",
+    "Unread",
     "canonical",
     "digest",
     "digest_file",

@@ -25,8 +25,14 @@ CLASSES: dict[str, list[str]] = {
     "Clock": ["contracts.fakes:FakeClock", "flows.composition.ports:SystemClock"],
     "Ledger": ["contracts.fakes:MemoryLedger", "flows.ledger.sql:SqlLedger"],
     "Artifacts": ["contracts.fakes:MemoryArtifacts", "runtime.artifacts:FolderArtifacts"],
-    "TraceSource": ["contracts.fakes:FakeSource", "materializer.receive.sources:FileSource", "materializer.receive.sources:SpoolSource"],
-    "Dialect": ["materializer.dialects.otlp:OtlpDialect", "materializer.dialects.jsonl:JsonlDialect"],
+    "TraceSource": [
+        "contracts.fakes:FakeSource", "materializer.receive.sources:SpoolSource", "materializer.receive.files.source:FileSource",
+        "materializer.receive.langfuse.export:BlobExport", "materializer.receive.langfuse.api:LangfuseApi",
+    ],
+    "Dialect": [
+        "materializer.dialects.otlp:OtlpDialect", "materializer.dialects.jsonl:JsonlDialect",
+        "materializer.dialects.exports.litellm:LitellmDialect", "materializer.dialects.exports.langfuse_export:LangfuseDialect",
+    ],
     "RewardFunction": ["rewards.verifiable:ExactMatch", "rewards.verifiable:FinalNumber", "rewards.feedback:UserFeedback"],
     "Quarantine": ["contracts.fakes:FakeQuarantine", "materializer.quarantine.replay:LakeQuarantine"],
     "Datasets": ["contracts.fakes:FakeDatasets", "materializer.datasets:LakeDatasets"],

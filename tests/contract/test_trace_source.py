@@ -15,7 +15,8 @@ from ratchet.contracts.fakes import FakeSource
 from ratchet.contracts.loop import SourceSettings
 from ratchet.contracts.ports import TraceSource
 from ratchet.extend.testkit import SourceSuite, content
-from ratchet.materializer.receive.sources import FileSource, SpoolSource
+from ratchet.materializer.receive.files.source import FileSource
+from ratchet.materializer.receive.sources import SpoolSource
 from ratchet.materializer.receive.spool import Spool
 from ratchet.runtime.extensions import ExtensionKind, load
 

@@ -27,6 +27,11 @@ EXTERNAL = {
     "ErrImagePull",
     "OOMKilled",
     "calculate_rewards",
+    "user_api_key_user_id",
+    "awss3",
+    "otlp_json",
+    "otlp_proto",
+    "AWS_SECRET_ACCESS_KEY",
     "examples/configs/grpo_math_1B.yaml",
     "conversation_id",
     "end_user",
@@ -34,7 +39,7 @@ EXTERNAL = {
     "user_api_key_end_user_id",
     "system_prompt",
 }
-"""Names of the reader's files, of Postgres, Langfuse, LiteLLM, other libraries, Volcano, Kubernetes and NeMo RL."""
+"""Names of the reader's files, of Postgres, Langfuse, LiteLLM, the OpenTelemetry collector, Volcano, Kubernetes and NeMo RL."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -60,7 +60,8 @@ def test_one_deployment_per_line_with_its_schedule(service: Service) -> None:
 
 def test_cycle_is_one_run_whose_tasks_are_the_steps(service: Service) -> None:
     run = service.suspended("sim")
-    eventually(lambda: service.tasks(run["id"]) == [("freeze", "Completed"), ("probe", "Completed"), ("plan", "Completed")])
+    done = [("freeze", "Completed"), ("probe", "Completed"), ("plan", "Completed")]
+    eventually(lambda: service.tasks(run["id"]) == [*done, ("approve_training", "Paused")])
     assert [one["name"] for one in service.runs("sim")] == ["sim/0001"]
     asked = {"logs": {"flow_run_id": {"any_": [run["id"]]}}}  # logs arrive in batches, after the state
     eventually(lambda: any("waiting for the approval of the training" in log["message"] for log in service.post("logs/filter", asked)))
@@ -112,6 +113,7 @@ def test_submitted_form_is_written_to_the_ledger_and_the_same_run_goes_on(servic
     assert (ended["name"], outcome(ended)) == ("form/0001 failed", ("Failed", "failed"))
     assert ended["state_type"] == "FAILED", "the training set of the simulated cycle exists only in the simulation"
     eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "plan", "approve_training", "train"])
+    assert ("approve_training", "Completed") in service.tasks(run["id"])
 
 
 @pytest.mark.parametrize(("line", "decision"), [("page-yes", "approve"), ("page-no", "reject")])
@@ -172,6 +174,7 @@ def test_answer_on_the_command_line_closes_the_form_and_the_run_goes_on(service:
     ended = service.ended(run["id"])
     assert (ended["state_type"], outcome(ended)) == ("COMPLETED", ("Completed", "rejected"))
     assert "bob" in ended["state"]["message"]
+    assert service.tasks(run["id"])[-1] == ("approve_training", "Completed")
     assert service.ratchet("approve", request_of("cli"), "--by", "eve").returncode == 2
     assert (service.answer("cli").actor, service.answer("cli").via) == ("bob", "cli")
     eventually(lambda: service.events("ratchet.cycle.ended", "cli"))
@@ -191,7 +194,7 @@ def test_deleted_run_is_replaced_by_one_with_the_same_name_and_steps(service: Se
     service.request("DELETE", f"flow_runs/{first['id']}")
     second = service.suspended("lost")
     assert second["id"] != first["id"]
-    eventually(lambda: [name for name, _ in service.tasks(second["id"])] == ["freeze", "probe", "plan"])
+    eventually(lambda: [name for name, _ in service.tasks(second["id"])] == ["freeze", "probe", "plan", "approve_training"])
     assert service.resume(second["id"], decision="reject", approver="ada")["status"] == "ACCEPT"
     assert outcome(service.ended(second["id"])) == ("Completed", "rejected")
     assert not service.answer("lost").approve
@@ -389,7 +392,8 @@ def test_service_continues_after_the_prefect_server_is_killed_and_its_database_d
     eventually(lambda: _answers(service.url))
     eventually(lambda: len(new := service.post("deployments/filter")) == len(LINES) and not before & {one["id"] for one in new})
     run = service.suspended("thief")
-    eventually(lambda: [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "plan"])
+    eventually(lambda: ("approve_training", "Paused") in service.tasks(run["id"]))
+    assert [name for name, _ in service.tasks(run["id"])] == ["freeze", "probe", "plan", "approve_training"]
 
 
 def _answers(url: str) -> bool:

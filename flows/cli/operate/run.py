@@ -13,6 +13,7 @@ from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say
+from ratchet.flows.cli.unread import unread_json, unread_text
 
 if TYPE_CHECKING:
     from ratchet.contracts.data.datasets import IngestReport
@@ -20,17 +21,21 @@ if TYPE_CHECKING:
     from ratchet.flows.engine.context import LineContext
 
 
+FILE_KINDS = ("otlp", "jsonl", "parquet", "litellm", "langfuse")
+"""Kinds of sources that read files."""
+
+
 @click.command()
 @line_argument()
-@click.option("--source", type=click.Path(path_type=Path), help="File or folder to read instead of the sources in the loop file.")
+@click.option("--source", help="File, folder or place on S3 to read instead of the sources in the loop file.")
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["otlp", "jsonl"]),
+    type=click.Choice(FILE_KINDS),
     help="Format of --source. Default: the format of the first file source in the loop file, else otlp.",
 )
 @json_option
-def ingest(line: str, source: Path | None, kind: str | None, as_json: bool) -> None:
+def ingest(line: str, source: str | None, kind: str | None, as_json: bool) -> None:
     """Ingest traces and feedback into the lake, each record exactly once.
 
     LINE is the name of a line or the path of its loop file; the sources in the file are read.
@@ -41,9 +46,10 @@ def ingest(line: str, source: Path | None, kind: str | None, as_json: bool) -> N
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json), late=True)
-        report = ingest_sources(context, [_named_source(context, source, kind)] if source else None, TURN_SECONDS, note_always=False)
+        sources = [_named_source(context, source, kind)] if source else context.sources
+        report = ingest_sources(context, sources, TURN_SECONDS, note_always=False)
     if as_json:
-        print_json(ingest_json(report))
+        print_json(ingest_json(report) | {"unread": unread_json(sources)})
         return
     columns = ["", "read", "kept", "duplicate", "skipped", "quarantined"]
     rows = [
@@ -58,6 +64,11 @@ def ingest(line: str, source: Path | None, kind: str | None, as_json: bool) -> N
         say(f"{report.consent_changed} records changed the consent of users, sessions or known traces")
     if report.masked:
         say("personal data replaced by placeholders: " + ", ".join(f"{n} × {kind}" for kind, n in report.masked.items()))
+    for one in sources:
+        if files := getattr(one, "unread", ()):
+            say(f"source {one.name}: {unread_text(files)}")
+    if not (report.traces.read or report.feedback.read):
+        say("no source has a record that was not read before")
     if reasons:
         table("Skipped or quarantined", ["reason", "records"], sorted(reasons.items()))
 
@@ -68,17 +79,22 @@ def ingest_json(report: IngestReport) -> dict[str, Any]:
     return {**traces, "feedback": report.feedback.model_dump(), "consent_changed": report.consent_changed, "masked": report.masked}
 
 
-def _named_source(context: LineContext, path: Path, kind: str | None) -> TraceSource:
+def _named_source(context: LineContext, place: str, kind: str | None) -> TraceSource:
     from ratchet.contracts.loop import SourceSettings
     from ratchet.flows.composition.extensions import open_source
     from ratchet.flows.config.home import Home
 
-    if not path.exists():
-        raise ConfigError(f"--source {path} does not exist")
-    first = next((source for source in context.loop.sources if source.kind in ("otlp", "jsonl")), None)
-    name = first.name if first else "files"
-    chosen = kind or (first.kind if first else "otlp")
-    settings = SourceSettings.model_validate({"name": name, "kind": chosen, "path": str(path.absolute())})
+    remote = "://" in place
+    if not remote and not Path(place).exists():
+        raise ConfigError(f"--source {place} does not exist")
+    first = next((source for source in context.loop.sources if source.kind in FILE_KINDS and kind in (None, source.kind)), None)
+    first = first or next((source for source in context.loop.sources if source.kind in FILE_KINDS), None)
+    known: dict[str, Any] = {} if first is None else {"name": first.name, "kind": first.kind}
+    given: dict[str, Any] = {"kind": kind} if kind else {}
+    if first is not None and first.kind == (kind or first.kind):
+        known |= {"options": {key: value for key, value in first.options.items() if key != "base_url"}, "mapping": first.mapping}
+    path = place if remote else str(Path(place).absolute())
+    settings = SourceSettings.model_validate({"name": "files", "kind": "otlp", **known, **given, "path": path})
     return open_source(settings, context.folder, Home.from_environment(), context.line)
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,7 @@ from ratchet.flows.cli.names import loop_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table, watched
 from ratchet.flows.cli.setup.sample_check import sampled
 from ratchet.flows.cli.terminal import say
+from ratchet.flows.cli.unread import unread_text
 
 if TYPE_CHECKING:
     from ratchet.contracts.serving import Arm
@@ -73,6 +74,8 @@ def check(loop: str, as_json: bool) -> None:
 
 
 Finding = tuple[str, str, str]
+LOOKED_AT = 200
+"""Files of a source whose content is looked at."""
 
 
 def _foreign(installation: Installation, context: LineContext) -> list[str]:
@@ -199,18 +202,30 @@ def _rewards(context: LineContext) -> list[Finding]:
 def _sources(context: LineContext) -> list[Finding]:
     found: list[Finding] = []
     for source in context.loop.sources:
-        path = context.folder / source.path if source.path else None
-        if source.kind not in ("otlp", "jsonl", "receiver"):
-            found.append(("ok", "source", f"{source.name}: kind {source.kind}"))
-        elif path is None:
+        opened = next((one for one in context.sources if one.name == source.name), None)
+        if source.kind == "receiver":
             found.append(("ok", "source", f"{source.name}: OTLP/HTTP on loopback, started by `ratchet serve`"))
-        elif path.exists():
-            found.append(("ok", "source", f"{source.name}: {path}"))
+        elif not hasattr(opened, "look"):
+            found.append(("ok", "source", f"{source.name}: kind {source.kind}"))
         else:
-            found.append(("error", "source", f"{source.name}: {path} does not exist"))
+            place = source.path or str(source.options.get("base_url", ""))
+            found.append(_files(source.name, opened, place if "://" in place else str(context.folder / place)))
     if not context.loop.sources:
         found.append(("error", "source", "no source; add a [[sources]] section"))
     return found
+
+
+def _files(name: str, source: Any, place: str) -> Finding:
+    """Look at the files of a source. Files that no reader takes are a note, and no file that is read is one too."""
+    try:
+        count, unread = source.look(LOOKED_AT)
+    except RatchetError as error:
+        return ("error", "source", str(error))
+    if unread:
+        return ("warning", "source", f"{name}: {place}: {unread_text(unread)}")
+    if not count:
+        return ("note", "source", f"{name}: {place} has no file yet")
+    return ("ok", "source", f"{name}: {place}")
 
 
 def _trainers(context: LineContext) -> list[Finding]:

@@ -34,7 +34,7 @@ from ratchet.contracts.steps import State as CycleState
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.steps import outcome_text
 from ratchet.flows.engine.line import open_cycle, open_if_due
-from ratchet.flows.prefect.cycle import cards, forms
+from ratchet.flows.prefect.cycle import approval_task, cards, forms
 from ratchet.flows.prefect.cycle.host import the_host
 from ratchet.flows.prefect.cycle.run_names import FLOW, LINE_TAG, NOT_OPENED, OUTCOME_TAG, When, cycle_tag, run_name
 from ratchet.flows.service.carry import Position, carry, look, position
@@ -106,20 +106,35 @@ class CarriedCycle:
         while (now := self._position()) is not None and now.step is step:
             async with prefect() as client:
                 view = _request(now.cycle, kind)
-                if view is not None and await forms.take_answer(client, host.installation.ledger, self._run, view):
-                    break
+                if view is not None:
+                    await forms.take_answer(client, host.installation.ledger, self._run, view)
                 now = await asyncio.to_thread(carry, host.installation, now.cycle.id, step, _log_progress())
                 view = _request(now.cycle, kind)
                 if now.step is step and view is not None and forms.closed_reason(view) is None:
                     links = cards.links(host.installation, now.cycle)
                     text, page = await asyncio.to_thread(forms.texts_of, host.installation, view, links)
                     await cards.publish_request(view, page)
-                    get_run_logger().info("waiting for the approval of the %s; the run's form is open until %s", kind, view.expires)
+                    until = f"{view.expires:%Y-%m-%d %H:%M} UTC"
+                    get_run_logger().info("waiting for the approval of the %s; the run's form is open until %s", kind, until)
+                    await approval_task.show_waiting(client, self._run, step, TASKS[step], view.expires)
                     await forms.show_form(client, self._run, view, text)
                     await self._leave_unless_cancelled(client)
             await self._leave_if_stopping()
             if now.step is step:
                 await host.wait(now.cycle.id, POLL)
+        await self._show_answered(step)
+
+    async def _show_answered(self, step: Step) -> None:
+        """End the task run that has shown that `step` waited for a person, if there is one and the step is over."""
+        if self._cycle is None:
+            return
+        installation = the_host().installation
+        cycle = position(installation, self._cycle).cycle
+        if cycle.has(step) or cycle.ended:
+            async with prefect() as client:
+                if await approval_task.show_outcome(client, self._run, step, step_outcome(cycle, step)):
+                    self._shown |= {step}
+                    await cards.publish(installation, step, cycle)
 
     async def result(self) -> State:
         """Show how the cycle ended in the run's name and tags, and return the final state of the run."""
@@ -179,6 +194,14 @@ def final_state(cycle: CycleView) -> State:
     if cycle.state in _FAILED:
         return Failed(message=text)
     return Completed(message=text) if cycle.state in _COMPLETED else Cancelled(message=text)
+
+
+def step_outcome(cycle: CycleView, step: Step) -> State:
+    """Return the final state of the task run of a step that is over. A step without a result ended with its cycle."""
+    text = outcome_text(cycle, step)
+    if cycle.ended and not cycle.has(step):
+        return Failed(message=text) if cycle.state in _FAILED else Cancelled(message=text)
+    return Completed(message=text)
 
 
 async def enter(line: str, when: When, reason: str) -> CarriedCycle:
@@ -250,7 +273,7 @@ async def _shown(client: PrefectClient, run: UUID, cycle: CycleView, current: St
             continue
         if step.state.is_completed():
             shown.add(str(at))
-        elif not step.state.is_final():
+        elif not step.state.is_final() and STEPS[at].approval is None:  # `approval_task` ends those that wait for a person
             left: State[None] = Crashed(message="the service stopped during this step; the step continues in a new task run")
             if at is not Step.TRAIN and at is not current and cycle.has(at):
                 left = Completed(message="the step was completed; its task run was interrupted afterwards")
@@ -306,11 +329,8 @@ async def _carry(cycle: str, step: Step) -> State:
         if host.stopping.is_set():
             return Cancelled(message="the service was stopped during this step; the step continues in a new task run")
         await _pause(cycle, pause, now.failed)
-    summary = outcome_text(now.cycle, step)
     await cards.publish(host.installation, step, now.cycle)
-    if now.cycle.ended and not now.cycle.has(step):
-        return Failed(message=summary) if now.cycle.state in _FAILED else Cancelled(message=summary)
-    return Completed(message=summary)
+    return step_outcome(now.cycle, step)
 
 
 async def _pause(cycle: str, seconds: float, failed: bool) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.errors import ConfigError, Permanent, Retryable
 from ratchet.contracts.ids import digest, hash_share, line_stream
+from ratchet.contracts.loop import SourceSettings
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import LEASE_SECONDS, process_holder
@@ -495,3 +497,23 @@ def test_changed_model_name_is_routed_at_once_and_said_with_both_names(tmp_path:
     ended = sim.router.read("sim")
     assert ended is not None
     assert ended.names == ("second",)
+
+
+def test_a_notification_of_a_bucket_is_work_once(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, asked = SimulatedLine(Scenario(seed=1)), []
+    arrived = [False, True, False]
+    monkeypatch.setattr(keepers_module, "listener", lambda _url: SimpleNamespace(arrived=lambda: arrived.pop(0)))
+    monkeypatch.setattr(keepers_module, "ingest", lambda *_: asked.append("ingest") or IngestReport())
+    keeper = keep(sim, tmp_path, said)
+    work(keeper, sim, 0.0)
+    queue = "https://sqs.eu-west-1.amazonaws.com/1/q"
+    source = SourceSettings(name="logs", kind="jsonl", path="s3://bucket/logs", queue=queue)
+    keeper.loop = keeper.loop.model_copy(update={"sources": (source,)})
+    keeper._polls, keeper._polled = True, 0.0
+    asked.clear()
+    assert work(keeper, sim, 0.5) is None
+    assert asked == []
+    work(keeper, sim, 1.0)
+    assert asked == ["ingest"]
+    assert work(keeper, sim, 1.5) is None
+    assert asked == ["ingest"]

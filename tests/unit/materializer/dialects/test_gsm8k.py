@@ -16,7 +16,7 @@ from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.ports import Progress
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.schemas import read_parquet
-from ratchet.materializer.receive.sources import FileSource
+from ratchet.materializer.receive.files.source import FileSource
 from ratchet.rewards.verifiable import FinalNumber
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 

@@ -86,7 +86,7 @@ def test_a_dialect_can_state_consent(change: dict[str, Any], reason: str | None)
 def test_a_format_can_name_a_dialect_which_then_needs_not_recognise_the_record() -> None:
     found = decoded({"anything": 1}, dialects=[Scripted("d", rows(TRACE))], kind="d")
     assert [row["id"] for row in found.traces] == ["1"]
-    with pytest.raises(ConfigError, match=r"unknown format 'e'; known: d, jsonl, otlp-json, otlp-proto"):
+    with pytest.raises(ConfigError, match=r"unknown format 'e'; known: d, jsonl, langfuse, litellm, otlp-json, otlp-proto"):
         decoded({}, dialects=[Scripted("d", rows(TRACE))], kind="e")
 
 

@@ -20,7 +20,7 @@ from ratchet.materializer.consent import settle
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.governance import govern
 from ratchet.materializer.lake.tables import Lake, TableName
-from ratchet.materializer.receive.sources import FileSource
+from ratchet.materializer.receive.files.source import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

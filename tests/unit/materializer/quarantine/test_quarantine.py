@@ -18,7 +18,7 @@ from ratchet.contracts.ids import digest
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.dialects import jsonl, otlp
 from ratchet.materializer.quarantine.kept import FILE
-from ratchet.materializer.receive.sources import FileSource
+from ratchet.materializer.receive.files.source import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, raw, span, spans
 

@@ -1,0 +1,270 @@
+"""`ratchet sources try`: says what a file, folder or API of traces is, what would be read from it, and how to configure it as a source."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.flows.cli.operate.run import FILE_KINDS
+from ratchet.flows.cli.output import json_option, print_json, table, watched
+from ratchet.flows.cli.terminal import say
+from ratchet.flows.cli.unread import unread_text
+
+if TYPE_CHECKING:
+    from ratchet.contracts.loop import Loop
+    from ratchet.materializer.receive.trial.recognition import Recognised
+    from ratchet.materializer.receive.trial.trial import Coverage, Example, Trial
+
+_TEXT = 120
+"""Characters of a text that are shown."""
+
+
+@click.group()
+def sources() -> None:
+    """Try a file, folder or API of traces before a line reads it."""
+
+
+@sources.command(name="try")
+@click.argument("place")
+@click.option("--kind", type=click.Choice(FILE_KINDS), help="Kind of source that reads it. Default: recognised by the content.")
+@click.option(
+    "--mapping", multiple=True, metavar="COLUMN=KEY", help="Key of the records for a column, instead of the guess. May be repeated."
+)
+@click.option("--loop", type=click.Path(path_type=Path), help="Loop file whose rules for consent and masking apply.")
+@json_option
+def try_source(place: str, kind: str | None, mapping: tuple[str, ...], loop: Path | None, as_json: bool) -> None:
+    """Try what a source would read from PLACE. Nothing is stored, and no installation is needed.
+
+    PLACE is a file, a folder, a place on S3 (s3://BUCKET/PREFIX), or the address of Langfuse, whose last day is read then. Large places are
+    read in part. Without --loop, consent is taken as assumed, so that the contents are tried too, and the defaults of the masking apply.
+    The exit code is 1 if no record would be kept.
+    """
+    given = dict(_pair(one) for one in mapping)
+    with watched(as_json, f"reading {place} …"):
+        found, trial, block = _tried(place, kind, given, _loop(loop))
+    if as_json:
+        print_json(_as_json(found, trial, block, given))
+    else:
+        _show(place, found, trial, block, given, assumed=loop is None)
+    sys.exit(0 if trial is not None and trial.kept else 1)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    column, equals, key = text.partition("=")
+    if not column or not equals or not key:
+        raise ConfigError(f"--mapping {text}: give COLUMN=KEY, for example --mapping id=request_id")
+    return column, key
+
+
+def _loop(path: Path | None) -> Loop | None:
+    from ratchet.flows.config.load import load_loop
+
+    return None if path is None else load_loop(path)
+
+
+def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | None) -> tuple[Recognised, Trial | None, str | None]:
+    """Return (what the place is, what was read, the block for the loop file). The last two are None if nothing reads it."""
+    from ratchet.contracts.data.decoding import Limits
+    from ratchet.contracts.loop import SourceSettings
+    from ratchet.contracts.loop.privacy import PrivacySettings
+    from ratchet.materializer.privacy.masking import Masker
+    from ratchet.materializer.receive.files.storage import open_storage
+    from ratchet.materializer.receive.trial.recognition import Recognised, recognise_place
+    from ratchet.materializer.receive.trial.trial import try_source as try_records
+    from ratchet.runtime.extensions import ExtensionKind, load
+
+    here = Path.cwd()
+    api = place.startswith(("http://", "https://"))
+    try:
+        found = Recognised("langfuse", "the address of an API", place) if api else recognise_place(open_storage(place, here, "PLACE"), kind)
+    except OSError as error:
+        raise Retryable(f"{place} cannot be read: {error}") from error
+    if found.kind is None and given:  # the user knows better
+        found = replace(found, kind="jsonl")
+    if found.kind is None or (not api and not found.files and not found.path):
+        return found, None, None
+    chosen = {guess.column: guess.key for guess in found.guesses} | dict(given)
+    options: dict[str, Any] = {"base_url": place} if api else {}
+    values: dict[str, Any] = {
+        "name": _name(found.path),
+        "kind": found.kind,
+        "mapping": chosen if found.kind in ("jsonl", "parquet") else dict(given),
+    }
+    settings = SourceSettings.model_validate(values | ({"options": options} if api else {"path": found.path}))
+    masker = Masker(loop.privacy if loop else PrivacySettings())
+    limits = Limits(
+        now=int(datetime.now(UTC).timestamp() * 1_000_000),
+        assume_consent=loop is None or loop.governance.consent == "assumed",
+        mapping=settings.mapping,
+    )
+    with tempfile.TemporaryDirectory() as state:
+        since = {"since": datetime.now(UTC) - timedelta(days=1)} if api else {}
+        source = load(ExtensionKind.SOURCE, found.kind).create(settings, here, Path(state), options=options | since, where="options")
+        trial = try_records(source, limits, masker.mask, masker.masked_value)
+    return found, trial, source_block(settings)
+
+
+def _name(path: str) -> str:
+    """Return a name for the source from the last part of its place."""
+    text = re.sub(r"[^a-z0-9]+", "-", path.rstrip("/").rsplit("/", 1)[-1].lower().partition(".")[0]).strip("-")[:40].strip("-")
+    return text or "traces"
+
+
+def source_block(settings: Any) -> str:
+    """Return the section of a loop file for a source."""
+    lines = ["[[sources]]", f"name = {json.dumps(settings.name)}", f"kind = {json.dumps(settings.kind)}"]
+    if settings.path is not None:
+        path = settings.path if "://" in settings.path else str(Path(settings.path).absolute())
+        lines.append(f"path = {json.dumps(path, ensure_ascii=False)}")
+    if settings.mapping:
+        pairs = ", ".join(f"{column} = {json.dumps(key, ensure_ascii=False)}" for column, key in settings.mapping.items())
+        lines.append(f"mapping = {{ {pairs} }}")
+    if settings.options:
+        lines += ["", "[sources.options]", *(f"{key} = {json.dumps(value)}" for key, value in settings.options.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(found: Recognised, trial: Trial | None, block: str | None, given: Mapping[str, str]) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "kind": found.kind,
+        "why": found.why,
+        "mapping": [
+            {"column": one.column, "key": one.key, "sure": one.sure, "why": one.why} for one in found.guesses if one.column not in given
+        ],
+        "doubts": [{"column": one.column, "key": one.key, "why": one.why} for one in found.doubts],
+        "others": {kind: list(names) for kind, names in found.others.items()},
+        "given": dict(given),
+        "unread": [{"file": file.name, "why": file.why} for file in (trial.unread if trial else found.unread)],
+        "block": block,
+    }
+    if trial is None:
+        return answer | {"kept": 0}
+    return answer | {
+        "complete": trial.complete,
+        "kept": trial.kept,
+        "skipped": dict(trial.skipped),
+        "quarantined": [{"reason": reason, "detail": detail, "records": n} for (reason, detail), n in trial.quarantined.items()],
+        "coverage": vars(trial.coverage),
+        "examples": [{"position": one.position, "record": one.record, "read": _read(one)} for one in trial.examples],
+    }
+
+
+_SHOWN = ("id", "time", "user", "session", "messages", "answer", "tools", "model", "status", "consent", "reference")
+
+
+def _read(example: Example) -> dict[str, Any]:
+    """Return the columns of a row that were read, times as ISO 8601."""
+    row = {key: example.row[key] for key in _SHOWN if example.row.get(key) is not None}
+    return row | {"time": datetime.fromtimestamp(row["time"] / 1_000_000, UTC).isoformat(), "consent": example.consent}
+
+
+def _show(place: str, found: Recognised, trial: Trial | None, block: str | None, given: Mapping[str, str], assumed: bool) -> None:
+    say(f"{place}: {f'a source of the kind {found.kind} reads it' if found.kind else 'no kind of source reads it'} ({found.why})")
+    if found.guesses:
+        rows = [
+            [one.column, given.get(one.column, one.key), *(("given", "") if one.column in given else (one.sure, one.why))]
+            for one in found.guesses
+        ]
+        table("Mapping", ["column", "key", "how sure", "why"], rows)
+    for kind, names in found.others.items():
+        say(f"files of several kinds lie here; move those of the kind {kind} to a folder and a source of their own: {', '.join(names[:3])}")
+    for doubt in found.doubts:
+        say(f"{doubt.key} is not read as {doubt.column}: {doubt.why}")
+    _hints(found, given)
+    if trial is None:
+        if found.unread:
+            say(unread_text(found.unread))
+        say("If you know which kind of source it is, give --kind; if you know the keys, give --mapping COLUMN=KEY.")
+        return
+    part = "" if trial.complete else " (the first part; the place is larger)"
+    table(
+        f"What would be read{part}",
+        ["outcome", "reason", "records"],
+        [
+            ["kept", "", trial.kept],
+            *(["skipped", reason, n] for reason, n in sorted(trial.skipped.items())),
+            *(["quarantined", f"{reason}: {detail}"[:_TEXT], n] for (reason, detail), n in sorted(trial.quarantined.items())),
+        ],
+    )
+    if trial.coverage.calls:
+        table(f"Of {trial.coverage.calls} calls", ["have", "calls", ""], _coverage(trial.coverage, assumed))
+    for example in trial.examples:
+        table(
+            f"Record: {example.position}",
+            ["in the file", "read"],
+            [[_cut(example.record, 12, _TEXT // 2), _cut(_read(example), 12, _TEXT // 2)]],
+        )
+    if trial.unread:
+        say(unread_text(trial.unread))
+    if trial.kept:
+        say("Add this to a loop file:")
+        say("")
+        say(block or "")
+    else:
+        say("No record would be kept. Correct what the table names, or give another --kind or --mapping.")
+
+
+def _hints(found: Recognised, given: Mapping[str, str]) -> None:
+    """Say what the user has to decide: columns without a key, right answers, and rewards."""
+    from ratchet.materializer.receive.trial.guess import REFERENCES, REWARDS
+
+    columns = {one.column for one in found.guesses} | given.keys()
+    if not found.guesses and not given:
+        return
+    missing = [column for column in ("id", "timestamp", "messages", "response") if column not in columns]
+    if missing:
+        say(f"no key was found for {', '.join(missing)}; name it, for example with --mapping {missing[0]}=KEY")
+    keys = sorted({key for row in found.rows[:20] for key in row if key not in set(given.values()) | {one.key for one in found.guesses}})
+    for key in keys:
+        if REFERENCES.fullmatch(key) and "reference" not in columns:
+            say(f"if {key} holds answers that are known to be right, add --mapping reference={key}")
+        if REWARDS.fullmatch(key):
+            say(
+                f"if {key} is a reward of an earlier labelling, add [sources.options.reward] with column = {json.dumps(key)} (kind parquet)"
+            )
+    say("a wrong key is corrected with --mapping COLUMN=KEY")
+
+
+def _coverage(found: Coverage, assumed: bool) -> list[list[object]]:
+    consent = "".join(f"{n} {what}; " for n, what in ((found.refused, "refuse"), (found.unstated, "do not say")) if n)
+    rule = 'their content is kept only with governance.consent = "assumed"' if assumed and found.unstated else ""
+    return [
+        ["consent", found.consent, (consent + rule).rstrip("; ")],
+        ["user", found.user, "" if found.user else "limits per user and erasure need it"],
+        ["session", found.session, ""],
+        ["tools", found.tools, ""],
+        ["feedback", found.feedback, "ratings and corrections" if found.feedback else "no rating and no correction"],
+        ["reference", found.reference, ""],
+    ]
+
+
+_FIRST = re.compile(
+    r"^(id|.*(time|date|created).*|.*(message|prompt|input|question|query|response|output|completion|answer|reply|user|session|consent|feedback|"
+    r"rating|correct|metadata|resource).*)$",
+    re.IGNORECASE,
+)
+"""Keys of a record that are shown before the others."""
+
+
+def _cut(value: Any, most: int, length: int) -> str:
+    """Return the most telling keys of an object with their values, one per line, each cut."""
+    items = list(value.items()) if isinstance(value, dict) else [("", value)]
+    items.sort(key=lambda item: _FIRST.search(str(item[0])) is None)
+    lines = [f"{key}: {_short(item, length)}" if key else _short(item, length) for key, item in items[:most]]
+    return "\n".join([*lines, f"… {len(items) - most} more keys"] if len(items) > most else lines)
+
+
+def _short(value: Any, length: int) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    flat = " ".join(text.split())
+    return flat if len(flat) <= length else f"{flat[:length]}…"

@@ -1,0 +1,1 @@
+"""Dialects of the logs and exports that other tools write to files."""

@@ -1,0 +1,1 @@
+"""Files of sources: where they lie, what they contain, and how they are read as records."""

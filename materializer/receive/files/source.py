@@ -1,0 +1,142 @@
+"""Sources of files: of a folder, or of a place on S3. They do not decode the batches that they deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from ratchet.contracts.data.datasets import RawBatch, Unread
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.ids import Digest
+from ratchet.contracts.loop import SourceSettings
+from ratchet.materializer.receive.files.content import Content
+from ratchet.materializer.receive.files.delivered import Delivered
+from ratchet.materializer.receive.files.reading import content_of, joined, open_records, open_requests, requests_format
+from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
+from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
+
+_READ = {
+    "otlp": ("lines", "json", "frames", "message"),
+    "jsonl": ("lines", "json"),
+    "litellm": ("lines", "json"),
+    "parquet": ("parquet", "csv"),
+}
+"""Kind -> forms of content that it reads."""
+_FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl", "litellm": "litellm", "parquet": "jsonl"}
+_READER = {"parquet": "Parquet; a source of the kind parquet reads it", "csv": "CSV; a source of the kind parquet reads it"}
+_READER |= dict.fromkeys(("frames", "message"), "protobuf; a source of the kind otlp reads it")
+_READER |= dict.fromkeys(("lines", "json"), "JSON; a source of the kind jsonl reads it")
+_GROUP_BYTES, _GROUP_FILES = 8 << 20, 2000
+"""A group of small files ends with these. A commit to the lake costs the same for one record as for thousands."""
+
+
+def open_files(settings: SourceSettings, folder: Path, state: Path) -> FileSource:
+    """Files of OTLP requests, of records as JSON Lines, or of LiteLLM's log. A relative path starts at `folder`, that of the loop file."""
+    return FileSource(settings.name, settings.kind, _storage(settings, folder), state)
+
+
+def open_tables(settings: SourceSettings, folder: Path, state: Path, reward: RewardColumn | None = None) -> FileSource:
+    """Tables as Parquet or CSV. `reward` says what a column with rewards becomes. Raises ConfigError if the mapping says it too."""
+    target = {"rating": "feedback", "reference": "reference"}[reward.becomes] if reward else None
+    if target in settings.mapping:
+        raise ConfigError(f"source {settings.name!r}: either mapping.{target} or options.reward gives the {target}, not both")
+    return FileSource(settings.name, settings.kind, _storage(settings, folder), state, reward, settings.mapping)
+
+
+def _storage(settings: SourceSettings, folder: Path) -> Storage:
+    return open_storage(str(settings.path), folder, f"source {settings.name!r}")
+
+
+class FileSource:
+    """Delivers the files below a folder or a prefix of a bucket, in the order of file names. They are not changed.
+
+    Each local file is a batch. Small objects of a bucket, and the files of LiteLLM, which has one per call, are joined to batches; then the
+    source remembers in the folder `state` which versions of them the lake has, so that unchanged ones are not read again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        place: Path | Storage,
+        state: Path | None = None,
+        reward: RewardColumn | None = None,
+        mapping: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.storage = open_storage(str(place), Path(), f"source {name!r}") if isinstance(place, Path) else place
+        self.unread: list[Unread] = []
+        self._joins = self.storage.remote or kind == "litellm"
+        self._delivered = Delivered(state) if state is not None and self._joins else None
+        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else None
+        self._form = ""
+        self._members: dict[Digest, list[StoredFile]] = {}
+
+    def batches(self) -> Iterator[RawBatch]:
+        """Yield the batches. Raises ConfigError if the place does not exist, Retryable if it cannot be read."""
+        known = self._delivered.versions() if self._delivered else {}
+        self.unread = []
+        group: list[tuple[StoredFile, Content]] = []
+        for file, content, form in self._readable(known, self.storage.files()):
+            if not self._joins:
+                yield RawBatch(self.name, form, file.identity(), file.origin, partial(self._open, file, content))
+                continue
+            if group and (form != self._form or _full(group, file)):
+                yield self._group(group)
+                group = []
+            self._form = form
+            group.append((file, content))
+        if group:
+            yield self._group(group)
+
+    def look(self, most: int) -> tuple[int, list[Unread]]:
+        """Look at up to `most` files. Return (number of those that would be read, the others). Raises like `batches`."""
+        files = sorted(self.storage.files(), key=lambda one: one.name)[:most]
+        self.unread = []
+        return sum(1 for _ in self._readable({}, files)), self.unread
+
+    def _readable(self, known: dict[str, str], files: Iterable[StoredFile]) -> Iterator[tuple[StoredFile, Content, str]]:
+        """Yield the files that the kind reads, in order, with the format of their batches. Note the others in `unread`."""
+        # Names of daily files begin with the date, so this is the order of time across all folders.
+        for file in sorted(files, key=lambda one: (one.name.rsplit("/", 1)[-1], one.name)):
+            if known.get(file.name) == file.version:
+                continue
+            try:
+                content = content_of(file)
+                if content.form in _READ[self.kind]:
+                    yield file, content, requests_format(file, content) if self.kind == "otlp" else _FORMATS[self.kind]
+                else:
+                    self.unread.append(Unread(file.name, _READER.get(content.form, content.why)))
+            except OSError as error:
+                raise Retryable(f"source {self.name!r}: {file.origin} cannot be read: {error}; restore it, then ingest again") from error
+
+    def _open(self, file: StoredFile, content: Content) -> BinaryIO:
+        return open_requests(file, content) if self.kind == "otlp" else open_records(file, content, self._convert)
+
+    def _group(self, group: list[tuple[StoredFile, Content]]) -> RawBatch:
+        files = [file for file, _ in group]
+        openers = [partial(self._open, file, content) for file, content in group]
+        origin = files[0].origin if len(files) == 1 else f"{files[0].origin}..{files[-1].name.rsplit('/', 1)[-1]}"
+        batch = RawBatch(self.name, self._form, identity_of(files), origin, partial(joined, openers, self._form != "otlp-proto"))
+        self._members[batch.digest] = files
+        return batch
+
+    def done(self, batch: RawBatch) -> None:
+        """Remember the files of a batch that the lake has. They are not deleted, because they belong to the owner of the place."""
+        files = self._members.pop(batch.digest, ())
+        if self._delivered and files:
+            self._delivered.add(files)
+
+
+def _full(group: list[tuple[StoredFile, Content]], file: StoredFile) -> bool:
+    return len(group) >= _GROUP_FILES or sum(one.size for one, _ in group) + file.size > _GROUP_BYTES
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a local file of a source as a stream with one record per line. Compressed content is decompressed."""
+    file = stored(path, path.name)
+    content = content_of(file)
+    return open_records(file, content) if content.form != "unknown" else file.open()

@@ -1,0 +1,145 @@
+"""Tests of `ratchet sources try`, and of what `ingest` and `check` say about files that are not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ratchet.flows.cli.setup.sources import sources
+from tests.command import ratchet
+from tests.unit.materializer.receive.langfuse.api_server import KEYS, langfuse_server
+from tests.unit.materializer.receive.trial.test_guess import PLACES
+from tests.warm import Warm
+
+OWN = [
+    {
+        "call_id": f"c{n}",
+        "at": f"2026-01-01 00:00:0{n}",
+        "question": f"Which, {n}? bob@example.com",
+        "answer": "A.",
+        "customer": {"id": "u-77"},
+        "rating": n % 2,
+    }
+    for n in range(4)
+]
+
+
+def own(path: Path) -> Path:
+    """Records of an application with keys of its own."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in OWN))
+    return path
+
+
+def tried(*arguments: str | Path) -> dict[str, Any]:
+    """The JSON of a trial."""
+    done = CliRunner().invoke(sources, ["try", *map(str, arguments), "--json"])
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert done.exit_code == (0 if answer["kept"] else 1)
+    return answer
+
+
+def test_unknown_records_are_mapped_masked_and_counted(tmp_path: Path) -> None:
+    answer = tried(own(tmp_path / "calls.jsonl"))
+    assert {one["column"]: one["key"] for one in answer["mapping"]} == {
+        "id": "call_id",
+        "timestamp": "at",
+        "messages": "question",
+        "response": "answer",
+        "user_id": "customer.id",
+        "feedback": "rating",
+    }
+    assert (answer["kept"], answer["skipped"], answer["quarantined"], answer["complete"]) == (8, {}, [], True)
+    assert answer["coverage"] == {
+        "calls": 4, "consent": 0, "refused": 0, "unstated": 4, "user": 4, "session": 0, "tools": 0, "feedback": 4, "reference": 0,
+    }  # fmt: skip
+    assert len(answer["examples"]) == 3
+    assert "[EMAIL_1]" in json.dumps(answer["examples"])
+    assert not any(secret in json.dumps(answer["examples"]) for secret in ("bob@", "u-77"))
+
+
+def test_the_text_says_what_it_is_and_how_to_correct_it(tmp_path: Path) -> None:
+    done = CliRunner().invoke(sources, ["try", str(own(tmp_path / "calls.jsonl"))], env={"COLUMNS": "200"})
+    shown = done.stdout + done.stderr
+    for text in ("a source of the kind jsonl reads it", "how sure", "--mapping COLUMN=KEY", "[[sources]]", "4 do not say"):
+        assert text in shown, shown
+
+
+def test_a_given_key_replaces_the_guess_and_a_wrong_one_keeps_nothing(tmp_path: Path) -> None:
+    path = own(tmp_path / "calls.jsonl")
+    answer = tried(path, "--mapping", "user_id=call_id")
+    assert answer["given"] == {"user_id": "call_id"}
+    assert 'user_id = "call_id"' in answer["block"]
+    answer = tried(path, "--mapping", "timestamp=question")
+    assert [one["reason"] for one in answer["quarantined"]] == ["bad_timestamp"]
+    done = CliRunner().invoke(sources, ["try", str(path), "--mapping", "nonsense"])
+    assert "COLUMN=KEY" in str(done.exception)
+
+
+def test_the_rules_of_a_loop_file_apply(tmp_path: Path) -> None:
+    loop = tmp_path / "loop.toml"
+    loop.write_text(
+        '[line]\nname = "t"\nserved_model = "t"\n[[sources]]\nname = "s"\nkind = "receiver"\n[[rewards]]\nname = "exact_match"\n'
+    )
+    answer = tried(own(tmp_path / "calls.jsonl"), "--loop", loop)
+    assert all("answer" not in one["read"] for one in answer["examples"])  # consent is required
+
+
+def test_a_place_without_calls_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    answer = tried(tmp_path)
+    assert (answer["kind"], answer["unread"]) == (None, [{"file": "notes.txt", "why": "unknown content"}])
+
+
+def test_the_api_of_langfuse_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", KEYS[0])
+    monkeypatch.setenv("LANGFUSE_SECRET_KEY", KEYS[1])
+    with langfuse_server() as server:
+        answer = tried(server.url)
+        assert (answer["kind"], answer["kept"]) == ("langfuse", 0)
+        assert f'base_url = "{server.url}"' in answer["block"]
+        assert "since" not in answer["block"]
+
+
+@pytest.mark.slow
+def test_the_blocks_work_in_a_loop_file(tmp_path: Path, commands: Warm) -> None:
+    blocks, kept = [], {}
+    for kind, fill in PLACES.items():
+        folder = tmp_path / f"place-{kind}"
+        folder.mkdir()
+        fill(folder)
+        more = ("--mapping", "response=reply.text") if kind == "parquet" else ()
+        answer = tried(folder, *more)
+        blocks.append(answer["block"])
+        kept[kind] = answer["kept"]
+    blocks.append(tried(own(tmp_path / "calls.jsonl"))["block"])
+    (tmp_path / "place-jsonl" / "b.zip").write_bytes(b"PK\x03\x04")
+    loop = tmp_path / "loop.toml"
+    loop.write_text(
+        '[line]\nname = "t"\nserved_model = "t"\n\n'
+        + "\n".join(blocks)
+        + '\n[[rewards]]\nname = "exact_match"\n\n[governance]\nconsent = "assumed"\n'
+    )
+    done = ratchet("ingest", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["kept"] + report["feedback"]["kept"] == sum(kept.values()) + 8
+    assert report["unread"] == [{"source": "place-jsonl", "file": "b.zip", "why": "a zip archive"}]
+    again = ratchet("ingest", loop, home=tmp_path / "home", cwd=tmp_path, warm=commands)
+    assert "1 file is not read: b.zip (a zip archive)" in again.stdout + again.stderr
+    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands)
+    assert any("b.zip (a zip archive)" in one["text"] and one["level"] == "warning" for one in json.loads(checked.stdout)["findings"])
+
+
+@pytest.mark.slow
+def test_check_names_a_missing_key_of_the_api(tmp_path: Path, commands: Warm) -> None:
+    loop = tmp_path / "loop.toml"
+    source = '[[sources]]\nname = "lf"\nkind = "langfuse"\n[sources.options]\nbase_url = "https://langfuse.example"\n'
+    loop.write_text(f'[line]\nname = "t"\nserved_model = "t"\n{source}[[rewards]]\nname = "exact_match"\n')
+    keys = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": ""}
+    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands, **keys)
+    found = [one for one in json.loads(checked.stdout)["findings"] if one["about"] == "source"] if checked.stdout else []
+    assert any("LANGFUSE_SECRET_KEY" in one["text"] and one["level"] == "error" for one in found), checked.stdout
