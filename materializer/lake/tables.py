@@ -63,6 +63,7 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self._erased: tuple[int | None, ErasedPeople] = None, ErasedPeople()
+        self._refused: tuple[int | None, dict[tuple[str, str], int]] = None, {}
 
     @cached_property
     def _catalog(self) -> SqlCatalog:
@@ -116,6 +117,19 @@ class Lake:
         if snapshot != self._erased[0]:
             self._erased = snapshot, erased_people(self.scan("consent"))
         return self._erased[1]
+
+    def refusals_ending(self, end: str) -> dict[tuple[str, str], int]:
+        """Return source and id -> time (microseconds) of the statements about traces whose id ends in `end`, always the same text.
+
+        The statements are read again only if the table has changed.
+        """
+        snapshot = self.snapshot("consent")
+        if snapshot != self._refused[0]:
+            rows = self.scan("consent", ("source", "subject", "id", "given", "time"))
+            rows = rows.filter((pl.col("subject") == "trace") & ~pl.col("given") & pl.col("id").str.ends_with(end))
+            found = rows.with_columns(pl.col("time").dt.epoch("us")).select("source", "id", "time").iter_rows()
+            self._refused = snapshot, {(source, identity): time for source, identity, time in found}
+        return self._refused[1]
 
     def rewrite(self, name: TableName, change: Change) -> int:
         """Delete or change rows of `name` and return their number. The caller holds the write lock. A repeated call completes the first.

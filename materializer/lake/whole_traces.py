@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
-from pyiceberg.expressions import EqualTo, StartsWith
+from pyiceberg.expressions import StartsWith
 
 from ratchet.contracts.data.decoding import Row
 from ratchet.contracts.data.records import ConsentSubject
@@ -36,9 +36,7 @@ def apply_refusals(lake: Lake, statements: Sequence[Row], traces: list[Row], hal
 
 
 def _known(lake: Lake) -> dict[tuple[str, str], int]:
-    rows = lake.scan("consent", ("source", "id", "time"), where=EqualTo("subject", ConsentSubject.TRACE.value))
-    rows = rows.filter(pl.col("id").str.ends_with(EVERY_CALL)).with_columns(pl.col("time").dt.epoch("us"))
-    return {(source, _trace(identity)): time for source, identity, time in rows.iter_rows()}
+    return {(source, _trace(identity)): time for (source, identity), time in lake.refusals_ending(EVERY_CALL).items()}
 
 
 def _stored(lake: Lake, source: str, trace: str) -> list[str]:
