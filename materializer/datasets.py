@@ -38,6 +38,7 @@ from ratchet.contracts.ports import Artifacts, Clock, Dialect, ModelClient, Prog
 from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
+from ratchet.materializer.dialects.screening.sample import limits_of
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
 from ratchet.materializer.labels.silent_scorers import silent_scorers
@@ -45,7 +46,7 @@ from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
 from ratchet.materializer.lake.size import lake_cursor
-from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.lake.tables import Lake, joined
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import masked_data
@@ -149,12 +150,7 @@ class LakeDatasets:
         )
 
     def _limits(self, source: str) -> Limits:
-        settings = next((one for one in self.loop.sources if one.name == source), None)
-        return Limits(
-            now=int(self.clock.now().timestamp() * 1_000_000),
-            assume_consent=self.loop.governance.consent == "assumed",
-            mapping=settings.mapping if settings else {},
-        )
+        return limits_of(self.loop, source, int(self.clock.now().timestamp() * 1_000_000))
 
     def _pseudonyms(self) -> Callable[[Subject, str], str]:
         users = self.keys.users.keys().newest
@@ -248,7 +244,7 @@ class LakeDatasets:
         rows = self._settled.current()
         if rows.consent["given"].all():
             return edition
-        prompts, texts = withdrawn_texts(settle(rows.traces, rows.consent), rows.feedback, refusing_users(rows.consent))
+        prompts, texts = withdrawn_texts(settle(joined(rows.traces), rows.consent), rows.feedback, refusing_users(rows.consent))
         stored = read_parquet(self.artifacts.get(edition.prompts))
         kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
         if len(kept) == len(stored):

@@ -9,7 +9,7 @@ import polars as pl
 
 from ratchet.contracts.ids import Digest, digest
 from ratchet.materializer.consent import refusing_users, settle
-from ratchet.materializer.lake.tables import Lake, TableName, preferred, until
+from ratchet.materializer.lake.tables import Lake, TableName, joined, preferred, until
 
 Pinned = dict[str, int | None]
 """Table -> Iceberg snapshot id."""
@@ -61,7 +61,7 @@ class SettledReader:
         pinned = self._pin(tag, as_of)
         rows = self._rows(as_of, pinned)
         settled = Settled(
-            traces=preferred(settle(rows.traces, rows.consent)),
+            traces=preferred(settle(joined(rows.traces), rows.consent)),
             feedback=rows.feedback,
             refusing=refusing_users(rows.consent),
             pinned=pinned,

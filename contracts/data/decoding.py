@@ -61,6 +61,10 @@ class Limits:
     """Whether to keep content if the record does not mention consent. Content with refused consent is never kept."""
     mapping: dict[str, str] = field(default_factory=dict)
     """For jsonl: Ratchet's key -> dotted key in the application's records."""
+    consent_places: tuple[str, ...] | None = None
+    """Places whose consent counts (materializer/dialects/people/places.py). None: the places of the format. A refusal counts everywhere."""
+    placeholders: tuple[str, ...] = ()
+    """Texts of the operator's tools that stand in place of content, besides the known ones."""
 
 
 @dataclass
@@ -74,8 +78,14 @@ class Decoded:
     consents: list[Row] = field(default_factory=list)
     """Records that only state consent, with the columns subject, id, given and time of records.CONSENT, and `position`. The id of a user
     or session is in clear. They count as feedback."""
+    halves: list[Row] = field(default_factory=list)
+    """Trace rows without content, of spans whose content is in log records or was not captured. Their spans count as skipped. They complete
+    the traces of their log records."""
     masked: Counter[str] = field(default_factory=Counter)
     """Kind of personal data -> number of parts of the rows' texts that were replaced."""
+    told: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(fact, place) -> number of model calls whose record names it there. Facts are consent, refusal, user and session, and `call` with an
+    empty place, which counts all calls whose descriptions were read. `people.told.shares` makes shares of them."""
 
     def skip(self, kind: Kind, reason: str) -> None:
         """Count a readable record that is not stored, by its reason."""
@@ -93,7 +103,9 @@ class Decoded:
         self.traces += found.traces
         self.feedback += found.feedback
         self.consents += found.consents
+        self.halves += found.halves
         self.masked += found.masked
+        self.told += found.told
         for kind, counts in found.skipped.items():
             self.skipped[kind] += counts
         seen: Counter[tuple[Kind, str]] = Counter()

@@ -27,6 +27,11 @@ class SourceSettings(Frozen):
     queue: str | None = None
     """URL of a queue of SQS that gets the notifications of the bucket of `path`. They wake up the line, which otherwise looks every half
     minute. Each line needs a queue of its own."""
+    consent_places: tuple[str, ...] | None = None
+    """Places whose *yes* counts as consent, for example `ai.telemetry.metadata`, `langfuse.trace.metadata`, or `plain` for attributes
+    without a beginning. Default: `metadata` for otlp, the receiver and observations of Langfuse; none for other JSON Lines. The key
+    `consent` of JSON Lines, or the key that `mapping` names for it, always counts. A refusal counts from every place, also from those that
+    are not named here. docs/howto/connect-an-application.md lists the places."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the source, which validates them."""
 
@@ -81,6 +86,10 @@ class RetentionSettings(Frozen):
 class QuarantineSettings(Frozen):
     """Settings of the quarantine, where records wait that could not be read or were not admitted."""
 
+    placeholders: tuple[str, ...] = ()
+    """Texts that your own tools write in place of content, for example `<removed by gateway>`. A record with a text that is one of them, or
+    has one of them inside, is quarantined (`redacted_content`). Those of well-known tools are built in
+    (materializer/dialects/screening/placeholders.py)."""
     alarm_share: Share = 0.05
     """Share of quarantined records above which an alarm is raised. 1: no alarm."""
     alarm_window: Seconds = 86_400

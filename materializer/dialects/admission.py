@@ -20,6 +20,8 @@ SIGNED = "signed"
 """Key of a trace row with (signed form, signature), which the OTLP dialect sets and `Admission` replaces by the column `verified`."""
 
 
+DEFERRED = "deferred"
+"""Key of a trace row with content that is stored only if another record of its batch consents; None for most rows. It is masked, too."""
 _HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
 """Subjects of statements about consent whose id becomes a pseudonym."""
 
@@ -62,6 +64,13 @@ class Admission:
                 found.reject("traces", row["position"], _not_allowed(refused))
             else:
                 self._add("traces", found.traces, self._trace(row), found)
+        halves, found.halves = found.halves, []
+        for row in halves:
+            if refused := self._refused_trace(row):
+                found.skipped["traces"]["content_not_captured"] -= 1
+                found.reject("traces", row["position"], _not_allowed(refused))
+            else:
+                self._add("traces", found.halves, self._trace(row), found)
         for row in feedback:
             if self.sender is None or self.sender.may_send_feedback(row["kind"]):
                 self._add("feedback", found.feedback, row | {"rater": self._hidden("u", row["rater"])}, found)
@@ -79,6 +88,8 @@ class Admission:
         """Add the masked row. A row whose texts cannot be masked is quarantined."""
         try:
             found.masked += self.mask(row)
+            if (deferred := row.get(DEFERRED)) is not None:
+                self.mask(deferred)
         except Rejected as error:
             found.reject(kind, row["position"], error)
         else:

@@ -46,7 +46,8 @@ def call_spans(records: Sequence[tuple[Any, Any, str]]) -> Iterator[tuple[dict[s
 
 def _details(record: dict[str, Any]) -> dict[str, Any]:
     attributes = record.get("attributes")
-    return _span(record, attributes if isinstance(attributes, list) else [], [])
+    dropped = {"droppedAttributesCount": record.get("droppedAttributesCount")}
+    return _span(record, attributes if isinstance(attributes, list) else [], []) | dropped
 
 
 def _messages(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -54,7 +55,9 @@ def _messages(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     events, shared = [], dict[str, Any]()
     for record in records:
         own = record["attributes"] if isinstance(record.get("attributes"), list) else []
-        events.append({"name": _event_of(record), "attributes": [*own, {"key": "body", "value": record.get("body")}]})
+        body = {"key": "body", "value": record.get("body")}
+        dropped = record.get("droppedAttributesCount")
+        events.append({"name": _event_of(record), "attributes": [*own, body], "droppedAttributesCount": dropped})
         for item in own:
             if isinstance(item, dict) and isinstance(item.get("key"), str):
                 shared.setdefault(item["key"], item)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ratchet.contracts.conversation import Conversation, is_answer, text_of
+from ratchet.contracts.conversation import Conversation, Message, is_answer, text_of
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Record
 from ratchet.materializer.dialects.conversations import gemini, langfuse, openinference, openllmetry, otel_genai, vercel
 from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.screening.placeholders import check_redacted
 from ratchet.materializer.dialects.values import dump, fits
 
 Reader = Callable[[Record], Conversation | None]
@@ -88,10 +89,11 @@ def _has_lost_calls(found: Conversation, attributes: Attributes) -> bool:
     return any(isinstance(reason, str) and reason.strip('[]"').lower() in _CALLED for reason in told)
 
 
-def checked(conversation: Conversation, answered: bool) -> Conversation:
-    """Return the conversation if it has a prompt, an answer if `answered`, and a size that is stored.
+def checked(conversation: Conversation, answered: bool, placeholders: Sequence[str] = ()) -> Conversation:
+    """Return the conversation if it has a prompt, an answer if `answered`, no text that a tool has redacted, and a size that is stored.
 
-    Raises Rejected `empty_prompt`, `empty_response` or `too_large`.
+    `placeholders` are texts of the operator's tools in place of content. Raises Rejected `empty_prompt`, `empty_response`,
+    `redacted_content` or `too_large`.
     """
     if answered and not (conversation.answer and is_answer(conversation.answer)):
         raise Rejected("empty_response", "the answer has no text and calls no tool")
@@ -99,9 +101,18 @@ def checked(conversation: Conversation, answered: bool) -> Conversation:
         raise Rejected("empty_prompt", "the prompt has no text")
     answer = [conversation.answer] if conversation.answer else []
     calls = [dump(message["tool_calls"]) for message in (*conversation.messages, *answer) if message.get("tool_calls")]
+    check_redacted([text for message in (*answer, *conversation.messages) for text in _texts(message)], placeholders)
     fits(
         *(text_of(message) for message in (*answer, *conversation.messages)),
         *calls,
         dump(conversation.tools) if conversation.tools else None,
     )
     return conversation
+
+
+def _texts(message: Message) -> list[str]:
+    """Return the texts of a message one by one: its content or the texts of its parts, and the arguments of its calls."""
+    content = message["content"]
+    parts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+    arguments = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    return [text for text in (*parts, *arguments) if isinstance(text, str)]

@@ -6,6 +6,8 @@ Keys: id, timestamp, user_id, session_id, messages, tools, response, model, late
 optional: confidentiality, feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin,
 consent_time.
 
+Consent, user, session, region, confidentiality and slice are also read from the places where libraries write them (people/places.py).
+
 A record with the key consent_for (trace, response, session or user) is no trace. It only states consent, from `timestamp` on, for
 everything of that trace, response, session or user.
 """
@@ -19,28 +21,27 @@ from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.canonical.exchange import Reply, conversation
+from ratchet.materializer.dialects.canonical.exchange import Reply, Request, conversation, with_instructions
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
-from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation
-from ratchet.materializer.dialects.otlp import ORIGINS, content_columns
+from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
+from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, told_in_record
+from ratchet.materializer.dialects.screening.outcome import has_failed
 from ratchet.materializer.dialects.values import (
-    clean,
     consent,
     name,
     number,
     person,
     rating,
-    short_text,
     slug,
     start_time,
-    stated,
     statement_columns,
     token_count,
 )
 
+_CONTENT = ("messages", "tools", "response", "correction", "reference")
 _PERSONS = ("session", "user")
 CONSENT_KEYS = {"trace": "id", "response": "response_id", "session": "session_id", "user": "user_id"}
 """Value of consent_for -> the key that names its subject."""
@@ -52,6 +53,18 @@ class Record:
     def __init__(self, raw: dict[str, Any], mapping: dict[str, str]) -> None:
         self._raw = raw
         self._mapping = mapping
+
+    def told(self) -> Told:
+        """Return what the record says about its user: at the mapped keys first, then in every place of the table."""
+        own = {path.partition(".")[0] for key in _CONTENT for path in (self._mapping.get(key, key),)}
+        main = {key for key in ("consent", "consent_time") if self._mapping.get(key, key) == key}
+        found = told_in_record(self._raw, content=own | main)
+        found.consents.insert(0, (MAPPED, self.get("consent")))
+        found.times[MAPPED] = self.get("consent_time")
+        for fact, key in (("user", "user_id"), ("session", "session_id")):
+            if (identity := person(self.get(key))) is not None:
+                found.facts[fact] = (-2, self._mapping.get(key, key), identity)  # type: ignore[index]
+        return found
 
     def get(self, key: str) -> Any:
         """Return the value of Ratchet's `key` after mapping; None if the record does not have it."""
@@ -83,14 +96,14 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
         if record.get("consent_for") is not None:
             _decode_consent(record, position, limits, into)
             return
-        row = _trace(record, limits)
+        row = _trace(record, limits, into)
     except Rejected as error:
         into.reject("traces", position, error)
         return
     into.traces.append(row | {"position": position})
     for key, kind in (("feedback", FeedbackKind.RATING), ("correction", FeedbackKind.CORRECTION)):
         if record.get(key) is not None:
-            _decode_feedback(record, key, kind, row, position, into)
+            _decode_feedback(record, key, kind, row, position, into, limits)
 
 
 def _decode_consent(record: Record, position: str, limits: Limits, into: Decoded) -> None:
@@ -111,16 +124,18 @@ def _decode_consent(record: Record, position: str, limits: Limits, into: Decoded
     into.consents.append({"subject": subject, "id": identity, "given": given, "time": time, "position": position})
 
 
-def _trace(record: Record, limits: Limits) -> Row:
+def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
     identity = name(record.get("id"))
     if identity is None:
         raise Rejected("missing_id", "the record has no id")
     begin = start_time(record.get("timestamp"), limits.now)
-    said = stated(record.get("consent"), record.get("consent_time"), begin, limits.now)
+    facts = record.told()
+    said = statement(facts, None, begin, limits, default=())
+    count_told(into, facts)
     agreed = said.given if said else None
     keep = agreed or (agreed is None and limits.assume_consent)
-    failed = record.get("status") in ("error", "failed")
-    content = _content(record, failed) if keep else None
+    failed = has_failed(record.get("status"), record.get("error"))
+    content = _content(record, failed, limits) if keep else None
     origin = record.get("origin")
     origin = "traffic" if origin in (None, "") else origin
     if not isinstance(origin, str) or origin not in ORIGINS:
@@ -130,10 +145,10 @@ def _trace(record: Record, limits: Limits) -> Row:
         "id": identity,
         "time": begin,
         "origin": origin,
-        "user": person(record.get("user_id")),
-        "session": person(record.get("session_id")),
+        "user": facts.value("user"),
+        "session": facts.value("session"),
         "response_id": name(record.get("response_id")),
-        **content_columns(content),
+        **content_columns(content, keep_answer=not failed),  # the text of a failed call is no answer of the model
         "model": name(record.get("model")),
         "model_version": name(record.get("model_version")),
         "status": "error" if failed else "ok",
@@ -141,46 +156,55 @@ def _trace(record: Record, limits: Limits) -> Row:
         "latency_ms": latency if latency is not None and latency >= 0 else None,
         "input_tokens": token_count(record.get("input_tokens")),
         "output_tokens": token_count(record.get("output_tokens")),
-        "region": name(record.get("region")),
-        "confidentiality": name(record.get("confidentiality")),
+        "region": name(record.get("region")) or name(facts.value("region")),
+        "confidentiality": name(record.get("confidentiality")) or name(facts.value("confidentiality")),
         "consent": agreed is True,
         **statement_columns(said),
-        "reference": short_text(record.get("reference")) if keep else None,
-        "slice": slug(record.get("slice")),
+        "reference": answer_text(record.get("reference"), limits) if keep else None,
+        "slice": slug(record.get("slice")) or slug(facts.value("slice")),
     }
 
 
-_OF_WRAPPERS = frozenset(
-    ("role", "choices", "candidates", "generations", "tool_calls", "toolCalls", "toolCallId", "function_call", "functionCall", "lc")
-)
-"""Keys by which a response that is JSON is recognised as the reply of an API. Other JSON is the answer itself, as text."""
+def _content(record: Record, failed: bool, limits: Limits) -> Conversation | None:
+    """Return the content of a record. A failed call may lack it."""
+    try:
+        request = request_of(record.get("messages"))
+        reply = _reply(record.get("response"), failed)
+        repeated = {"instructions": reply.instructions} if reply else None
+        request = with_parameters(request, record.get("model_parameters"), record.get("optional_params"), repeated)
+        found = conversation(request, reply, tools_of(record.get("tools")))
+        return checked(found or Conversation([], None), not failed, limits.placeholders)
+    except Rejected as error:
+        if failed and error.reason in ("empty_prompt", "empty_response"):
+            return None
+        raise
 
 
-def _content(record: Record, failed: bool) -> Conversation:
-    request = request_of(record.get("messages"))
-    found = conversation(request, _reply(record.get("response")), tools_of(record.get("tools")))
-    return checked(found or Conversation([], None), answered=not failed)
+def with_parameters(request: Request | None, *parameters: Any) -> Request | None:
+    """Return a request with the system instructions that its parameters name, as LiteLLM logs those of the Responses API."""
+    for given in parameters:
+        for key in ("instructions", "system", "system_instruction"):
+            if request is not None and request.messages and isinstance(given, dict) and isinstance(given.get(key), str | list):
+                request = Request(with_instructions(request.messages, given[key]), request.tools)
+    return request
 
 
-def _reply(value: Any) -> Reply | None:
+def _reply(value: Any, failed: bool) -> Reply | None:
+    if failed:
+        return None
     if value is not None and not isinstance(value, str | dict | list):
         raise Rejected("wrong_type", f"a response must be text or a message, not {type(value).__name__}")
-    if isinstance(value, str):
-        parsed = unwrapped_text(value)
-        items = parsed if isinstance(parsed, list) else [parsed]
-        if not any(isinstance(item, dict) and _OF_WRAPPERS & item.keys() for item in items):
-            return Reply({"role": "assistant", "content": clean(value)}) if value.strip() else None
     return reply_of(value)
 
 
-def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, position: str, into: Decoded) -> None:
+def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, position: str, into: Decoded, limits: Limits) -> None:
     at = f"{position}, {key}"
     if kind == FeedbackKind.CORRECTION and trace["messages"] is None:
         into.skip("feedback", "no_consent")
         return
     try:
         value = rating(record.get(key)) if kind == FeedbackKind.RATING else None
-        text = None if kind == FeedbackKind.RATING else short_text(record.get(key))
+        text = None if kind == FeedbackKind.RATING else answer_text(record.get(key), limits)
         if value is None and text is None:
             raise Rejected("bad_value", f"{key} has no text")
     except Rejected as error:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Record
 from ratchet.materializer.dialects.conversation import is_generation
-from ratchet.materializer.dialects.otlp import content_columns, content_of_call
+from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call
 from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.people.places import Fact
+from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, told_in_record
 from ratchet.materializer.dialects.values import (
     duration_ms,
     name,
     parse_json,
-    person,
-    short_text,
     slug,
     start_time,
-    stated,
     statement_columns,
     token_count,
 )
@@ -50,7 +50,7 @@ def decode_observation(record: dict[str, Any], position: str, limits: Limits, in
     if not _is_model_call(record, attributes):
         into.skip("traces", "not_a_generation")
         return
-    into.traces.append(_trace(record, metadata, attributes, limits) | {"position": position})
+    into.traces.append(_trace(record, attributes, limits, into) | {"position": position})
 
 
 def _is_model_call(record: dict[str, Any], attributes: Attributes) -> bool:
@@ -79,27 +79,30 @@ def json_object(value: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _trace(record: dict[str, Any], metadata: dict[str, Any], attributes: Attributes, limits: Limits) -> Row:
+def _trace(record: dict[str, Any], attributes: Attributes, limits: Limits, into: Decoded) -> Row:
     identity = name(record.get("id"))
     if identity is None:
         raise Rejected("missing_id", "the observation has no id")
     begin = start_time(record["startTime"], limits.now)
 
-    def own(key: str) -> Any:
-        return _mapped(record, limits.mapping[key]) if key in limits.mapping else metadata.get(key, attributes.metadata(key))
+    def own(key: Fact) -> Any:
+        return _mapped(record, limits.mapping[key]) if key in limits.mapping else facts.value(key)
 
-    said = stated(own("consent"), own("consent_time"), begin, limits.now)
+    facts = told_by_observation(record, limits)
+    said = statement(facts, None, begin, limits, PLACES_OF_CONSENT)
+    count_told(into, facts)
     agreed = said.given if said else None
     keep = agreed or (agreed is None and limits.assume_consent)
-    failed = record.get("level") == "ERROR"
-    content = content_of_call(Record(attributes, (), record.get("input"), record.get("output")), failed) if keep else None
+    failed = str(record.get("level")).upper() == "ERROR"
+    call = Record(attributes, (), record.get("input"), record.get("output"))
+    content = content_of_call(call, failed, limits.placeholders) if keep else None
     usage = json_object(record.get("usageDetails")) or json_object(record.get("usage"))
     return {
         "id": identity,
         "time": begin,
         "origin": "traffic",
-        "user": person(record.get("userId")),
-        "session": person(record.get("sessionId")),
+        "user": facts.value("user"),
+        "session": facts.value("session"),
         "response_id": name(attributes.get("gen_ai.response.id")),
         **content_columns(content),
         "model": name(record.get("model", record.get("providedModelName"))),
@@ -113,12 +116,24 @@ def _trace(record: dict[str, Any], metadata: dict[str, Any], attributes: Attribu
         "confidentiality": name(own("confidentiality")),
         "consent": agreed is True,
         **statement_columns(said),
-        "reference": short_text(own("reference")) if keep else None,
+        "reference": answer_text(own("reference"), limits) if keep else None,
         "slice": slug(own("slice")),
     }
 
 
-def _mapped(record: dict[str, Any], path: str) -> Any:
+def told_by_observation(record: Mapping[str, Any], limits: Limits) -> Told:
+    """Return what an observation says about its user: at its own keys, in its metadata and in that of its trace."""
+    found = told_in_record(record)
+    for key in ("consent", "consent_time"):
+        if key in limits.mapping and (value := _mapped(record, limits.mapping[key])) is not None:
+            if key == "consent":
+                found.consents.append((MAPPED, value))
+            else:
+                found.times[MAPPED] = value
+    return found
+
+
+def _mapped(record: Mapping[str, Any], path: str) -> Any:
     value: Any = record
     for part in path.split("."):
         value = json_object(value).get(part)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ratchet.contracts.conversation import Conversation, stored_answer
@@ -18,12 +18,17 @@ from ratchet.contracts.data.decoding import Decoded, Kind, Limits, Row
 from ratchet.contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import SIGNED
+from ratchet.materializer.dialects.admission import DEFERRED, SIGNED
 from ratchet.materializer.dialects.call_logs import call_spans, is_part_of_call
 from ratchet.materializer.dialects.canonical.exchange import Event, Record
 from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.statement import Statement, newest
+from ratchet.materializer.dialects.people.above import NOBODY, Above, refused_above, told_by_resource
+from ratchet.materializer.dialects.people.told import count_told, merged, statement, told
+from ratchet.materializer.dialects.screening.capture import was_captured
+from ratchet.materializer.dialects.screening.dropped import check_dropped
+from ratchet.materializer.dialects.screening.outcome import span_has_failed
+from ratchet.materializer.dialects.screening.placeholders import check_redacted
 from ratchet.materializer.dialects.values import (
     clean,
     consent,
@@ -32,12 +37,10 @@ from ratchet.materializer.dialects.values import (
     duration_ms,
     fits,
     name,
-    person,
     rating,
     short_text,
     slug,
     start_time,
-    stated,
     statement_columns,
     token_count,
 )
@@ -52,7 +55,14 @@ CONSENTS = {"trace_consent": ConsentSubject.TRACE, "session_consent": ConsentSub
 ORIGINS = frozenset({"traffic", "probe", "mirror"})
 _THUMBS = {"thumbs_up": 1.0, "thumbs_down": 0.0}
 _HEX = re.compile(r"[0-9a-f]+")
-_FAILED = (2, "2", "STATUS_CODE_ERROR")
+HALF = "half"
+"""Key of a decoded row whose span has no content."""
+EVERY_CALL = ":*"
+"""End of the id of a statement about all calls of an OpenTelemetry trace. No trace of the lake has such an id."""
+OF_LOGS = "of_logs"
+"""Key of a decoded row whose content comes from log records."""
+PLACES_OF_CONSENT = ("metadata",)
+"""Places whose consent counts if the loop file names none."""
 
 
 class OtlpDialect(Dialect):
@@ -70,8 +80,12 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
     if not isinstance(request, dict) or (request and not {"resourceSpans", "resourceLogs"} & request.keys()):
         into.reject("traces", position, Rejected("wrong_type", "the request is not an OTLP trace or log request"))
         return
-    for index, (span, resource) in enumerate(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into)):
-        _decode_span(span, resource, f"{position}, span {index}", limits, into)
+    spans = list(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into))
+    above = refused_above(spans, is_generation)
+    for trace, time in above.whole.items():
+        _refuse_trace(trace, time, position, limits, into)
+    for index, (span, resource) in enumerate(spans):
+        _decode_span(span, resource, f"{position}, span {index}", limits, into, above)
     calls = []
     for index, (record, resource) in enumerate(_walk(request, "resourceLogs", "scopeLogs", "logRecords", "feedback", position, into)):
         if is_part_of_call(record):
@@ -80,7 +94,16 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
             _decode_log(record, f"{position}, record {index}", limits, into)
     for span, resource, place, parts in call_spans(calls):
         into.skipped["traces"].update({"part_of_call": parts - 1} if parts > 1 else {})
-        _decode_span(span, resource, place, limits, into)
+        _decode_span(span, resource, place, limits, into, of_logs=True)
+
+
+def _refuse_trace(trace: str, time: Any, position: str, limits: Limits, into: Decoded) -> None:
+    """Add the refusal of a whole trace as a statement. Its span, which is no model call, is counted by itself."""
+    try:
+        row = {"subject": ConsentSubject.TRACE.value, "id": f"{identifier(trace, 16)}{EVERY_CALL}", "given": False}
+        into.consents.append(row | {"time": start_time(time, limits.now), "position": position})
+    except Rejected as error:
+        into.reject("feedback", position, error)
 
 
 def _walk(
@@ -104,12 +127,14 @@ def _items(holder: Any, key: str, kind: Kind, position: str, into: Decoded) -> l
     return items or []
 
 
-def _decode_span(span: Any, resource: Any, position: str, limits: Limits, into: Decoded) -> None:
+def _decode_span(
+    span: Any, resource: Any, position: str, limits: Limits, into: Decoded, above: Above = NOBODY, of_logs: bool = False
+) -> None:
     try:
         if not isinstance(span, dict):
             raise Rejected("wrong_type", f"a span must be an object, not {type(span).__name__}")
         _decode_evaluations(span, position, limits, into)
-        row = _trace(span, resource, limits)
+        row = _trace(span, resource, limits, into, above, of_logs)
     except Rejected as error:
         into.reject("traces", position, error)
         return
@@ -118,29 +143,47 @@ def _decode_span(span: Any, resource: Any, position: str, limits: Limits, into: 
         return
     if row is None:
         into.skip("traces", "not_a_generation")
+    elif row.pop(HALF):
+        into.skip("traces", "content_not_captured")
+        into.halves.append(row | {"position": position})
     else:
         into.traces.append(row | {"position": position})
 
 
-def _trace(span: dict[str, Any], resource: Any, limits: Limits) -> Row | None:
+def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, above: Above, of_logs: bool) -> Row | None:
     attributes = Attributes(span.get("attributes"))
     if not is_generation(attributes):
         return None
     begin = start_time(span.get("startTimeUnixNano"), limits.now)
-    said = _consent(attributes, resource, begin, limits)
+    own, shared = above.added_to(told(attributes), span), told_by_resource(resource)
+    # The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
+    said = statement(own, shared, begin, limits, PLACES_OF_CONSENT, signed=SIGNATURE in attributes)
+    if not of_logs:  # the call is counted with its span, which names its people
+        count_told(into, own, shared)
+    facts = merged(own, shared)
     agreed = said.given if said else None
-    failed = isinstance(span.get("status"), dict) and span["status"].get("code") in _FAILED
+    failed = span_has_failed(span.get("status"), attributes.get("error.type"))
     keep = agreed or (agreed is None and limits.assume_consent)
     partial = attributes.get("ratchet.partial") is True
     refused = (attributes.get("ratchet.refused") is True or partial) and not failed
     readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
-    content = _content(attributes, _events(span), failed or refused) if readable else None
+    events = _events(span)
+    if readable and not failed:
+        check_dropped(span, resource)
+    content, is_half = None, False
+    if readable:
+        try:
+            content = content_of_call(Record(attributes, events), failed or refused, limits.placeholders)
+        except Rejected as error:
+            is_half = error.reason == "no_content" and not of_logs and not was_captured(attributes, [name for name, _ in events])
+            if not is_half:
+                raise
     return {
         "id": f"{identifier(span.get('traceId'), 16)}:{identifier(span.get('spanId'), 8)}",
         "time": begin,
         "origin": _origin(attributes.get("ratchet.origin")),
-        "user": person(attributes.get("user.id", "enduser.id")),
-        "session": person(attributes.get("gen_ai.conversation.id", "session.id")),
+        "user": facts.value("user"),
+        "session": facts.value("session"),
         "response_id": name(attributes.get("gen_ai.response.id")),
         **content_columns(content, keep_answer=not partial),  # a part of an answer is no example of the model's answers
         "model": name(attributes.get("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")),
@@ -152,29 +195,17 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits) -> Row | None:
         "output_tokens": token_count(
             attributes.get("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
         ),
-        "region": name(attributes.metadata("region")),
-        "confidentiality": name(attributes.metadata("confidentiality")),
+        "region": name(facts.value("region")),
+        "confidentiality": name(facts.value("confidentiality")),
         "consent": agreed is True,
         **statement_columns(said),
-        "reference": short_text(attributes.metadata("reference")) if keep else None,
-        "slice": slug(attributes.metadata("slice")),
+        "reference": answer_text(own.value("reference"), limits) if keep else None,
+        "slice": slug(facts.value("slice")),
         **_signed(span, attributes, failed),
+        HALF: is_half,
+        OF_LOGS: of_logs,
+        DEFERRED: _deferred(attributes, events, limits.placeholders) if of_logs and agreed is None and not keep and not failed else None,
     }
-
-
-def _consent(attributes: Attributes, resource: Any, begin: int, limits: Limits) -> Statement | None:
-    """Return what the span and its resource state about consent. If they contradict each other at the same time, the refusal counts.
-
-    The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
-    """
-    own = _statement(attributes, begin, limits)
-    holder = resource.get("attributes") if isinstance(resource, dict) else None
-    shared = _statement(Attributes(holder), begin, limits) if holder else None
-    return newest((own, None if shared and shared.given and SIGNATURE in attributes else shared))
-
-
-def _statement(attributes: Attributes, begin: int, limits: Limits) -> Statement | None:
-    return stated(attributes.metadata("consent"), attributes.metadata("consent_time"), begin, limits.now)
 
 
 def _signed(span: dict[str, Any], attributes: Attributes, failed: bool) -> Row:
@@ -193,6 +224,14 @@ def _signed(span: dict[str, Any], attributes: Attributes, failed: bool) -> Row:
         return {}
 
 
+def _deferred(attributes: Attributes, events: list[Event], placeholders: Sequence[str]) -> Row | None:
+    """Return the content of log records that do not mention consent. Ingest stores it if the span of its batch consents, or drops it."""
+    try:
+        return content_columns(content_of_call(Record(attributes, events), False, placeholders))
+    except Rejected:
+        return None
+
+
 def content_columns(content: Conversation | None, keep_answer: bool = True) -> Row:
     """Return the columns of a trace with its content; null without content."""
     if content is None:
@@ -204,19 +243,21 @@ def content_columns(content: Conversation | None, keep_answer: bool = True) -> R
     }
 
 
-def _content(attributes: Attributes, events: list[Event], failed: bool) -> Conversation | None:
-    """Return the content of a generation. Only a failed call may lack an answer or readable content."""
-    return content_of_call(Record(attributes, events), failed)
-
-
-def content_of_call(record: Record, failed: bool) -> Conversation | None:
+def content_of_call(record: Record, failed: bool, placeholders: Sequence[str] = ()) -> Conversation | None:
     """Return the whole content of a call. A failed call may lack it. Raises Rejected if another call lacks it, or a part of it."""
     try:
-        return checked(read_conversation(record), answered=not failed)
+        return checked(read_conversation(record), not failed, placeholders)
     except Rejected as error:
         if failed and error.reason != "too_large":
             return None
         raise
+
+
+def answer_text(value: Any, limits: Limits) -> str | None:
+    """Return a right answer as text; None if there is none. Raises Rejected `redacted_content` or `too_large`."""
+    found = short_text(value)
+    check_redacted([found], limits.placeholders)
+    return found
 
 
 def _finish_reason(attributes: Attributes, content: Conversation | None, partial: bool) -> str | None:
@@ -283,7 +324,7 @@ def _decode_evaluation(
 
 
 def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:
-    kind = KINDS[attributes.get("gen_ai.evaluation.name")]
+    kind = KINDS[name(attributes.get("gen_ai.evaluation.name")) or ""]
     response = name(attributes.get("gen_ai.response.id"))
     named = bool(ids[0]) and bool(ids[1])
     if not named and response is None:
@@ -293,11 +334,11 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
         score = attributes.get("gen_ai.evaluation.score.value")
         value = rating(_THUMBS.get(str(attributes.get("gen_ai.evaluation.score.label"))) if score is None else score)
     else:
-        text = _explanation(attributes.get("gen_ai.evaluation.explanation"))
+        text = _explanation(attributes.get("gen_ai.evaluation.explanation"), limits)
     return {
         "trace_id": f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}" if named else None,
         "response_id": response,
-        "rater": person(attributes.get("user.id", "enduser.id")),
+        "rater": told(attributes).value("user"),
         "kind": kind.value,
         "time": _evaluation_time(times, limits),
         "value": value,
@@ -309,9 +350,9 @@ def _stated_consent(attributes: Attributes, subject: ConsentSubject, ids: tuple[
     """Return a row of `Decoded.consents`. Everything but a clear consent is a refusal."""
     identity: str | None
     if subject is ConsentSubject.USER:
-        identity = person(attributes.get("user.id", "enduser.id"))
+        identity = told(attributes).value("user")
     elif subject is ConsentSubject.SESSION:
-        identity = person(attributes.get("gen_ai.conversation.id", "session.id"))
+        identity = told(attributes).value("session")
     elif ids[0] and ids[1]:
         identity = f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}"
     else:
@@ -327,10 +368,11 @@ def _evaluation_time(times: tuple[Any, ...], limits: Limits) -> int:
     return start_time(next((time for time in times if time not in (None, 0, "0", "")), None), limits.now)
 
 
-def _explanation(value: Any) -> str:
+def _explanation(value: Any, limits: Limits) -> str:
     if not isinstance(value, str) or not value.strip():
         raise Rejected("bad_value", "a correction or reference needs its text in gen_ai.evaluation.explanation")
     fits(value)
+    check_redacted([value], limits.placeholders)
     return clean(value)
 
 

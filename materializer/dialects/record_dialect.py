@@ -49,9 +49,15 @@ def decode_with(
         dialect = claims[0] if claims else named
         found = _decoded(dialect, record, position, limits)
         admission.admit(found)
+        found.told["call without tools", ""] += sum(map(_lacks_tools, found.traces))
         into.merge(found, position)
     except Rejected as error:
         into.reject("traces", position, error)
+
+
+def _lacks_tools(row: Row) -> bool:
+    """Return whether the conversation of a row calls tools, but its record names none."""
+    return row["tools"] is None and any('"tool_calls":[' in (row[column] or "") for column in ("messages", "answer"))
 
 
 def _recognises(dialect: Dialect, record: Any) -> bool:
@@ -77,6 +83,7 @@ def _decoded(dialect: Dialect, record: Any, position: str, limits: Limits) -> De
         found.traces = [_trace(row, dialect, position, limits) for row in found.traces]
         found.feedback = [_feedback(row, dialect, position, limits) for row in found.feedback]
         found.consents = [_consent(row, dialect, position, limits) for row in found.consents]
+        found.halves = []  # only the OTLP dialect knows them
     return found
 
 

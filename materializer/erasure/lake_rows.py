@@ -24,7 +24,7 @@ from ratchet.materializer.labels.scores import pseudonym as sample_person
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.deletion import Change
 from ratchet.materializer.lake.schemas import arrow_table
-from ratchet.materializer.lake.tables import TABLES, Lake, TableName
+from ratchet.materializer.lake.tables import TABLES, Lake, TableName, joined
 from ratchet.materializer.mirror import forget_key
 from ratchet.materializer.quarantine.kept import KeptRecords
 
@@ -60,7 +60,7 @@ class LineRows:
     @cached_property
     def _traces(self) -> pl.DataFrame:
         """All traces with the columns `delete` and `strip`."""
-        rows = self._lake.scan("traces", _READ)
+        rows = joined(self._lake.scan("traces", _READ))
         target = self._target
         delete = pl.col("user").is_in(target.users).fill_null(False) | pl.col("session").is_in(target.sessions).fill_null(False)
         if "traces" in target.before:

@@ -31,7 +31,7 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
 )
 _RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
-_VERSION = 1
+_VERSION = 2
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
 
@@ -61,8 +61,8 @@ def verified_key(source: str, identity: str) -> Key:
 
 
 def withheld(row: dict[str, Any]) -> bool:
-    """Return whether a trace row may lack its content because its record gave no consent."""
-    return not row["consent"] and row["messages"] is None
+    """Return whether the content of a trace row may follow: its record gave no consent, or its content is in log records."""
+    return row["messages"] is None and (not row["consent"] or (row["answer"] is None and row["status"] == "ok"))
 
 
 def bare_key(row: dict[str, Any]) -> Key:
@@ -217,7 +217,11 @@ class DedupIndex:
 
         A key is the result of `trace_key` or `response_key`. Keys of unknown traces are left out.
         """
-        return {key: bool(kept) for key, kept in self._select("SELECT key, consent FROM responses WHERE key IN", keys)}
+        query = (  # the id of a response may be in a row without content, whose trace has the content in another row
+            "SELECT one.key, max(one.consent, coalesce(own.consent, 0)) FROM responses AS one "
+            "LEFT JOIN responses AS own ON own.key = one.trace WHERE one.key IN"
+        )
+        return {key: bool(kept) for key, kept in self._select(query, keys)}
 
     def _select(self, query: str, keys: Sequence[Key]) -> Iterable[tuple[Any, ...]]:
         with closing(self._open()) as connection:

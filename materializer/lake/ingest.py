@@ -17,12 +17,14 @@ from ratchet.contracts.data.quarantine import QuarantineCounts
 from ratchet.contracts.data.records import ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.admission import DEFERRED, Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
+from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
 from ratchet.materializer.lake.schemas import arrow_table
-from ratchet.materializer.lake.statements import sort_statements, sort_traces
+from ratchet.materializer.lake.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName
+from ratchet.materializer.lake.whole_traces import apply_refusals
 from ratchet.materializer.quarantine.kept import KeptRecords
 from ratchet.materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
 from ratchet.runtime.secrets.pseudonyms import Subject
@@ -95,10 +97,17 @@ def store(
     """
     _leave_out_erased(decoded, lake)
     unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
-    traces = sort_traces(_complete(decoded.traces, batch, limits), decoded, seen, batch)
-    stated = sort_statements(traces, _complete(decoded.consents, batch, limits), seen, batch)
+    statements = _complete(decoded.consents, batch, limits)
+    complete = _complete(decoded.traces, batch, limits), _complete(decoded.halves, batch, limits)
+    rows, halves, about_stored = apply_refusals(lake, statements, *complete)
+    rows = without_refused(rows, halves, _refused(lake, decoded))
+    traces = sort_traces(rows, decoded, seen, batch)
+    sort_halves(halves, traces, seen)
+    stated = sort_statements(traces, statements, seen, batch)
+    repeated = {key_of("consent", row) for row in stated.fresh}
+    more = sort_statements(SortedTraces(), [row for row in about_stored if key_of("consent", row) not in repeated], seen, batch)
     if write:
-        _write(lake, "consent", stated.fresh, batch)
+        _write(lake, "consent", [*stated.fresh, *more.fresh], batch)
         _write(lake, "traces", traces.fresh, batch)
     seen.catch_up("traces")
     kept, parked = _admit(decoded, seen, batch)
@@ -110,11 +119,20 @@ def store(
     report = IngestReport(
         traces=TraceCounts(**counted.model_dump(), unsigned=unsigned),
         feedback=FeedbackCounts(**counts.model_dump(), parked=parked),
-        consent_changed=traces.completed + stated.changed,
+        consent_changed=traces.completed + stated.changed + more.changed,
         masked=dict(sorted(decoded.masked.items())),
     )
     refused = [row["id"] for row in stated.fresh if row["subject"] == ConsentSubject.USER and not row["given"]]
-    return Stored(report, len(traces.fresh) + len(feedback.fresh) + len(stated.fresh), refused)
+    return Stored(report, len(traces.fresh) + len(feedback.fresh) + len(stated.fresh) + len(more.fresh), refused)
+
+
+def _refused(lake: Lake, decoded: Decoded) -> list[tuple[str, str]]:
+    """Return source and id of the traces for which the lake has a refusal, if the batch has content from log records."""
+    if not any(row.get(OF_LOGS) and (row["messages"] is not None or row.get(DEFERRED)) for row in decoded.traces):
+        return []
+    said = lake.scan("consent", ("source", "subject", "id", "given"))
+    said = said.filter((said["subject"] == ConsentSubject.TRACE.value) & ~said["given"])
+    return list(said.select("source", "id").iter_rows())
 
 
 def _leave_out_erased(decoded: Decoded, lake: Lake) -> None:
@@ -122,10 +140,15 @@ def _leave_out_erased(decoded: Decoded, lake: Lake) -> None:
     people = lake.erased_people()
     if not (people.users or people.sessions):
         return
-    traces = [row for row in decoded.traces if not people.includes(row["user"], row["session"])]
+    halves = [row for row in decoded.halves if not people.includes(row["user"], row["session"])]
+    named = {row["id"] for row in decoded.halves} - {row["id"] for row in halves}  # log records do not name the user of their span
+    traces = [
+        row for row in decoded.traces if not people.includes(row["user"], row["session"]) and not (row.get(OF_LOGS) and row["id"] in named)
+    ]
     feedback = [row for row in decoded.feedback if not people.includes(row["rater"])]
     decoded.skipped["traces"] += Counter({"erased": len(decoded.traces) - len(traces)})
     decoded.skipped["feedback"] += Counter({"erased": len(decoded.feedback) - len(feedback)})
+    decoded.halves = halves
     decoded.traces, decoded.feedback = traces, feedback
 
 

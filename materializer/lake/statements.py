@@ -6,6 +6,7 @@ a duplicate or in conflict with a stored one. The state of a trace therefore doe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,8 @@ from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.decoding import PLACE, Decoded, Row
 from ratchet.contracts.data.records import ConsentSubject
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.admission import DEFERRED
+from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.statement import STATED, Statement
 from ratchet.materializer.lake.dedup_index import (
     DedupIndex,
@@ -103,6 +106,33 @@ def _sort_complete(
     found.kept += 1
     found.completed += waiting is not None
     return True
+
+
+def sort_halves(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> None:
+    """Add rows of spans without content to the rows that are stored, unless the lake has one of the trace.
+
+    They count as skipped already. The content of their trace may be stored before or after them.
+    """
+    known, here = seen.lookup("traces", [bare_key(row) for row in rows]), set[Key]()
+    for row in rows:
+        key = bare_key(row)
+        is_new = key not in known and key not in here
+        here.add(key)
+        if is_new:
+            traces.fresh.append(row)
+        traces.stored.append((row, is_new))
+
+
+def without_refused(rows: list[Row], halves: list[Row], refused: Iterable[tuple[str, str]]) -> list[Row]:
+    """Return rows without the content of log records whose span refuses consent, and with that of records whose span gives it.
+
+    `refused` are sources and ids of traces with a stored refusal. `halves` are the spans of the same batch, and so of the same sender.
+    """
+    no = set(refused) | {(row["source"], row["id"]) for row in (*rows, *halves) if (said := row.get(STATED)) is not None and not said.given}
+    yes = {(row["source"], row["id"]) for row in halves if (said := row.get(STATED)) is not None and said.given} - no
+    rows = [row | row[DEFERRED] if row.get(DEFERRED) and (row["source"], row["id"]) in yes else row for row in rows]
+    empty: Row = dict.fromkeys(("messages", "answer", "tools", "reference"))
+    return [row | empty | {"consent": False} if row.get(OF_LOGS) and (row["source"], row["id"]) in no else row for row in rows]
 
 
 def _may_complete(row: Row, waiting: bytes) -> bool:

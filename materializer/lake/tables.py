@@ -63,6 +63,7 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self._erased: tuple[int | None, ErasedPeople] = None, ErasedPeople()
+        self._refused: tuple[int | None, dict[tuple[str, str], int]] = None, {}
 
     @cached_property
     def _catalog(self) -> SqlCatalog:
@@ -116,6 +117,19 @@ class Lake:
         if snapshot != self._erased[0]:
             self._erased = snapshot, erased_people(self.scan("consent"))
         return self._erased[1]
+
+    def refusals_ending(self, end: str) -> dict[tuple[str, str], int]:
+        """Return source and id -> time (microseconds) of the statements about traces whose id ends in `end`, always the same text.
+
+        The statements are read again only if the table has changed.
+        """
+        snapshot = self.snapshot("consent")
+        if snapshot != self._refused[0]:
+            rows = self.scan("consent", ("source", "subject", "id", "given", "time"))
+            rows = rows.filter((pl.col("subject") == "trace") & ~pl.col("given") & pl.col("id").str.ends_with(end))
+            found = rows.with_columns(pl.col("time").dt.epoch("us")).select("source", "id", "time").iter_rows()
+            self._refused = snapshot, {(source, identity): time for source, identity, time in found}
+        return self._refused[1]
 
     def rewrite(self, name: TableName, change: Change) -> int:
         """Delete or change rows of `name` and return their number. The caller holds the write lock. A repeated call completes the first.
@@ -230,6 +244,23 @@ class Lake:
 def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
     """Sort traces by model. Similar rows compress well, and a reader of one model can skip the other row groups."""
     return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
+
+
+_OF_CALL = ("user", "session", "response_id", "model", "finish_reason", "latency_ms", "input_tokens", "output_tokens")
+_DESCRIBED = ("region", "confidentiality", "slice")
+
+
+def joined(traces: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows, each with the metadata that the other row of its trace has, if one sender sent both.
+
+    The content of a call may come in log records and its metadata in a span. Rows of other senders add nothing: nobody may describe the
+    call of somebody else.
+    """
+    keys = ["source", "id", "sender"]
+    if not traces.select(keys).is_duplicated().any():
+        return traces
+    columns = [name for name in (*_OF_CALL, *_DESCRIBED) if name in traces.columns]
+    return traces.with_columns(pl.coalesce(name, pl.col(name).drop_nulls().first().over(keys)).alias(name) for name in columns)
 
 
 def preferred(traces: pl.DataFrame) -> pl.DataFrame:

@@ -23,6 +23,15 @@ _ADVICE: Mapping[str, str] = {
     "missing_id": "The record names no id, so it could not be stored once only. Configure the exporter, or the mapping, to give one.",
     "bad_timestamp": "The time is missing or unreadable. Correct the exporter, or the mapping of `timestamp`, then replay.",
     "future_timestamp": "The time is more than a day ahead. Correct the clock of the sender. A replay after that time accepts the record.",
+    "unknown_status": "The status is neither a known success nor a known failure. Map `status` to another key, or send one of the words "
+    "that docs/howto/own-traces.md lists, then replay.",
+    "redacted_content": "A tool has replaced the text. Switch its redaction off for this exporter, because Ratchet masks personal data "
+    "itself, and send the record again. A replay finds the same text.",
+    "dropped_content": "The exporter has dropped a part. Raise its limits (OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT, OTEL_SPAN_EVENT_COUNT_LIMIT, "
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT) and send the record again.",
+    "error_reply": "The answer is the error of an API. Log the call with a status of failure.",
+    "no_content": "The record has no prompt and no answer in a known form. Switch the capture of content on, or install a dialect that "
+    "reads it, then replay.",
     "bad_origin": "The origin is unknown. Send traffic, probe or mirror, or leave it out.",
     "role_not_allowed": "The credential must not send this. Create a credential with the role (`ratchet token`) and send it again. "
     "A replay uses the role that the sender had.",

@@ -13,11 +13,15 @@ from typing import Any
 from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.call_logs import is_part_of_call
+from ratchet.materializer.dialects.conversation import is_generation
 from ratchet.materializer.dialects.exports.litellm import record_of
 from ratchet.materializer.dialects.jsonl import Record
-from ratchet.materializer.dialects.langfuse import is_observation, json_object
+from ratchet.materializer.dialects.langfuse import is_observation, told_by_observation
+from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.values import consent, dump, person
+from ratchet.materializer.dialects.people.above import refused_above, told_by_resource
+from ratchet.materializer.dialects.people.told import Told, as_object, merged, statement, subject_of, told
+from ratchet.materializer.dialects.values import dump, person
 from ratchet.runtime.secrets.pseudonyms import Subject
 from ratchet.runtime.secrets.span_signature import SIGNATURE
 
@@ -27,15 +31,12 @@ Mask = Callable[[Any], Any]
 """Returns a JSON value with placeholders in its texts. Raises Rejected if it cannot be searched."""
 
 _PART = re.compile(r", (span|record) (\d+)")
-_OTLP: Mapping[str, Subject] = {"user.id": "u", "enduser.id": "u", "gen_ai.conversation.id": "s", "session.id": "s"}
-"""Attributes with the id of a user or a session."""
-_KEYS: Mapping[str, Subject] = {"user_id": "u", "userId": "u", "session_id": "s", "sessionId": "s"}
-"""Keys with such an id in other records."""
 _TEXTUAL = re.compile(
-    rb'("(?:user_id|userId|session_id|sessionId)"\s*:\s*)("[^"]*"?|[^\s,"}\]]+)'
-    rb'|("(?:user\.id|enduser\.id|gen_ai\.conversation\.id|session\.id)"\s*,\s*"value"\s*:\s*\{\s*"\w+"\s*:\s*)("[^"]*"?|[^\s,"}\]]+)'
+    rb"""(\\*["'][\w.:-]{0,80}?(?i:user|end_?user|session|conversation|thread|chat)[._-]?(?i:id)\\*["']\s*"""
+    rb"""(?::|,\s*\\*["']value\\*["']\s*:\s*\{\s*\\*["']\w+\\*["']\s*:)\s*)"""
+    rb"""(\\*"[^"]*"?|\\*'[^']*'?|[^\s,"'}\]]+)"""
 )
-"""The same in a text that is no JSON."""
+"""A key with the id of a user or a session in a text that is no JSON, alone or as an OTLP attribute, also inside of a text in it."""
 _PLAIN = frozenset(
     {"id", "traceId", "spanId", "parentSpanId", "response_id", "type", "consent", "consent_for", "consent_time", "timestamp"}
     | {"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "observedTimeUnixNano", "startTime", "endTime"}
@@ -66,11 +67,22 @@ def part_of(record: Any, place: str) -> Any:
         return record
     item, resource = walked[at]
     items = [item]
+    if found[1] == "span":
+        items = [_with_refusal(item, walked)]
     if is_part_of_call(item):
         call = item.get("traceId"), item.get("spanId")
         items = [one for one, _ in walked if is_part_of_call(one) and (one.get("traceId"), one.get("spanId")) == call]
     holder: dict[str, Any] = {keys[1]: [{keys[2]: items}]}
     return {keys[0]: [holder | ({"resource": resource} if resource is not None else {})]}
+
+
+def _with_refusal(span: Any, spans: list[tuple[Any, Any]]) -> Any:
+    """Return a span with the refusal of the spans above it, which its part does not have."""
+    if not isinstance(span, dict) or not isinstance(span.get("attributes"), list | None):
+        return span
+    if not refused_above(spans, is_generation).added_to(Told(), span).refuses():
+        return span
+    return span | {"attributes": [*(span.get("attributes") or ()), {"key": "ratchet.above.consent", "value": {"boolValue": False}}]}
 
 
 def place_in_part(place: str) -> str:
@@ -107,53 +119,46 @@ def _consents(part: Any, form: str, limits: Limits) -> list[bool | None] | None:
         return None
     try:
         if form.startswith("otlp"):
-            return [said for item, resource in _pieces(part) for said in _of_item(item, resource)] or None
-        if form == "litellm":
-            return [consent(record_of(part).get("consent"))]
-        if form not in ("jsonl", "langfuse"):
+            return [said for item, resource in _pieces(part) for said in _of_item(item, resource, limits)] or None
+        part = record_of(part) if form == "litellm" else part
+        if form not in ("jsonl", "langfuse", "litellm"):
             return None
         if is_observation(part):
-            return [_of_observation(part, limits.mapping)]
+            return [_said(told_by_observation(part, limits), None, limits, PLACES_OF_CONSENT)]
         record = Record(part, limits.mapping)
-        return [True] if record.get("consent_for") is not None else [consent(record.get("consent"))]  # a statement has no content
+        return [True] if record.get("consent_for") is not None else [_said(record.told(), None, limits, ())]  # a statement has no content
     except Rejected:
         return None
+
+
+def _said(own: Told, shared: Told | None, limits: Limits, default: tuple[str, ...], signed: bool = False) -> bool | None:
+    untimed = Told(consents=own.consents), None if shared is None else Told(consents=shared.consents)
+    found = statement(*untimed, limits.now, limits, default, signed)
+    return None if found is None else found.given
 
 
 def _pieces(part: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [*_walk(part, "resourceSpans", "scopeSpans", "spans"), *_walk(part, "resourceLogs", "scopeLogs", "logRecords")]
 
 
-def _of_item(item: Any, resource: Any) -> Iterator[bool | None]:
+def _of_item(item: Any, resource: Any, limits: Limits) -> Iterator[bool | None]:
     if not isinstance(item, dict):
         raise Rejected("wrong_type", "a span must be an object")
     attributes = Attributes(item.get("attributes"))
-    yield consent(attributes.metadata("consent"))
-    shared = Attributes(resource.get("attributes")) if isinstance(resource, dict) else Attributes(None)
-    given = consent(shared.metadata("consent"))
-    yield None if given and SIGNATURE in attributes else given  # the router's signature does not cover the resource
-
-
-def _of_observation(record: Mapping[str, Any], mapping: Mapping[str, str]) -> bool | None:
-    if "consent" in mapping:
-        value: Any = record
-        for key in mapping["consent"].split("."):
-            value = json_object(value).get(key)
-        return consent(value)
-    metadata = json_object(record.get("metadata"))
-    told = metadata.get("consent")
-    return consent(Attributes.of_values(json_object(metadata.get("attributes"))).metadata("consent") if told is None else told)
+    # the router's signature does not cover the resource
+    yield _said(told(attributes), told_by_resource(resource), limits, PLACES_OF_CONSENT, SIGNATURE in attributes)
 
 
 def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
     """Return the pseudonym of the user whom a part names; None if it names none or cannot be read."""
     try:
         if form.startswith("otlp"):
-            names = [person(Attributes(item.get("attributes")).get("user.id", "enduser.id")) for item, _ in _pieces(part)]
-            found = next((one for one in names if one), None)
+            both = [merged(told(Attributes(item.get("attributes"))), told_by_resource(resource)) for item, resource in _pieces(part)]
+            found = next((one for one in (each.value("user") for each in both) if one), None)
         else:
             part = record_of(part) if form == "litellm" else part
-            found = person(part.get("userId") if is_observation(part) else Record(part, limits.mapping).get("user_id"))
+            record = told_by_observation(part, limits) if is_observation(part) else Record(part, limits.mapping).told()
+            found = record.value("user")
     except (Rejected, AttributeError, TypeError):
         return None
     return None if found is None else hide("u", found)
@@ -177,8 +182,8 @@ def masked_text(data: bytes, hide: Hide, mask: Mask) -> bytes:
     """Return the bytes of an unreadable record as masked text, with pseudonyms where ids of users stand at their usual keys."""
 
     def replaced(found: re.Match[bytes]) -> bytes:
-        before, value = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
-        subject: Subject = "u" if b"user" in before else "s"
+        before, value = found[1], found[2]
+        subject: Subject = "u" if b"user" in before.lower() else "s"
         return before + b'"' + hide(subject, _unescaped(value)).encode() + b'"'
 
     return str(mask(_TEXTUAL.sub(replaced, data).decode(errors="replace"))).encode()
@@ -190,32 +195,32 @@ def _unescaped(value: bytes) -> str:
         found = json.loads(value)
     except ValueError:
         found = None
-    return found if isinstance(found, str) else value.strip(b'"').decode(errors="replace")
+    return found if isinstance(found, str) else value.strip(b"\"'\\").decode(errors="replace")
 
 
 def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask: Mask) -> Any:
     """Return the value masked. `at` is its dotted key; `paths` are the dotted keys with the id of a user or a session."""
     if isinstance(value, list):
         return [_masked(item, at, paths, hide, mask) for item in value]
-    if isinstance(value, str) and value.lstrip()[:1] == "{" and json_object(value):
-        return dump(_masked(json_object(value), at, paths, hide, mask))  # a JSON document as text may name a user too
+    if isinstance(value, str) and (found := as_object(value)):
+        return dump(_masked(found, at, paths, hide, mask))  # a JSON document as text, or a printed dictionary, may name a user too
     if not isinstance(value, dict):
         return mask(value)
-    attribute = _OTLP.get(value["key"]) if isinstance(value.get("key"), str) else None
+    attribute = subject_of(value["key"]) if isinstance(value.get("key"), str) else None
     if attribute is not None and isinstance(value.get("value"), dict):
-        found = next((person(item) for item in value["value"].values()), None)
-        return {"key": value["key"], "value": {"stringValue": hide(attribute, found)} if found else {}}
+        name = next((person(item) for item in value["value"].values()), None)
+        return {"key": value["key"], "value": {"stringValue": hide(attribute, name)} if name else {}}
     made: dict[str, Any] = {}
     for key, item in value.items():
         path = f"{at}.{key}" if at else key
-        subject = paths.get(path) or _KEYS.get(key) or _OTLP.get(key)
+        subject = paths.get(path) or subject_of(path) or subject_of(key)
         if subject is not None and isinstance(item, list):
-            made[key] = [hide(subject, found) for one in item if (found := person(one)) is not None]
+            made[key] = [hide(subject, name) for one in item if (name := person(one)) is not None]
         elif isinstance(item, dict | list):
             made[mask(key)] = _masked(item, path, paths, hide, mask)
         elif subject is not None:
-            found = person(item)
-            made[key] = None if found is None else hide(subject, found)
+            name = person(item)
+            made[key] = None if name is None else hide(subject, name)
         elif key in _PLAIN and (not isinstance(item, str) or _IDENTITY.fullmatch(item)):
             made[key] = item
         else:

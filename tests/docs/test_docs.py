@@ -33,6 +33,11 @@ EXTERNAL = {
     "otlp_proto",
     "AWS_SECRET_ACCESS_KEY",
     "examples/configs/grpo_math_1B.yaml",
+    "conversation_id",
+    "end_user",
+    "thread_id",
+    "user_api_key_end_user_id",
+    "system_prompt",
 }
 """Names of the reader's files, of Postgres, Langfuse, LiteLLM, the OpenTelemetry collector, Volcano, Kubernetes and NeMo RL."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

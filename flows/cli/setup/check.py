@@ -16,6 +16,7 @@ from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table, watched
+from ratchet.flows.cli.setup.sample_check import sampled
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.cli.unread import unread_text
 
@@ -45,6 +46,7 @@ def check(loop: str, as_json: bool) -> None:
             _schedule,
             _rewards,
             _sources,
+            sampled,
             _trainers,
             _machine,
             _jobs,

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from ratchet.contracts.conversation import Conversation, Message, text_of
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.reasoning import without_reasoning
 from ratchet.materializer.dialects.canonical.turns import messages_of, opened, paired
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 
@@ -43,6 +44,8 @@ class Reply:
     finish: str | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools that the reply repeats from its request."""
+    instructions: Any = None
+    """System instructions that the reply repeats from its request."""
 
 
 _CUT = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length", "token_limit", "FinishReason.MAX_TOKENS"})
@@ -87,8 +90,10 @@ def conversation(request: Request | None, reply: Reply | None, tools: Sequence[d
     """Return the conversation of the two sides; None if there is neither. `tools` are used if neither side names any."""
     if request is None and reply is None:
         return None
-    messages = list(request.messages) if request else []
+    messages = [shown for message in (request.messages if request else ()) for shown in without_reasoning(message)]
     answer = reply.message if reply else None
+    if answer is not None:
+        answer = next(iter(without_reasoning(answer)), {**answer, "content": ""})
     whole = paired([*messages, answer] if answer is not None else messages)
     named = (request.tools if request else []) or (reply.tools if reply else []) or list(tools)
     return Conversation(
@@ -97,6 +102,13 @@ def conversation(request: Request | None, reply: Reply | None, tools: Sequence[d
         tools=named,
         finish=reply.finish if reply else None,
     )
+
+
+def with_instructions(messages: list[Message], given: Any) -> list[Message]:
+    """Return the messages with system instructions that a record names elsewhere, if they are not among its messages."""
+    found = system_message(given) if isinstance(given, str | list) else []
+    known = {text_of(message).strip() for message in messages if message["role"] in ("system", "developer")}
+    return [*found, *messages] if found and text_of(found[0]).strip() not in known else messages
 
 
 def system_message(value: Any) -> list[Message]:

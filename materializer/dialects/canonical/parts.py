@@ -59,6 +59,8 @@ def _pieces(part: Any) -> list[Piece]:
     if kind is None:
         return _by_key(part)
     reader = _BY_TYPE.get(kind) if isinstance(kind, str) else None
+    if reader is None and isinstance(kind, str) and kind.endswith("ReasoningContent"):  # Microsoft.Extensions.AI
+        return []
     if reader is None:
         raise Rejected("unknown_part", f"the part type {named(kind)} is unknown")
     return reader(part)
@@ -250,8 +252,10 @@ def _bedrock_image(given: Any) -> list[Piece]:
 
 
 def _bedrock_call(call: Any) -> list[Piece]:
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not clean(call["name"]).strip():
         raise Rejected("bad_tool_call", "a tool call has no name")
+    if any(key not in ("toolUseId", "name", "input", "type") and value not in (None, "", [], {}) for key, value in call.items()):
+        raise Rejected("bad_tool_call", "a tool call has a key that is unknown")
     return [Call(made_call(call.get("toolUseId"), call["name"], call.get("input")))]
 
 
@@ -264,6 +268,8 @@ _BY_TYPE: dict[str, Reader] = {
     **dict.fromkeys(("tool_use", "tool-call", "tool_call", "function_call"), _call),
     **dict.fromkeys(("tool_result", "tool-result", "tool_call_response", "function_call_output"), _result),
     **dict.fromkeys(("image_url", "input_image"), _image_url),
+    "image-url": lambda part: image(part.get("url", part.get("image_url"))),  # pydantic-ai
+    "binary": lambda part: _data(part.get("content", part.get("data")), part.get("media_type")),
     "image": _image,
     "file": _file,
     "blob": _blob,

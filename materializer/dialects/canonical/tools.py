@@ -123,7 +123,8 @@ def call_of(item: Any) -> dict[str, Any]:
     if isinstance(inner, str):  # some exporters write {"function": name, "arguments": …}
         inner = {"name": inner, "arguments": item.get("arguments")}
     holder = inner if isinstance(inner, dict) else item
-    unknown = [key for key in (*item, *holder) if key not in _CALL_KEYS and not str(key).lower().endswith(_CALL_DETAILS)]
+    told = [key for each in (item, holder) for key, value in each.items() if value not in (None, "", [], {})]
+    unknown = [key for key in told if key not in _CALL_KEYS and not str(key).lower().endswith(_CALL_DETAILS)]
     if unknown:
         raise Rejected("bad_tool_call", f"a tool call has the key {named(unknown[0])}, which is unknown")
     name = next((holder[key] for key in ("name", "toolName", "tool_name") if isinstance(holder.get(key), str)), None)

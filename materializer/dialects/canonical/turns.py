@@ -85,6 +85,9 @@ def _add(item: Any, turns: Turns, separator: str) -> None:
         turns.tools.append(schema_of(item["content"]))
         return
     messages = turns.messages
+    called = item.get("role")
+    if isinstance(called, str) and called not in _ROLES and called.lower() not in _ROLES and _is_called(called, messages):
+        item = {**item, "role": "tool", "name": called}  # LangGraph's handlers write the name of the tool
     for message in messages_of(item, separator):
         last = messages[-1] if messages else None
         if item.get("type") == "function_call" and last is not None and last["role"] == "assistant":
@@ -92,6 +95,10 @@ def _add(item: Any, turns: Turns, separator: str) -> None:
             last["tool_calls"] = [*last.get("tool_calls", []), *message["tool_calls"]]
         else:
             messages.append(message)
+
+
+def _is_called(name: str, messages: Sequence[Message]) -> bool:
+    return any(call["function"]["name"] == name for message in messages for call in message.get("tool_calls") or ())
 
 
 def _is_tool_schema(item: dict[str, Any]) -> bool:
@@ -141,7 +148,8 @@ def messages_of(item: dict[str, Any], separator: str = "\n", *, answers: bool = 
     for key, value in item.items():
         if isinstance(value, dict | list) and value and key not in _READ_KEYS and not _ABOUT.search(str(key).lower()):
             raise Rejected("unknown_part", f"a message has the key {named(key)}, which is unknown")
-    role = "assistant" if answers and item.get("role") is None and item.get("type") in (None, "message") else role_of(item)
+    unnamed = item.get("role") in (None, "unknown") and item.get("type") in (None, "message", "unknown")
+    role = "assistant" if answers and unnamed else role_of(item)
     content = _content(item)
     if role == "tool" and not _has_results(content):
         return [_tool(item, content)]
@@ -259,17 +267,19 @@ def paired(messages: list[Message]) -> list[Message]:
     """
     made: list[Message] = []
     open_calls: list[tuple[str, str]] = []
+    numbered = set[str]()
     number = 0
     for message in messages:
         if message.get("tool_calls"):
             calls = []
             for call in message["tool_calls"]:
+                numbered |= set() if call["id"] else {f"call_{number}"}
                 calls.append(call if call["id"] else call | {"id": f"call_{number}"})
                 number += 1
             open_calls += [(call["id"], call["function"]["name"]) for call in calls]
             message = message | {"tool_calls": calls}
         elif message["role"] == "tool":
-            answered = _answered(message, open_calls)
+            answered = _answered(message, open_calls, numbered)
             open_calls.remove(answered)
             message = {"role": "tool", "content": message["content"], "tool_call_id": answered[0]} | (
                 {"name": message["name"]} if message.get("name") else {}
@@ -278,7 +288,7 @@ def paired(messages: list[Message]) -> list[Message]:
     return made
 
 
-def _answered(message: Message, open_calls: list[tuple[str, str]]) -> tuple[str, str]:
+def _answered(message: Message, open_calls: list[tuple[str, str]], numbered: set[str]) -> tuple[str, str]:
     identity, name = message.get("tool_call_id"), message.get("name")
     if identity:
         fitting = [call for call in open_calls if call[0] == identity]
@@ -288,6 +298,20 @@ def _answered(message: Message, open_calls: list[tuple[str, str]]) -> tuple[str,
         fitting = open_calls if len(open_calls) == 1 else []
     if not fitting and identity and name:  # Gemini's ids are optional on either side
         fitting = [call for call in open_calls if call[1] == name and call[0].startswith("call_")]
+    if not fitting and identity and not name:
+        fitting = _by_item(identity, open_calls, numbered)
     if not fitting:
         raise Rejected("unpaired_result", "the result of a tool belongs to no call of the conversation")
     return fitting[0]
+
+
+def _by_item(identity: str, open_calls: list[tuple[str, str]], made: set[str]) -> list[tuple[str, str]]:
+    """Return the call that a result answers if the record names calls by the ids of items (`fc_…`), and results by those of the calls.
+
+    OpenLLMetry does so for the Responses API. It is the call with the same rest of the id, or the only open one. Between several others,
+    the choice would be a guess.
+    """
+    items = [call for call in open_calls if call[0].startswith("fc_")]
+    same = [call for call in items if identity.startswith("call_") and call[0].removeprefix("fc_") == identity.removeprefix("call_")]
+    only = len(open_calls) == 1 and (bool(items) or open_calls[0][0] in made)
+    return same or (open_calls if only else [])

@@ -51,5 +51,8 @@ def reply(body: Any) -> Reply | None:
     finish = finish_of(info.get("finish_reason"), info.get("stop_reason"))
     if isinstance(first.get("message"), dict):
         found = openai_chat.reply(first["message"])
+        said = found.message["content"] if found and found.message else ""
+        if isinstance(first.get("text"), str) and first["text"].strip() and isinstance(said, str) and first["text"].strip() not in said:
+            raise Rejected("not_one_answer", "the text of a generation is not that of its message")
         return Reply(found.message, finish or found.finish) if found else None
     return Reply(answer_of([{"role": "assistant", "content": first.get("text")}]), finish)

@@ -41,12 +41,78 @@ def _request(attributes: Attributes, body: Any) -> Request:
         messages = [message for item in listed for message in messages_of(_item(item))]
         if any(message["role"] == "tool" and not message["tool_call_id"] for message in messages):
             paired(messages)
-        return Request(messages)
+        return _with_items(Request(messages), body, fields)
     except Rejected:
         complete = printed_messages(unwrapped_text(body))
-        if complete is None or not _agree(complete, fields, attributes):
+        if complete is not None and _agree(complete, fields, attributes):
+            return Request(complete)
+        whole = _of_body(body, fields)
+        if whole is None:
             raise
-        return Request(complete)
+        return whole
+
+
+def _with_items(request: Request, body: Any, fields: list[dict[str, Any]]) -> Request:
+    """Return the request of a Responses body if it has all indexed messages, because the exporter leaves images and other items out.
+
+    Raises Rejected if such a body cannot be read whole: it may have what the indexed messages lack.
+    """
+    try:
+        value = unwrapped_text(body)
+    except Rejected:
+        return request
+    items = value.get("input") if isinstance(value, dict) else value
+    if not isinstance(items, list) or not any(isinstance(item, dict) and ("type" in item or _has_parts(item)) for item in items):
+        return request
+    if any(isinstance(item, dict) and ("lc" in item or item.get("type") in ("human", "ai", "system", "constructor")) for item in items):
+        return request
+    request_of(value)
+    return _of_body(value, fields) or request
+
+
+def _has_parts(item: dict[str, Any]) -> bool:
+    return isinstance(item.get("content"), list)
+
+
+def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
+    """Return the request of the body if the indexed messages are some of its messages, in their order; None otherwise.
+
+    The exporter leaves out items that are no messages, such as reasoning, and counts instructions that a request does not have. The body
+    of an agent lacks the instructions, which are the first indexed message.
+    """
+    try:
+        found = request_of(body)
+    except Rejected:
+        return None
+    if found is None:
+        return None
+    given = [_shown(item) for item in fields]
+    first = given[0] if given else None
+    if first is not None and first[0] in ("system", "developer") and all(_shown_message(one) != first for one in found.messages):
+        found = Request([{"role": first[0], "content": first[1]}, *found.messages], found.tools)
+    at = 0
+    for one in given:
+        while at < len(found.messages) and _shown_message(found.messages[at]) != one:
+            at += 1
+        if at == len(found.messages):
+            return None
+        at += 1
+    return found
+
+
+def _shown(fields: dict[str, Any]) -> tuple[str, str]:
+    try:
+        made = messages_of(_item(fields))
+    except Rejected:
+        return "", ""
+    return _shown_message(made[0]) if len(made) == 1 else ("", "")
+
+
+def _shown_message(message: Message) -> tuple[str, str]:
+    content = message["content"]
+    parts = [part.get("text", "") for part in content if part["type"] == "text"] if isinstance(content, list) else [content]
+    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    return message["role"], "".join((*parts, *calls))
 
 
 def _count(body: Any) -> int | None:
@@ -100,6 +166,9 @@ def _part(fields: dict[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
     if kind == "image" or "image.image.url" in part:
         return {"type": "image_url", "image_url": {"url": part.get("image.image.url", part.get("image.url"))}}
+    if kind == "tool_use" and any(key.startswith("tool_call.") for key in part):
+        call = _call(part)
+        return {"type": kind, "id": call["id"], "name": call["name"], "input": call["arguments"]}
     if kind == "tool_use":
         return {"type": kind, **{key: part.get(key) for key in ("id", "name", "input")}}
     return {"type": kind, "text": part.get("text")}
@@ -108,14 +177,24 @@ def _part(fields: dict[str, Any]) -> dict[str, Any]:
 def _completion(attributes: Attributes) -> Request | None:
     """Return the one prompt of a text completion."""
     texts = [item.get("prompt.text") for item in attributes.listed("llm.prompts") if "prompt.text" in item]
+    listed = unwrapped_text(attributes.get("llm.prompts"))
+    if not texts and isinstance(listed, list) and all(isinstance(text, str) for text in listed):
+        texts = listed
     return request_of(texts[0]) if len(texts) == 1 else None
 
 
 def _reply(attributes: Attributes, body: Any) -> Reply | None:
     """Return the answer: of the indexed messages if there is one, otherwise of the body, which tells choices from items."""
-    listed = attributes.listed(_OUTPUT)
+    try:
+        listed = attributes.listed(_OUTPUT)
+    except Rejected:  # the exporter counts items that are no messages, such as reasoning
+        found = reply_of(body, own_json=False)
+        shown = [_shown(item)[1] for item in attributes.indexed(_OUTPUT)]
+        if found is None or found.message is None or not all(text and text in _shown_message(found.message)[1] for text in shown):
+            raise
+        return found
     if len(listed) != 1:
-        found = reply_of(body)
+        found = reply_of(body, own_json=attributes.get("output.mime_type") != "application/json")
         if found is not None or not listed:
             return found
         raise Rejected("not_one_answer", f"the output has {len(listed)} messages, so it is no single answer")
@@ -128,4 +207,4 @@ def _reply(attributes: Attributes, body: Any) -> Reply | None:
         told = None
     if told is not None and told.message is not None and told.message.get("tool_calls") and not (answer or {}).get("tool_calls"):
         return told  # some exporters lose the calls of the indexed message
-    return Reply(answer, finish)
+    return Reply(answer, finish, told.tools if told else [], told.instructions if told else None)

@@ -12,6 +12,9 @@ from ratchet.materializer.dialects.conversations.bodies import tools_beside
 from ratchet.materializer.dialects.conversations.otel_genai import unwrapped_parts
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 
+_OF_PROVIDER = ("web_search_call", "file_search_call", "computer_call", "code_interpreter_call", "image_generation_call", "mcp_call")
+"""Items of the Responses API which OpenLLMetry writes like calls of functions."""
+
 
 def read(record: Record) -> Conversation | None:
     """Read the indexed attributes of prompts and completions."""
@@ -42,6 +45,8 @@ def _item(fields: dict[str, Any]) -> dict[str, Any]:
     other = [key for key in fields if key not in known and not key.startswith(("tool_calls", "function_call."))]
     if other:
         raise Rejected("unknown_part", "a message has a field that is not known")
+    if any(call.get("name") in _OF_PROVIDER for call in calls):
+        raise Rejected("unknown_part", "a tool call that the provider executes is no function call")
     item = {key: fields[key] for key in ("role", "tool_call_id", "name") if fields.get(key) is not None}
     if whole is None and not calls and "content" not in fields:
         return item

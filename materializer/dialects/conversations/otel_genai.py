@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from ratchet.materializer.dialects.values import parse_json
 DETAILS = "gen_ai.client.inference.operation.details"
 ROLES = {
     "gen_ai.system.message": "system",
+    "gen_ai.developer.message": "developer",
     "gen_ai.user.message": "user",
     "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
@@ -34,20 +36,33 @@ ROLES = {
 """Event of a message -> its role."""
 CHOICE = "gen_ai.choice"
 _EVENTS = (*ROLES, CHOICE, DETAILS, "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.evaluation.result")
+_JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[{\["\]])')
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
 def read(record: Record) -> Conversation | None:
     """Read a call of the conventions, in the newest form that the record has."""
-    if _INPUT in record.attributes or _OUTPUT in record.attributes:
-        return _current(record.attributes, record)
-    details = next((attributes for name, attributes in record.events if name == DETAILS), None)
-    if details is not None:
-        return _current(details, record)
+    details = [attributes for name, attributes in record.events if name == DETAILS]
+    if _INPUT in record.attributes or _OUTPUT in record.attributes or details:
+        return _current(_joined(record.attributes, details), record)
     events = [*record.events, *_listed_events(record.attributes)]
     if any(name in ROLES or name == CHOICE for name, _ in events):
         return _of_events(events, record)
     return _contents(record)
+
+
+def _joined(attributes: Attributes, details: Sequence[Attributes]) -> Attributes:
+    """Return the content of a call whose parts are in the attributes of its span and of several events, as Strands writes them."""
+    found: dict[str, Any] = {}
+    for holder in (attributes, *details):
+        for key in (_INPUT, _OUTPUT, "gen_ai.system_instructions", "gen_ai.tool.definitions"):
+            value = holder.get(key)
+            if value is None:
+                continue
+            if key in found and unwrapped_text(found[key]) != unwrapped_text(value):
+                raise Rejected("not_one_answer", f"the events of the call have different values of {key}")
+            found[key] = value
+    return Attributes.of_values(found)
 
 
 def _current(attributes: Attributes, record: Record) -> Conversation | None:
@@ -56,13 +71,12 @@ def _current(attributes: Attributes, record: Record) -> Conversation | None:
     system = system_message(unwrapped_text(attributes.get("gen_ai.system_instructions")))
     if system and asked is not None:  # instructions without the messages that followed are only a part
         request = Request([*system, *(request.messages if request else [])], request.tools if request else [])
-    own = tools_beside(Record(attributes)) if attributes is not record.attributes else []
-    return conversation(request, _first(_structured(answered)), own or tools_beside(record))
+    return conversation(request, _first(_structured(answered)), tools_beside(Record(attributes)) or tools_beside(record))
 
 
 def _structured(value: Any) -> Any:
     """Return a value; text that begins like a list or object must be one."""
-    return parse_json(value) if isinstance(value, str) and value.lstrip()[:2] in ("[{", '{"', "[]", "{}") else value
+    return parse_json(value) if isinstance(value, str) and _JSON.match(value) else value
 
 
 def _first(output: Any) -> Reply | None:
@@ -70,7 +84,7 @@ def _first(output: Any) -> Reply | None:
     output = unwrapped_text(output)
     choices = isinstance(output, list) and all(isinstance(item, dict) and "parts" in item and "role" in item for item in output)
     if not choices or len(output) < 2:
-        return reply_of(output)
+        return reply_of(output, own_json=False)
     if any(item["role"] != "assistant" for item in output):
         raise Rejected("not_one_answer", "the output has messages that no model writes")
     return reply_of(output[:1])
@@ -97,7 +111,16 @@ def _of_events(events: Sequence[Event], record: Record) -> Conversation | None:
     if asked and all(message["role"] in ("system", "developer") for message in asked):
         raise Rejected("lost_messages", "the events of the call have no message but its instructions")
     request = Request(asked) if asked else None
-    return conversation(request, _choice(choices[0]) if choices else None, tools_beside(record))
+    return conversation(request, _choice(_first_choice(choices)) if choices else None, tools_beside(record))
+
+
+def _first_choice(choices: Sequence[Attributes]) -> Attributes:
+    """Return the first of several choices. Raises Rejected `not_one_answer` if another one has the same index and another content."""
+    first = _body(choices[0])
+    for other in map(_body, choices[1:]):
+        if str(other.get("index", 0)) == str(first.get("index", 0)) and other != first:
+            raise Rejected("not_one_answer", "two choices of the call have the same index")
+    return choices[0]
 
 
 def _event_messages(name: str, attributes: Attributes) -> list[Message]:

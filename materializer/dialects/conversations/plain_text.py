@@ -17,8 +17,21 @@ from ratchet.materializer.dialects.values import clean
 _TRANSCRIPT = re.compile(r"\s*(?:system|developer|user|human|assistant|ai|tool|model|bot)\s*:\s", re.IGNORECASE)
 _TURN = re.compile(r"^\s*(?:user|human|assistant|ai|tool)\s*:", re.IGNORECASE | re.MULTILINE)
 _TEMPLATE = re.compile(r"<\|(?:im_start|start_header_id|user|assistant|system)\|?>|\[INST\]|<start_of_turn>")
-_REPR = re.compile(r"\s*(?:[\[(]\s*)*(?:\{\s*'[\w .-]+'\s*:|[A-Z]\w*\(\w+=|(?:role|content|type|name|id)='|<[\w.]+ object at 0x)")
+_REPR = re.compile(
+    r"\s*(?:[\[(]\s*)*(?:"
+    r"\{\s*'(?:role|content|type|choices|messages|parts|candidates|output|generated_text|tool_calls|id)'\s*:"
+    r"|(?:role|content|type|name|id)=(?:'|\"|<|\[)"
+    r"|<[\w.]+ object at 0x"
+    r"|(?:[A-Z]\w*)?(?:Message|MessageChunk|Completion|ChatCompletion|Response|Generation|Result|Choice|Candidate|Content|Part|Block|Call"
+    r"|Document|Prompt|PromptValue|Item|TextPart|Chunk)\(\w+="
+    r")"
+)
+"""Printed objects of the libraries that call models."""
 _JSON = re.compile(r'\s*(?:\{\s*"|\[\s*[{\["])')
+_BODY = re.compile(
+    r'[\s\[{]*"(?:role|choices|candidates|object|output|messages|contents|tool_calls|toolCalls|generations|parts|lc|id|model|type|created)"\s*:'
+)
+"""The beginning of a JSON body of an API."""
 
 
 def read(record: Record) -> Conversation | None:
@@ -53,6 +66,22 @@ def unwrapped_text(value: Any) -> Any:
     return value
 
 
+def inner_text(text: str) -> str:
+    """Return the JSON text of the object or list that `unwrapped_text` finds in a text, without the strings around it."""
+    for _ in range(4):
+        plain = text.strip()
+        if plain[:1] != '"':
+            break
+        try:
+            inner = _quoted(plain)
+        except Rejected:
+            break
+        if inner is None:
+            break
+        text = inner
+    return text
+
+
 def _quoted(text: str) -> Any:
     """Return the object or list that a JSON string contains; None for a string with other text, which a user may have quoted."""
     inner = unwrapped("[" + text + "]")[0]
@@ -74,11 +103,20 @@ def reply(text: Any) -> Reply | None:
     if not isinstance(text, str) or not text.strip() or text.strip() in ("None", "null", "undefined"):
         return None
     _check(text)
+    return own_answer(text)
+
+
+def own_answer(text: str) -> Reply:
+    """Return a text as the answer, as it is."""
     return Reply({"role": "assistant", "content": clean(text)})
 
 
 def _check(text: str) -> None:
+    """Raise Rejected if a text is the printed form of a library's object, or a JSON body of which a part is missing.
+
+    Other text may begin like code or JSON, which people and models write, too.
+    """
     if _REPR.match(text):
         raise Rejected("repr", "the text is the printed form of an object, which is not read")
-    if _JSON.match(text):
-        raise Rejected("malformed_json", "the text begins like JSON and is not valid JSON")
+    if _JSON.match(text) and _BODY.match(text):
+        raise Rejected("malformed_json", "the text begins like the JSON body of a request or reply and is not valid JSON")

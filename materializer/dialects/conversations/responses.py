@@ -64,10 +64,12 @@ def reply(body: Any) -> Reply | None:
     if not isinstance(body.get("output"), list) or (body.get("object") != "response" and not all(map(_is_output, body["output"]))):
         return None
     _is_whole(body)
+    if any(isinstance(item, dict) and item.get("type") is None and item.get("role") is None for item in body["output"]):
+        raise Rejected("unknown_part", "an item of the output has no type")
     told = body["incomplete_details"] if isinstance(body.get("incomplete_details"), dict) else {}
     finish = finish_of(told.get("reason")) if body.get("status") == "incomplete" else "stop"
     message = None if body.get("status") in ("failed", "cancelled") else answer_of(body["output"], "")
-    return Reply(message, finish, tools_of(body.get("tools")))
+    return Reply(message, finish, tools_of(body.get("tools")), body.get("instructions"))
 
 
 def _of_list(items: list[Any]) -> Reply | None:

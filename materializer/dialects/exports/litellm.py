@@ -83,6 +83,7 @@ def record_of(payload: dict[str, Any]) -> dict[str, Any]:
         "finish_reason": _finish(reply),
         "response_id": reply.get("id") if isinstance(reply, dict) else None,
         "status": "ok" if succeeded else "failed",
+        "metadata": metadata or None,  # a refusal counts from every key
     }
     return {key: value for key, value in (record | _stated(metadata, hidden)).items() if value is not None}
 

@@ -266,12 +266,12 @@ def test_consent_in_the_resource_counts_and_a_refusal_on_either_side_wins(
 
 
 @pytest.mark.slow
-def test_a_newer_consent_of_the_span_overrides_its_resource(tmp_path: Path) -> None:
+def test_a_refusal_of_the_resource_counts_also_against_a_newer_consent_of_its_span(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     request = spans(span(1, TRAIN[0], "A: 3", metadata__consent_time=when(0.001)))
     request["resourceSpans"][0]["resource"] = {"attributes": [attribute(ASKED, False)]}
     deliver(datasets, request)
-    assert used(datasets, "a") == {"A: 3"}
+    assert used(datasets, "a") == set()
 
 
 @pytest.mark.parametrize("resource", [7, {"attributes": 7}, {"attributes": [7, {"key": ASKED}]}, None, []])

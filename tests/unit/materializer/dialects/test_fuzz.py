@@ -105,7 +105,9 @@ _READ = (
     "session.id", "metadata", "metadata.consent", "metadata.region", "metadata.reference", "metadata.slice", "ratchet.origin",
     "ratchet.refused", "ratchet.model_version", "ratchet.content_omitted", "gen_ai.evaluation.name", "gen_ai.evaluation.score.value",
     "gen_ai.evaluation.score.label", "gen_ai.evaluation.explanation", "event.name", "gen_ai.prompt.0.content", "gen_ai.completion.0.role",
-    "llm.input_messages.0.message.role", "content", "message", "finish_reason",
+    "llm.input_messages.0.message.role", "content", "message", "finish_reason", "error.type", "ai.telemetry.metadata.consent",
+    "langfuse.trace.metadata", "langfuse.user.id", "traceloop.association.properties", "mlflow.trace.user", "llm.prompts",
+    "llm.invocation_parameters", "consent", "session_id",
 )  # fmt: skip
 """The attributes that the decoder reads."""
 

@@ -56,6 +56,15 @@ def _observation(**changes: Any) -> dict[str, Any]:
 
 _CHAT = {"gen_ai.operation.name": "chat"}
 _DETAILS = "gen_ai.client.inference.operation.details"
+_TOLD: dict[str, Any] = {
+    "consent": True,
+    "user_id": USER,
+    "requester_metadata": json.dumps({"session_id": "s"}),
+    "attributes": {"ai.telemetry.metadata.userId": USER, "langfuse.trace.metadata": json.dumps({"consent": True})},
+}
+_FLAT = {"langfuse.trace.metadata": json.dumps(_TOLD), "metadata": repr(_TOLD), "traceloop.association.properties.consent": True}
+_PARTS = f.otel_attributes(f.HISTORY, f.FINAL)
+_STRANDS = [{"name": _DETAILS, "attributes": _listed({key: value})} for key, value in _PARTS.items()]
 RECORDS: dict[str, tuple[str, Any]] = {
     "otel": ("otlp-json", spans(_span(f.otel_attributes(f.HISTORY, f.FINAL) | _CHAT))),
     "otel, log records": ("otlp-json", logs(_log(_DETAILS, f.otel_attributes(f.HISTORY, f.FINAL) | _CHAT))),
@@ -69,6 +78,17 @@ RECORDS: dict[str, tuple[str, Any]] = {
     "gemini": ("jsonl", _line(messages=f.gemini_request(f.HISTORY), response=f.gemini_reply(f.FINAL))),
     "langchain": ("jsonl", _line(messages=[f.langchain(one) for one in f.HISTORY], response=f.generations(f.FINAL))),
     "langfuse": ("jsonl", _observation()),
+    "langfuse, metadata": (
+        "jsonl",
+        _observation(metadata=_TOLD, traceMetadata=json.dumps(_TOLD), output=json.dumps(f.completion(f.FINAL))),
+    ),
+    "jsonl, metadata": ("jsonl", _line(messages=f.HISTORY, response=json.dumps(f.response(f.FINAL)), metadata=_TOLD, status="success")),
+    "strands": ("otlp-json", spans(_span(_CHAT | _FLAT) | {"events": _STRANDS, "droppedEventsCount": 0})),
+    "two halves": (
+        "otlp-json",
+        spans(_span(_CHAT | {"gen_ai.response.id": "r"}))
+        | logs(*[_log(name, {"content": f.QUESTION, "message": json.dumps(f.FINAL)}) for name in ("gen_ai.user.message", "gen_ai.choice")]),
+    ),
 }
 """Dialect -> (format of the batch, a record)."""
 _DEEP: Any = {"stringValue": "x"}

@@ -14,6 +14,7 @@ from ratchet.contracts.conversation import Conversation, answer_message, are_too
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Record
 from ratchet.materializer.dialects.conversation import checked, read_conversation
+from ratchet.materializer.dialects.conversations.otel_genai import DETAILS
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from tests.unit.materializer.dialects.conversations import forms as f
 from tests.unit.materializer.dialects.conversations.test_dialects import ANSWERED, CALLING, GEMINI
@@ -23,6 +24,11 @@ RECORDS = {
     **{f"{name}, calling": record for name, record in CALLING.items()},
     **{f"{name}, {place}": record for name, records in GEMINI.items() for place, record in enumerate(records)},
     "plain": f.record(asked=f.QUESTION, answered=f.ANSWER),
+    "reply as text": f.record(asked=f.HISTORY, answered=json.dumps(f.completion(f.FINAL))),
+    "response as text": f.record(asked=f.response_items(f.HISTORY), answered=json.dumps(f.response(f.FINAL))),
+    "own JSON": f.record(asked=f.HISTORY, answered=json.dumps({"content": f.ANSWER, "title": "t"})),
+    "ollama": f.record(asked=f.HISTORY, answered={"model": "m", "message": f.FINAL, "done": True}),
+    "strands": f.record(events=[(DETAILS, {key: value}) for key, value in f.otel_attributes(f.HISTORY, f.FINAL).items()]),
 }
 CONTENT = (f.QUESTION, f.ANSWER, "sunny", "rain", "Paris", "Rome")
 """Texts that are nowhere else in a record. One that a mutation leaves in the record is in its conversation, or the record is rejected."""
@@ -117,7 +123,7 @@ def mutate(values: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         if action == 0:
             del holder[key]
         elif action == 1:
-            holder[key] = copy.deepcopy(draw.choice(ODD)) if draw.random() < 0.9 else DEEP
+            holder[key] = copy.deepcopy(draw.choice(ODD) if draw.random() < 0.9 else DEEP)  # a shared value would grow
         elif action == 2 and isinstance(holder, dict):
             holder[f"{key}x"] = holder.pop(key)
         elif action == 3:

@@ -1,0 +1,132 @@
+"""The places where libraries write the consent, user, session, region, slice, confidentiality and reference of a call.
+
+A place is the beginning of a key: `ai.telemetry.metadata` has `ai.telemetry.metadata.userId`, and the same names in an object, or in the
+JSON text of one, under its own key. The rest of the key is compared without case, dots, dashes and underscores.
+
+A refusal counts from every place, also from one that is not in the table if the last part of its key is `consent`. A consent counts only
+from the places that the loop file names. docs/howto/connect-an-application.md has the same table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
+
+Fact: TypeAlias = Literal["consent", "consent_time", "user", "session", "region", "slice", "confidentiality", "reference"]
+
+PLAIN = "plain"
+"""Name of the place whose keys have no beginning, for example `user.id`, `session_id` and `consent`."""
+RESOURCE = "resource"
+"""Beginning of the names of places in the attributes of an OpenTelemetry resource, for messages."""
+
+PEOPLE = frozenset[Fact]({"consent", "consent_time", "user", "session"})
+DESCRIBED = PEOPLE | frozenset[Fact]({"region", "slice", "confidentiality"})
+ALL = DESCRIBED | frozenset[Fact]({"reference"})
+
+
+class Place(NamedTuple):
+    """A beginning of keys, and what is read from it."""
+
+    name: str
+    used_by: str
+    facts: frozenset[Fact] = ALL
+    """A reference is evidence, so it is not read where a key is too general to mean the right answer."""
+
+
+PLACES: tuple[Place, ...] = (
+    Place("metadata", "Ratchet; OpenInference; LiteLLM; Langfuse's exports (the observation's metadata)"),
+    Place("langfuse.observation.metadata", "Langfuse SDK 3 to 5"),
+    Place("langfuse.trace.metadata", "Langfuse SDK 3 to 5"),
+    Place("langfuse.trace", "Langfuse SDK 3 to 5", PEOPLE),
+    Place("langfuse", "Langfuse SDK 3 to 5 (`langfuse.user.id`, `langfuse.session.id`)", PEOPLE),
+    Place("traceloop.association.properties", "OpenLLMetry"),
+    Place("ai.telemetry.metadata", "Vercel AI SDK"),
+    Place("langsmith.metadata", "LangSmith"),
+    Place("langsmith.trace.metadata", "LangSmith"),
+    Place("langsmith.trace", "LangSmith (`langsmith.trace.session_id`)", PEOPLE),
+    Place("mlflow.trace.metadata", "MLflow"),
+    Place("mlflow.traceMetadata", "MLflow"),
+    Place("mlflow.trace.tag", "MLflow"),
+    Place("mlflow.trace", "MLflow (`mlflow.trace.user`, `mlflow.trace.session`)", PEOPLE),
+    Place("mlflow", "MLflow", PEOPLE),
+    Place("metadata.requester_metadata", "LiteLLM"),
+    Place("requester_metadata", "LiteLLM"),
+    Place("metadata.spend_logs_metadata", "LiteLLM"),
+    Place("metadata.user_api_key_metadata", "LiteLLM", PEOPLE),
+    Place("metadata.user_api_key_auth_metadata", "LiteLLM", PEOPLE),
+    Place("model_parameters.metadata", "LiteLLM"),
+    Place("trace.metadata", "exports of Langfuse with their trace"),
+    Place("traceMetadata", "exports of Langfuse with their trace"),
+    Place("trace_metadata", "exports of Langfuse with their trace"),
+    Place("trace", "exports of Langfuse with their trace", PEOPLE),
+    Place("baggage", "OpenTelemetry baggage, Logfire"),
+    Place("baggage_conflict", "Logfire"),
+    Place("llm.invocation_parameters.metadata", "OpenInference"),
+    Place("gen_ai.request.metadata", "OpenLLMetry"),
+    Place("llm.invocation_parameters", "OpenInference (`user` of a request to OpenAI)", PEOPLE),
+    Place("gen_ai.request", "OpenLLMetry (`gen_ai.request.user`)", PEOPLE),
+    Place("gen_ai.openai.request", "OpenTelemetry", PEOPLE),
+    Place("gen_ai", "OpenTelemetry (`gen_ai.conversation.id`)", PEOPLE),
+    Place("llm", "OpenLLMetry, LiteLLM (`llm.user`)", PEOPLE),
+    Place(PLAIN, "OpenTelemetry (`user.id`, `enduser.id`, `session.id`); pydantic-ai and Logfire; Strands; JSON Lines", DESCRIBED),
+)
+"""All places, the most reliable first: of two users that a record names, the one of the first place counts. Plain keys come before all
+others for users and sessions."""
+
+_NAMES: Mapping[str, Fact] = {
+    "consent": "consent",
+    "consenttime": "consent_time",
+    **dict.fromkeys(("userid", "user", "enduserid", "enduser", "enduserpseudoid", "userapikeyenduserid", "langfuseuserid"), "user"),
+    **dict.fromkeys(("sessionid", "session", "conversationid", "threadid", "chatid", "langfusesessionid"), "session"),
+    "region": "region",
+    "slice": "slice",
+    "confidentiality": "confidentiality",
+    "reference": "reference",
+}
+"""Rest of a key, without case and separators -> what it says."""
+
+_RANKS: Mapping[str, int] = {place.name: rank for rank, place in enumerate(PLACES)}
+ROOTS = frozenset(place.name.partition(".")[0] for place in PLACES)
+"""First parts of the names of all places."""
+_SEPARATORS = re.compile(r"[._\- ]")
+
+
+class Meaning(NamedTuple):
+    """What a key says, or which place it opens."""
+
+    place: str
+    rank: int
+    fact: Fact | None
+    """None: the value is an object, or the JSON text of one, with the names of the place."""
+
+
+@lru_cache(maxsize=8192)
+def meaning(key: str) -> Meaning | None:
+    """Return what the value of a key says; None if it says nothing of the table."""
+    if key in _RANKS and key != PLAIN and named(key) is None:
+        return Meaning(key, _RANKS[key], None)
+    head = key
+    while "." in head:
+        head = head.rpartition(".")[0]
+        rank = _RANKS.get(head)
+        fact = None if rank is None else named(key[len(head) + 1 :])
+        if rank is not None and fact in PLACES[rank].facts:
+            return Meaning(head, rank, fact)
+    fact = named(key)
+    if fact in DESCRIBED:
+        people = fact in ("user", "session")
+        return Meaning(PLAIN, -1 if people else _RANKS[PLAIN], fact)
+    place, _, last = key.rpartition(".")
+    if named(last) == "consent":
+        return Meaning(place, len(PLACES), "consent")
+    # `user_consent` and `hasConsent` may refuse, but no place of the loop file has their names, so that they never agree
+    plain = _SEPARATORS.sub("", last).lower() if len(last) <= 64 else ""
+    others = plain.endswith(("consent", "consentgiven")) and not plain.startswith(("require", "need", "ask", "no", "without"))
+    return Meaning(key, len(PLACES), "consent") if others else None
+
+
+def named(text: str) -> Fact | None:
+    """Return the fact with this name; None if there is none."""
+    return _NAMES.get(_SEPARATORS.sub("", text).lower()) if len(text) <= 64 else None

@@ -1,0 +1,237 @@
+"""What one record says about its user: the statement about consent that counts, and the facts of the table of places."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.people.places import ROOTS, Fact, Meaning, meaning, named
+from ratchet.materializer.dialects.statement import Statement
+from ratchet.materializer.dialects.values import consent, person, stated
+from ratchet.runtime.secrets.pseudonyms import Subject
+
+_DEPTH = 6
+_MAX_PRINTED = 65_536
+_CONTENT = re.compile(
+    r"^(?:messages?|input|output|prompt|response|answer|choices|content|contents|tools?|functions?|schema|json_schema|parameters"
+    r"|response_format|arguments|tool_calls|tool_definitions|toolDefinitions|model_map_information)$"
+)
+"""Keys of content and of schemas, where `consent` can be the name of a parameter."""
+_OPENED = re.compile(r"metadata$|^(?:trace|user|session|baggage|privacy|governance|resource|extra|custom|headers)$")
+"""Keys of a record whose objects describe it."""
+
+
+@dataclass
+class Told:
+    """All that a record says, with the place of each value."""
+
+    facts: dict[Fact, tuple[int, str, Any]] = field(default_factory=dict)
+    """Fact -> rank and name of its place, and its value. Of several places, the first of the table."""
+    consents: list[tuple[str, Any]] = field(default_factory=list)
+    """Place and value of each statement about consent."""
+    times: dict[str, Any] = field(default_factory=dict)
+    """Place -> its consent_time."""
+
+    def value(self, fact: Fact) -> Any:
+        """Return a fact; None if no place has it."""
+        return self.facts[fact][2] if fact in self.facts else None
+
+    def place(self, fact: Fact) -> str | None:
+        """Return the place of a fact; None if no place has it."""
+        return self.facts[fact][1] if fact in self.facts else None
+
+    def refuses(self) -> bool:
+        """Return whether a place refuses consent."""
+        return any(stated(value, None, 0, 0) == Statement(False, 0) for _, value in self.consents)
+
+    def _add(self, found: Meaning, value: Any) -> None:
+        if value is None:
+            return
+        if found.fact == "consent":
+            self.consents.append((found.place, value))
+        elif found.fact == "consent_time":
+            self.times.setdefault(found.place, value)
+        elif found.fact in ("user", "session"):
+            value = _person(value)
+        if found.fact is not None and value not in (None, "") and (found.fact not in self.facts or self.facts[found.fact][0] > found.rank):
+            self.facts[found.fact] = (found.rank, found.place, value)
+
+
+def told(attributes: Attributes) -> Told:
+    """Return what attributes say: of a span, a log record or a resource."""
+    made = Told()
+    for key in attributes:
+        found = meaning(key)
+        if found is None:
+            continue
+        value = attributes.get(key)
+        if found.fact is None:
+            _open(made, found.place, value, 0)
+        else:
+            made._add(found, _unquoted(value) if key.startswith("mlflow.") else value)
+    return made
+
+
+def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> Told:
+    """Return what a JSON record says, for example an observation of Langfuse. `content` are keys that are not searched."""
+    made = Told()
+    left_out = set(content)
+    for key, value in record.items():
+        if key in left_out or _CONTENT.match(key):
+            continue
+        found = meaning(key)
+        if found is not None and found.fact is not None and not isinstance(value, dict):
+            made._add(found, value)
+        elif (found is not None and found.fact is None) or key in ROOTS or _OPENED.search(key):
+            _open(made, key, value, 0)
+        elif key == "model_parameters":
+            _open(made, "model_parameters.metadata", as_object(value).get("metadata"), 0)
+    return made
+
+
+def merged(*parts: Told) -> Told:
+    """Return all that the parts of one record say."""
+    made = Told()
+    for part in parts:
+        made.consents += part.consents
+        made.times = part.times | made.times
+        for fact, found in part.facts.items():
+            if fact not in made.facts or made.facts[fact][0] > found[0]:
+                made.facts[fact] = found
+    return made
+
+
+def _open(made: Told, place: str, value: Any, depth: int) -> None:
+    """Add what an object says, and the objects inside of it. Only consent is read from objects that the table does not have."""
+    for key, item in as_object(value).items():
+        if not isinstance(key, str) or _CONTENT.match(key):
+            continue
+        path = f"{place}.{key}"
+        if key in ("attributes", "resourceAttributes", "resource_attributes") and isinstance(item, dict):
+            flat = told(Attributes.of_values(item))  # an export of Langfuse has the attributes of the span there
+            both = merged(made, flat)
+            made.facts, made.consents, made.times = both.facts, both.consents, both.times
+            continue
+        found = meaning(path)
+        if found is None or found.fact is None or isinstance(item, dict) or (isinstance(item, str) and item.lstrip()[:1] == "{"):
+            if depth < _DEPTH:
+                _open(made, path, item, depth + 1)
+            if found is None or found.fact != "user":
+                continue
+        made._add(found, item)
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return an object, read from JSON text or from Python's printed form of a dictionary; an empty one for anything else.
+
+    LiteLLM prints dictionaries into attributes.
+    """
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            value = _printed(value)
+    return value if isinstance(value, dict) else {}
+
+
+def _printed(text: str) -> Any:
+    if len(text) > _MAX_PRINTED:
+        return None
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return None
+
+
+def _person(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = next((value[key] for key in ("id", "user_id", "userId", "session_id") if value.get(key) is not None), None)
+    return person(value)
+
+
+def _unquoted(value: Any) -> Any:
+    """Return an attribute of MLflow, which writes each value as JSON text."""
+    if isinstance(value, str) and value[:1] == '"':
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+MAPPED = "mapping"
+"""Place of the consent that the loop file maps, or of the key `consent` of JSON Lines. It always counts."""
+
+
+def statement(
+    own: Told, shared: Told | None, begin: int, limits: Limits, default: tuple[str, ...], signed: bool = False
+) -> Statement | None:
+    """Return what a record states about consent; None if it does not mention it. Within one record, a refusal counts against a consent.
+
+    `shared` is what its resource says, whose consent does not count if the router has `signed` the record. `default` are the places whose
+    consent counts if the loop file names none. `begin` is the start of the call in microseconds.
+    """
+    places = default if limits.consent_places is None else limits.consent_places
+    said: list[Statement] = []
+    for part, may_agree in ((own, True), (shared, not signed)):
+        for place, value in part.consents if part is not None else ():
+            found = stated(value, None, begin, limits.now)
+            if found is not None and (not found.given or (may_agree and (place == MAPPED or place in places))):
+                said.append(stated(value, part.times.get(place), begin, limits.now) or found)  # type: ignore[union-attr]
+    refusals = [one for one in said if not one.given]
+    return max(refusals or said, key=lambda one: one.time, default=None)
+
+
+def subject_of(key: str) -> Subject | None:
+    """Return `u` if a key names a user, `s` if it names a session; None for any other key."""
+    found = meaning(key)
+    fact = found.fact if found is not None else named(key.rpartition(".")[2])
+    return "u" if fact == "user" else "s" if fact == "session" else None
+
+
+def count_told(into: Decoded, own: Told, shared: Told | None = None) -> None:
+    """Count in `into.told` what the record of one model call says, and where."""
+    both = merged(own, shared) if shared is not None else own
+    into.told["call", ""] += 1
+    refused = {place for place, value in both.consents if consent(value) is False}
+    agreed = {place for place, value in both.consents if consent(value) is True}
+    people: tuple[tuple[str, set[str]], ...] = (("refusal", refused), ("consent", agreed))
+    people += tuple((fact, {place} if (place := both.place(fact)) else set()) for fact in ("user", "session"))
+    for fact, places in people:
+        into.told.update((fact, place) for place in places)
+        into.told[fact, ""] += bool(places)
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of the calls that were read name a fact."""
+
+    fact: str
+    calls: int
+    """Number of calls with the fact. A call that states it in two places counts in both, so the places may add up to more."""
+    read: int
+    places: dict[str, int]
+
+    @property
+    def sentence(self) -> str:
+        """The share and its places."""
+        where = ", ".join(f"{place} {count:,}" for place, count in sorted(self.places.items(), key=lambda one: (-one[1], one[0])))
+        percent = f"{100 * self.calls / self.read:.0f} %" if self.read else "none"
+        return f"{self.fact} in {self.calls:,} of {self.read:,} calls ({percent})" + (f": {where}" if where else "")
+
+
+def shares(counts: Mapping[tuple[str, str], int]) -> list[Share]:
+    """Return the shares of consent, refusal, user and session in `Decoded.told`."""
+    read = counts.get(("call", ""), 0)
+    found = []
+    for fact in ("consent", "refusal", "user", "session"):
+        places = {place: count for (name, place), count in counts.items() if name == fact and place}
+        found.append(Share(fact, counts.get((fact, ""), 0), read, places))
+    return found

@@ -1,0 +1,68 @@
+"""Texts that tools write in place of content: they are no words of a person or of a model.
+
+A record with such a text is quarantined. The placeholders of Ratchet's own masking, such as `[EMAIL_1]`, are none of them: they stand for
+one value inside of a text that is otherwise whole. `quarantine.placeholders` of the loop file adds texts of other tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ratchet.contracts.errors import Rejected
+
+VERSION = 1
+"""Version of the table. It changes with each entry."""
+
+
+class Placeholder(NamedTuple):
+    """A text of one tool, as a regular expression that ignores case."""
+
+    tool: str
+    pattern: str
+    unmistakable: bool = False
+    """Whether nobody else writes it, so that it counts inside of a longer text, too."""
+
+
+PLACEHOLDERS: tuple[Placeholder, ...] = (
+    Placeholder("LiteLLM", r"redacted[-_ ]by[-_ ]litell?m(?:[-_a-z]*)", unmistakable=True),
+    Placeholder("LiteLLM", r"default-message-value", unmistakable=True),
+    Placeholder("LiteLLM", r"\(litellm_truncated skipped \d+ chars\)", unmistakable=True),
+    Placeholder("Logfire", r"\[Scrubbed due to [^\]\n]{1,80}\]", unmistakable=True),
+    Placeholder("OpenInference", r"__REDACTED__", unmistakable=True),
+    Placeholder("Langfuse", r"<fully masked due to failed mask function>", unmistakable=True),
+    Placeholder("Langfuse", r"<truncated due to size exceeding limit>", unmistakable=True),
+    Placeholder("Sentry", r"\[Filtered\]"),
+    Placeholder("OpenTelemetry Collector", r"\*{3,}"),
+    Placeholder("several tools", r"[\[<({]{0,2}_{0,2}(?:content |text |message |data |value |prompt |response )?"
+                r"(?:redacted|scrubbed|masked|filtered|removed|omitted|hidden|sanitized|anonymized)_{0,2}[\])>}]{1,2}"),
+    Placeholder("several tools", r"[\[<({]{0,2}_{0,2}REDACTED_{0,2}[\])>}]{0,2}"),
+    Placeholder("several tools", r"[\[<](?:redacted|scrubbed|masked|filtered|removed|omitted|truncated)[:_\- ][^\]>\n]{1,60}[\]>]"),
+    Placeholder("several tools", r"[*#\-_=.…]{1,6} ?redacted ?[*#\-_=.…]{1,6}"),
+    Placeholder("several tools", r"[█▇■•●xX]{6,}"),
+)  # fmt: skip
+
+_WHOLE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS), re.IGNORECASE)
+_INSIDE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS if one.unmistakable), re.IGNORECASE)
+_LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.IGNORECASE)
+"""A line of its own, as parts of a message become lines of its text."""
+_NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to")
+"""A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
+
+
+def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
+    """Return whether a text is a placeholder, or has an unmistakable one inside. `more` are those of the loop file."""
+    plain = text.strip().strip("\"'`").strip()
+    if plain and len(plain) <= 200 and _WHOLE.fullmatch(plain):
+        return True
+    lower = text.lower()
+    if "redacted" in lower and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
+        return True
+    return (any(one in lower for one in _NEEDLES) and _INSIDE.search(text) is not None) or any(one and one in text for one in more)
+
+
+def check_redacted(texts: Iterable[str | None], more: Iterable[str] = ()) -> None:
+    """Raise Rejected `redacted_content` if one of the texts is redacted."""
+    if any(text and is_redacted(text, more) for text in texts):
+        raise Rejected("redacted_content", "a text of the record is the placeholder of a tool that redacts content, so the content is lost")

@@ -1,0 +1,152 @@
+"""A look at the first records of a source: what they say about their users, and whether one text answers everything. It stores nothing."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import Decoded, Limits, Row
+from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.loop import Loop
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.decode import BUILT_IN, decode
+from ratchet.materializer.dialects.people.told import Share, shares
+
+_LARGEST = 8 << 20
+_SHORT = 200
+_MOST_SHARE = 0.2
+_LEAST_PROMPTS = 10
+
+
+def limits_of(loop: Loop, source: str, now: int) -> Limits:
+    """Return the parameters of decoding for a source of a loop file. `now` is in microseconds since the epoch."""
+    settings = next((one for one in loop.sources if one.name == source), None)
+    return Limits(
+        now=now,
+        assume_consent=loop.governance.consent == "assumed",
+        mapping=settings.mapping if settings else {},
+        consent_places=settings.consent_places if settings else None,
+        placeholders=loop.quarantine.placeholders,
+    )
+
+
+@dataclass(frozen=True)
+class RepeatedAnswer:
+    """A short text that answers many different prompts: often the placeholder of a tool, an error message or a canned text."""
+
+    text: str
+    prompts: int
+    """Number of different prompts that it answers."""
+    calls: int
+    """Number of calls with an answer."""
+
+    @property
+    def sentence(self) -> str:
+        """The finding for an operator."""
+        shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
+        return (
+            f"the text {shown!r} answers {self.prompts:,} different prompts of {self.calls:,} calls; if it is a placeholder or an error "
+            "message, add it to quarantine.placeholders"
+        )
+
+
+def repeated_answer(rows: Iterable[Row]) -> RepeatedAnswer | None:
+    """Return the short text that answers at least 10 different prompts, and a fifth of all calls; None if there is none.
+
+    `rows` are traces with the columns messages, answer and status.
+    """
+    prompts: defaultdict[str, set[str]] = defaultdict(set)
+    times = Counter[str]()
+    calls = 0
+    for row in rows:
+        if row["answer"] is None or row["messages"] is None or row["status"] != "ok":
+            continue
+        calls += 1
+        if len(row["answer"]) <= _SHORT:
+            text = " ".join(row["answer"].split())
+            prompts[text].add(row["messages"])
+            times[text] += 1
+    found = [
+        (len(prompts[text]), text) for text, count in times.items() if len(prompts[text]) >= _LEAST_PROMPTS and count >= calls * _MOST_SHARE
+    ]
+    most = max(found, default=None)
+    return None if most is None else RepeatedAnswer(most[1], most[0], calls)
+
+
+@dataclass
+class Look:
+    """What the first records of a source say."""
+
+    decoded: Decoded = field(default_factory=Decoded)
+
+    @property
+    def shares(self) -> list[Share]:
+        """Shares of the calls with consent, a refusal, a user and a session."""
+        return shares(self.decoded.told)
+
+    @property
+    def without_tools(self) -> int:
+        """Number of calls whose conversation calls tools, while the record names no tools."""
+        return self.decoded.told["call without tools", ""]
+
+    @property
+    def repeated(self) -> RepeatedAnswer | None:
+        """One text that answers many prompts."""
+        return repeated_answer(self.decoded.traces)
+
+
+def look(
+    batches: Iterable[RawBatch],
+    limits: Limits,
+    dialects: Mapping[str, Dialect] = BUILT_IN,
+    admission: Admission | None = None,
+    records: int = 300,
+) -> Look:
+    """Decode the first `records` lines or frames of the batches, of at most 8 MiB. A batch that cannot be read ends the look."""
+    found = Look()
+    left = records
+    for batch in batches:
+        if left <= 0:
+            break
+        try:
+            data, count = first_records(batch, left)
+            part = replace(batch, open=lambda data=data: io.BytesIO(data))  # type: ignore[misc]
+            found.decoded.merge(decode(part, limits, dialects, admission or Admission(batch.sender)), batch.origin)
+        except (RatchetError, OSError, EOFError):
+            break
+        left -= max(count, 1)
+    return found
+
+
+def first_records(batch: RawBatch, count: int) -> tuple[bytes, int]:
+    """Return the bytes of the first `count` lines or frames of a batch, of at most 8 MiB, and their number."""
+    with batch.open() as stream:
+        parts: Sequence[bytes] = _frames(stream, count) if batch.format == "otlp-proto" else _lines(stream, count)
+    return b"".join(parts), len(parts)
+
+
+def _lines(stream: BinaryIO, count: int) -> list[bytes]:
+    found, size = list[bytes](), 0
+    while len(found) < count and (line := stream.readline(_LARGEST - size)):
+        if not line.endswith(b"\n") and size + len(line) >= _LARGEST:
+            break  # a line that the look does not read whole
+        found.append(line)
+        size += len(line)
+    return found
+
+
+def _frames(stream: BinaryIO, count: int) -> list[bytes]:
+    found, size = list[bytes](), 0
+    while len(found) < count and len(head := stream.read(5)) == 5:
+        length = struct.unpack(">I", head[1:])[0]
+        if size + length > _LARGEST:
+            break
+        found.append(head + stream.read(length))
+        size += length + 5
+    return found

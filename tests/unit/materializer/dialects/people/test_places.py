@@ -1,0 +1,194 @@
+"""Every place of the table: a refusal is honoured, a consent counts only where the loop file says so, users and sessions are found."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.contracts.data.decoding import Decoded, Limits, Row
+from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.dialects.people.places import ALL, DESCRIBED, PLACES, PLAIN, Place, meaning
+from ratchet.materializer.dialects.people.told import shares
+from ratchet.materializer.dialects.statement import STATED
+from tests.unit.materializer.records import T0, attribute, batch, span, spans
+
+ASSUMED = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
+REQUIRED = replace(ASSUMED, assume_consent=False)
+SECRET = "the text of a person"
+SPELLINGS = {"user": ("user_id", "userId", "user.id", "USER-ID", "end_user"), "session": ("session_id", "sessionId", "thread_id")}
+BOUND = [place for place in PLACES if place.name != PLAIN]
+
+
+def kvlist(values: dict[str, Any]) -> dict[str, Any]:
+    return {"kvlistValue": {"values": [attribute(key, value) for key, value in values.items()]}}
+
+
+def forms(place: Place, name: str, value: Any) -> Iterator[dict[str, Any]]:
+    """The attributes by which a library can write a value in a place: flat, as JSON text, as an object, printed by Python."""
+    if place.name == PLAIN:
+        yield attribute(name, value)
+        return
+    yield attribute(f"{place.name}.{name}", value)
+    yield attribute(place.name, json.dumps({name: value}))
+    if place.name != "llm.invocation_parameters":  # tools are read from it, so it must be JSON
+        yield attribute(place.name, repr({name: value}))
+    yield {"key": place.name, "value": kvlist({name: value})}
+
+
+def traced(*more: dict[str, Any], limits: Limits = ASSUMED, resource: list[Any] | None = None, plain: bool = False) -> tuple[Row, Decoded]:
+    item = span(1, SECRET, SECRET, metadata__consent=None, user__id=None)
+    item["attributes"] += list(more)
+    request = spans(item)
+    if resource is not None:
+        request["resourceSpans"][0]["resource"] = {"attributes": resource}
+    found = decode(batch(request), limits)
+    assert [bad.reason for bad in found.bad] == []
+    [row] = found.traces
+    return row, found
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+@pytest.mark.parametrize("value", [False, "false", "no", 0, "False"])
+def test_a_refusal_is_honoured_from_every_place(place: Place, value: Any) -> None:
+    for form in forms(place, "consent", value):
+        agreed = attribute("ai.telemetry.metadata.consent" if place.name == "metadata" else "metadata.consent", True)
+        for row, _ in (traced(form), traced(resource=[form]), traced(form, agreed)):
+            assert (row["messages"], row["answer"], row["consent"]) == (None, None, False), form
+            assert not row[STATED].given
+            assert SECRET not in json.dumps({key: row[key] for key in row if isinstance(row[key], str)})
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_a_consent_counts_only_from_the_places_of_the_loop_file(place: Place) -> None:
+    named = replace(REQUIRED, consent_places=(place.name,))
+    unnamed = replace(REQUIRED, consent_places=("elsewhere",))
+    for form in forms(place, "consent", True):
+        assert traced(form, limits=named)[0]["answer"] == SECRET, form
+        assert traced(form, limits=unnamed)[0]["answer"] is None, form
+        assert (traced(form, limits=REQUIRED)[0]["answer"] is not None) == (place.name == "metadata"), form
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+@pytest.mark.parametrize("fact", ["user", "session"])
+def test_users_and_sessions_are_found_in_every_place(place: Place, fact: str) -> None:
+    for name in SPELLINGS[fact]:
+        for form in forms(place, name, "one-7"):
+            for row, found in (traced(form), traced(resource=[form])):
+                assert row[fact] == "one-7", form
+                told = {share.fact: share for share in shares(found.told)}[fact]
+                assert (told.calls, told.read, sum(told.places.values())) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_a_region_a_slice_and_a_label_are_read_where_they_mean_it(place: Place) -> None:
+    for fact in ("region", "slice", "confidentiality", "reference"):
+        for form in forms(place, fact, "north"):
+            assert traced(form)[0][fact] == ("north" if fact in place.facts else None), form
+
+
+def test_a_reference_is_not_read_from_a_plain_key() -> None:
+    assert "reference" in ALL - DESCRIBED
+    assert traced(attribute("reference", "order 7"))[0]["reference"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("some.library.of.tomorrow.consent", False),
+        ("app.Consent", "no"),
+        ("user_consent", False),
+        ("metadata.hasConsent", "false"),
+        ("metadata.training-consent", 0),
+        ("metadata", json.dumps({"app": {"deep": {"consent": False}}})),
+        ("langfuse.trace.metadata", json.dumps({"customer": json.dumps({"consent": "denied"})})),
+    ],
+)
+def test_a_refusal_is_honoured_from_places_that_nobody_has_listed(key: str, value: Any) -> None:
+    assert traced(attribute(key, value))[0]["messages"] is None
+
+
+@pytest.mark.parametrize("key", ["llm.invocation_parameters", "model_parameters", "ai.prompt.tools"])
+def test_a_parameter_of_a_tool_with_the_name_consent_is_no_statement(key: str) -> None:
+    schema = {"tools": [{"name": "book", "parameters": {"type": "object", "properties": {"consent": {"type": "boolean"}}}}]}
+    item = span(1, SECRET, SECRET, metadata__consent=None)
+    item["attributes"].append(attribute(key, json.dumps(schema)))
+    assert "consent" not in {key for key in (meaning(one["key"]) for one in item["attributes"]) if key is not None}
+    found = decode(batch(spans(item)), ASSUMED)
+    assert all(row["messages"] is not None for row in found.traces)
+
+
+@pytest.mark.parametrize("place", [place.name for place in BOUND])
+@pytest.mark.parametrize("kind", ["jsonl", "langfuse"])
+def test_records_of_files_have_the_same_places(place: str, kind: str) -> None:
+    base: dict[str, Any] = {"id": "a", "timestamp": T0, "messages": SECRET, "response": SECRET}
+    if kind == "langfuse":
+        base = {"id": "a", "traceId": "t", "type": "GENERATION", "startTime": T0, "model": "m", "input": SECRET, "output": SECRET}
+    nested: Any = {"consent": False, "user_id": "one-7", "sessionId": "s-7"}
+    for key in reversed(place.split(".")):
+        nested = {key: nested}
+    for record in (base | nested, base | {f"{place}.{key}": value for key, value in (("consent", "no"), ("user_id", "one-7"))}):
+        if kind == "jsonl" and "metadata" in record and place.startswith("metadata."):
+            record = base | {"metadata": json.dumps(nested["metadata"])}  # also as text
+        [row] = decode(batch(record, kind="jsonl"), ASSUMED).traces
+        assert (row["messages"], row["answer"]) == (None, None), record
+        assert row["user"] == "one-7", record
+
+
+def test_the_attributes_that_langfuse_exports_inside_of_its_metadata_count() -> None:
+    record = {"id": "a", "traceId": "t", "type": "GENERATION", "startTime": T0, "model": "m", "input": SECRET, "output": SECRET}
+    for metadata in (
+        {"attributes": {"ai.telemetry.metadata.consent": "false", "ai.telemetry.metadata.userId": "one-7"}},
+        {"resourceAttributes": {"consent": False, "user.id": "one-7"}},
+        json.dumps({"attributes": {"traceloop.association.properties.consent": False, "enduser.id": "one-7"}}),
+    ):
+        [row] = decode(batch(record | {"metadata": metadata}, kind="jsonl"), ASSUMED).traces
+        assert (row["messages"], row["user"]) == (None, "one-7"), metadata
+
+
+def test_the_mapped_key_of_json_lines_gives_consent_and_no_other_place_does() -> None:
+    base = {"id": "a", "timestamp": T0, "messages": SECRET, "response": SECRET}
+    mapped = replace(REQUIRED, mapping={"consent": "metadata.ok"})
+    assert decode(batch(base | {"metadata": {"ok": True}}, kind="jsonl"), mapped).traces[0]["answer"] == SECRET
+    assert decode(batch(base | {"metadata": {"consent": True}}, kind="jsonl"), REQUIRED).traces[0]["answer"] is None
+    assert decode(batch(base | {"metadata": {"ok": True, "consent": False}}, kind="jsonl"), mapped).traces[0]["answer"] is None
+
+
+def test_a_refusal_beside_the_mapped_key_counts() -> None:
+    mapped = replace(REQUIRED, mapping={"consent": "ok"})
+    record = {"id": "a", "timestamp": T0, "messages": SECRET, "response": SECRET, "ok": True}
+    assert decode(batch(record, kind="jsonl"), mapped).traces[0]["answer"] == SECRET
+    assert decode(batch(record | {"consent": False}, kind="jsonl"), mapped).traces[0]["answer"] is None
+
+
+def test_other_names_of_consent_never_agree() -> None:
+    named = replace(REQUIRED, consent_places=("metadata", PLAIN))
+    assert traced(attribute("metadata.user_consent", True), limits=named)[0]["answer"] is None
+    assert traced(attribute("requires_consent", False))[0]["answer"] == SECRET
+
+
+def test_a_refusal_of_an_agent_counts_for_the_calls_below_it_and_one_of_the_trace_for_all() -> None:
+    def outer(number: int, key: str, above: str = "") -> dict[str, Any]:
+        made = span(number, gen_ai__operation__name="invoke_agent", gen_ai__input__messages=None, gen_ai__output__messages=None)
+        made["attributes"].append(attribute(key, False))
+        return made | {"traceId": "1" * 32, "parentSpanId": above}
+
+    def call(number: int, above: int) -> dict[str, Any]:
+        return span(number, SECRET, SECRET, metadata__consent=None) | {"traceId": "1" * 32, "parentSpanId": f"{above:016x}"}
+
+    below, beside = call(10, 2), call(11, 3)
+    found = decode(batch(spans(outer(2, "consent"), below, beside)), ASSUMED)
+    assert [row["messages"] is None for row in found.traces] == [True, False]
+    found = decode(batch(spans(below, beside, outer(2, "langfuse.trace.metadata.consent"))), ASSUMED)
+    assert [row["messages"] is None for row in found.traces] == [True, True]
+
+
+def test_the_page_on_applications_has_the_same_table() -> None:
+    page = (Path(__file__).parents[5] / "docs/howto/connect-an-application.md").read_text()
+    table = page.partition("### Where consent, user and session are read")[2].partition("- **Names.**")[0]
+    assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == [place.name for place in PLACES]
