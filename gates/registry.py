@@ -21,6 +21,7 @@ from urllib.parse import quote
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.jobs.training import StepFigures
 from ratchet.contracts.serving import ModelVersion
+from ratchet.runtime.hidden_package import hidden
 from ratchet.runtime.telemetry import disable_telemetry
 
 log = logging.getLogger("ratchet.registry")
@@ -154,7 +155,8 @@ class MlflowRegistry:
 def _open_client(uri: str) -> Any:
     """Return the client of a tracking URI, which all lines share."""
     disable_telemetry(os.environ)  # MLflow decides when it is imported whether it sends statistics
-    import mlflow
+    with hidden("pandas"):  # MLflow loads it only for data frames, which nobody asks for here
+        import mlflow
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs every table that it creates
     return mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from ratchet.contracts.conversation import without_call_ids
 from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.materializer.erasure.marks import Marks, evidence_mark, text_mark
+from ratchet.materializer.lake.arrow import pq
 
 _PARQUET = b"PAR1"
 _ANSWERS = b'{"candidate":{'

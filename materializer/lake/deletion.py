@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
+from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.compaction import day_of
 
 _SCHEME = "file://"

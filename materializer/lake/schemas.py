@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import BooleanType, DoubleType, IcebergType, LongType, NestedField, StringType, TimestamptzType
 
 from ratchet.contracts.data.records import Column
+from ratchet.materializer.lake.arrow import pa, pq
 
 _ARROW: Mapping[str, pa.DataType] = {
     "string": pa.string(),

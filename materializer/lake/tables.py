@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import polars as pl
-import pyarrow as pa
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
@@ -30,6 +29,7 @@ from ratchet.contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.consent import ErasedPeople, erased_people
+from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present

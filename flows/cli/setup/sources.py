@@ -155,6 +155,7 @@ def _as_json(found: Recognised, trial: Trial | None, block: str | None, given: M
         "skipped": dict(trial.skipped),
         "quarantined": [{"reason": reason, "detail": detail, "records": n} for (reason, detail), n in trial.quarantined.items()],
         "coverage": vars(trial.coverage),
+        "repeated": trial.repeated,
         "examples": [{"position": one.position, "record": one.record, "read": _read(one)} for one in trial.examples],
     }
 
@@ -198,6 +199,8 @@ def _show(place: str, found: Recognised, trial: Trial | None, block: str | None,
     )
     if trial.coverage.calls:
         table(f"Of {trial.coverage.calls} calls", ["have", "calls", ""], _coverage(trial.coverage, assumed))
+    if trial.repeated:
+        say(trial.repeated)
     for example in trial.examples:
         table(
             f"Record: {example.position}",
@@ -239,13 +242,19 @@ def _coverage(found: Coverage, assumed: bool) -> list[list[object]]:
     consent = "".join(f"{n} {what}; " for n, what in ((found.refused, "refuse"), (found.unstated, "do not say")) if n)
     rule = 'their content is kept only with governance.consent = "assumed"' if assumed and found.unstated else ""
     return [
-        ["consent", found.consent, (consent + rule).rstrip("; ")],
-        ["user", found.user, "" if found.user else "limits per user and erasure need it"],
-        ["session", found.session, ""],
+        ["consent", found.consent, "; ".join(filter(None, [_stated_in(found), (consent + rule).rstrip("; ")]))],
+        ["user", found.user, found.places.get("user", "") if found.user else "limits per user and erasure need it"],
+        ["session", found.session, found.places.get("session", "")],
         ["tools", found.tools, ""],
         ["feedback", found.feedback, "ratings and corrections" if found.feedback else "no rating and no correction"],
         ["reference", found.reference, ""],
     ]
+
+
+def _stated_in(found: Coverage) -> str:
+    """Return the places of consents and of refusals."""
+    named = ((found.places.get("consent"), ""), (found.places.get("refusal"), "refusals: "))
+    return "; ".join(f"{about}{where}" for where, about in named if where)
 
 
 _FIRST = re.compile(

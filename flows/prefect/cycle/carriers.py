@@ -78,7 +78,7 @@ class Carriers:
                 self._threads.pop(run.id, None)
             for cycle, carrier in list(self._host.carried.items()):
                 if carrier == str(run.id):
-                    self._host.carried.pop(cycle, None)
+                    self._host.forget(cycle)
 
 
 async def _execute(run: FlowRun) -> None:

@@ -42,10 +42,15 @@ class Host:
             await asyncio.wait_for(event.wait(), seconds)
         event.clear()
 
+    def forget(self, cycle: str) -> None:
+        """Drop what belongs to a cycle whose run has left this process."""
+        self.carried.pop(cycle, None)
+        self._wakers.pop(cycle, None)
+
     def wake(self, cycle: str) -> None:
         """Let the flow of a cycle look at once. May be called from any thread."""
-        if cycle in self._wakers:
-            loop, event = self._wakers[cycle]
+        if (waker := self._wakers.get(cycle)) is not None:
+            loop, event = waker
             with contextlib.suppress(RuntimeError):  # the loop has closed, because the run has left
                 loop.call_soon_threadsafe(event.set)
 

@@ -220,11 +220,15 @@ class Share:
     places: dict[str, int]
 
     @property
+    def where(self) -> str:
+        """The places with their numbers of calls."""
+        return ", ".join(f"{place} {count:,}" for place, count in sorted(self.places.items(), key=lambda one: (-one[1], one[0])))
+
+    @property
     def sentence(self) -> str:
         """The share and its places."""
-        where = ", ".join(f"{place} {count:,}" for place, count in sorted(self.places.items(), key=lambda one: (-one[1], one[0])))
         percent = f"{100 * self.calls / self.read:.0f} %" if self.read else "none"
-        return f"{self.fact} in {self.calls:,} of {self.read:,} calls ({percent})" + (f": {where}" if where else "")
+        return f"{self.fact} in {self.calls:,} of {self.read:,} calls ({percent})" + (f": {self.where}" if self.where else "")
 
 
 def shares(counts: Mapping[tuple[str, str], int]) -> list[Share]:

@@ -10,13 +10,13 @@ import zlib
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import pyarrow as pa
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.values import parse_json
+from ratchet.materializer.lake.arrow import pa
 
 HEAD = 1 << 16
 """Bytes of a file by which its content is recognised."""

@@ -19,11 +19,10 @@ from decimal import Decimal
 from typing import Any, BinaryIO, cast
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.values import parse_json
+from ratchet.materializer.lake.arrow import pa, pq
 from ratchet.materializer.receive.files.content import MAX_MESSAGE, Compression, Content, kind_of_message
 
 MAX_WHOLE = 256 << 20

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from ratchet.contracts.data.datasets import Unread
@@ -61,7 +61,7 @@ def recognise_place(storage: Storage, kind: str | None = None) -> Recognised:
     votes: dict[tuple[str, str], list[str]] = {}
     rows_by: dict[str, list[dict[str, Any]]] = {}
     unread: list[Unread] = []
-    for file in files[:FILES]:
+    for file in _of_each_folder(files)[:FILES]:
         content = content_of(file)
         if content.form == "unknown":
             unread.append(Unread(file.name, content.why))
@@ -72,7 +72,7 @@ def recognise_place(storage: Storage, kind: str | None = None) -> Recognised:
         votes.setdefault(found_by, []).append(file.name)
     if not votes:
         return Recognised(kind, "no file has a content that can be read", storage.place, unread=unread, files=len(files))
-    best, why = max(votes, key=lambda vote: len(votes[vote]))
+    best, why = max(votes, key=lambda vote: (vote[1] != _UNKNOWN, len(votes[vote])))
     chosen = kind or best
     others = {one: names for (one, _), names in votes.items() if one != chosen}
     rows = rows_by.get(best, [])[:ROWS]
@@ -82,6 +82,14 @@ def recognise_place(storage: Storage, kind: str | None = None) -> Recognised:
     return Recognised(
         chosen, why if kind is None else "as the option says", storage.place, guesses, doubts, rows, unread, others, len(files)
     )
+
+
+def _of_each_folder(files: Sequence[StoredFile]) -> list[StoredFile]:
+    """Return the files in an order in which those of all folders take turns, because each folder often has a kind of its own."""
+    folders: dict[str, list[StoredFile]] = {}
+    for file in files:
+        folders.setdefault(file.name.rpartition("/")[0], []).append(file)
+    return [file for turn in zip_longest(*folders.values()) for file in turn if file is not None]
 
 
 def _export(storage: Storage, files: Sequence[StoredFile]) -> Recognised | None:

@@ -14,6 +14,8 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import TraceSource
 from ratchet.materializer.dialects.admission import Admission, unmasked
 from ratchet.materializer.dialects.decode import BUILT_IN, decode, record_of
+from ratchet.materializer.dialects.people.told import shares
+from ratchet.materializer.dialects.screening.sample import repeated_answer
 from ratchet.materializer.dialects.statement import STATED
 
 RECORDS = 20_000
@@ -38,6 +40,8 @@ class Coverage:
     feedback: int = 0
     """Ratings and corrections."""
     reference: int = 0
+    places: Mapping[str, str] = field(default_factory=dict)
+    """consent, refusal, user or session -> the places that name it, with numbers of calls."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Trial:
     coverage: Coverage = field(default_factory=Coverage)
     examples: list[Example] = field(default_factory=list)
     unread: Sequence[Unread] = ()
+    repeated: str | None = None
+    """What is doubtful about a text that answers many prompts."""
     complete: bool = True
     """Whether everything was read. Large places are tried in part."""
 
@@ -75,6 +81,7 @@ def try_source(
     """Decode what the source has, up to RECORDS records. `mask` and `mask_record` mask rows and records. Raises like the source."""
     found, rows, feedback = Trial(), list[Row](), 0
     details: dict[str, str] = {}
+    told: Counter[tuple[str, str]] = Counter()
     for batch in source.batches():
         part, cut = _part_of(batch)
         decoded = decode(part, limits, BUILT_IN, Admission(mask=mask))
@@ -85,22 +92,34 @@ def try_source(
             found.quarantined[bad.reason, details.setdefault(bad.reason, bad.detail)] += bad.count
         if len(found.examples) < EXAMPLES:
             found.examples += _examples(part, decoded, EXAMPLES - len(found.examples), mask_record)
-        rows += [{key: row.get(key) for key in (*_COUNTED, STATED)} | {"consent": row["consent"]} for row in decoded.traces]
+        told += decoded.told
+        rows += [_counted(row) for row in decoded.traces]
         feedback += len(decoded.feedback)
         found.kept += len(decoded.traces) + len(decoded.feedback) + len(decoded.consents)
         if found.kept + found.skipped.total() + found.quarantined.total() >= RECORDS:
             found.complete = False
             break
-    found.coverage = coverage_of(rows, feedback)
+    repeated = repeated_answer(rows)
+    found.repeated = repeated.sentence if repeated else None
+    found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(told) if share.places})
     found.unread = list(getattr(source, "unread", ()))
     return found
 
 
-_COUNTED = ("user", "session", "tools", "reference")
+_COUNTED = ("user", "session", "tools", "reference", "status", "consent", STATED)
+_KEPT = 300
+"""Characters of an answer that are kept while a trial reads. Only short answers are compared."""
 
 
-def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int) -> Coverage:
-    """Count what the rows of calls have. The only place where a trial counts it."""
+def _counted(row: Row) -> dict[str, Any]:
+    """Return what is counted of a row, without its long texts."""
+    messages = None if row["messages"] is None else hash(row["messages"])
+    answer = None if row["answer"] is None else row["answer"][:_KEPT]
+    return {key: row.get(key) for key in _COUNTED} | {"messages": messages, "answer": answer}
+
+
+def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int, places: Mapping[str, str]) -> Coverage:
+    """Count what the rows of calls have. `places` are those of `Coverage`."""
     said = [row[STATED] for row in rows]
     return Coverage(
         calls=len(rows),
@@ -112,6 +131,7 @@ def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int) -> Coverage:
         tools=sum(row["tools"] is not None for row in rows),
         feedback=feedback,
         reference=sum(row["reference"] is not None for row in rows),
+        places=places,
     )
 
 

@@ -55,10 +55,28 @@ def test_unknown_records_are_mapped_masked_and_counted(tmp_path: Path) -> None:
     assert (answer["kept"], answer["skipped"], answer["quarantined"], answer["complete"]) == (8, {}, [], True)
     assert answer["coverage"] == {
         "calls": 4, "consent": 0, "refused": 0, "unstated": 4, "user": 4, "session": 0, "tools": 0, "feedback": 4, "reference": 0,
+        "places": {"user": "customer.id 4"},
     }  # fmt: skip
     assert len(answer["examples"]) == 3
     assert "[EMAIL_1]" in json.dumps(answer["examples"])
     assert not any(secret in json.dumps(answer["examples"]) for secret in ("bob@", "u-77"))
+
+
+def test_a_folder_of_another_kind_hides_no_traces(tmp_path: Path) -> None:
+    (tmp_path / "a-ratings").mkdir()
+    for day in range(30):
+        (tmp_path / "a-ratings" / f"{day}.jsonl").write_text('{"of": "c-1", "stars": 4}\n')
+    (tmp_path / "requests").mkdir()
+    call = {"id": "c-1", "timestamp": "2026-01-05T09:00:00Z", "messages": "hello", "response": "good day"}
+    (tmp_path / "requests" / "1.jsonl").write_text(json.dumps(call) + "\n")
+    answer = tried(tmp_path)
+    assert (answer["kind"], answer["kept"]) == ("jsonl", 1)
+
+
+def test_one_text_that_answers_many_prompts_is_told(tmp_path: Path) -> None:
+    calls = [{"id": f"c-{n}", "timestamp": "2026-01-05T09:00:00Z", "messages": f"question {n}", "response": "no answer"} for n in range(12)]
+    (tmp_path / "calls.jsonl").write_text("".join(json.dumps(call) + "\n" for call in calls))
+    assert "'no answer' answers 12 different prompts of 12 calls" in tried(tmp_path / "calls.jsonl")["repeated"]
 
 
 def test_the_text_says_what_it_is_and_how_to_correct_it(tmp_path: Path) -> None:

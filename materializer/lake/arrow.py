@@ -1,0 +1,17 @@
+"""pyarrow without pandas. pyarrow loads pandas for the first array that it builds, if it is installed; that takes 42 MB and half a second.
+
+MLflow brings pandas. The lake needs none of it. A scorer of another package may still import and use it.
+"""
+
+from __future__ import annotations
+
+from ratchet.runtime.hidden_package import hidden
+
+with hidden("pandas"):
+    import pyarrow as pa
+    import pyarrow.dataset
+    import pyarrow.parquet as pq
+
+    pa.array(["pyarrow decides at the first array whether there is pandas"])
+
+__all__ = ["pa", "pq"]
