@@ -23,6 +23,7 @@ class Need(StrEnum):
     POSTGRES = "no Postgres"
     CHROMIUM = "no Chromium"
     HAPROXY = "no HAProxy"
+    CURL = "no curl"
     GPU = "no GPU"
     NEMO_RL = "no NeMo RL release"
     NAMESPACES = "no namespaces"
@@ -36,6 +37,7 @@ REMEDIES = {
     Need.POSTGRES: "make tools (as root)",
     Need.CHROMIUM: "make tools (as root)",
     Need.HAPROXY: "make tools (as root)",
+    Need.CURL: "make tools (as root)",
     Need.GPU: "run on a machine with an NVIDIA GPU",
     Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
     Need.NAMESPACES: "run as root, or allow user namespaces",

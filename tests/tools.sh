@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 missing=""
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="postgresql"
-for package in debootstrap chromium containerd runc containernetworking-plugins iproute2 haproxy; do
+for package in debootstrap chromium containerd runc containernetworking-plugins iproute2 haproxy curl; do
   dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
 done
 if [ -n "$missing" ]; then

@@ -17,6 +17,7 @@ import pytest
 from tests.command import ROOT
 from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, WITH_MODEL, begin, blocks, runs
 from tests.e2e.terminals import processes_of, reading, replace
+from tests.needs import Need, lacks
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 PAGES = [page for page in FOLLOWED if runs(page)]
@@ -61,6 +62,8 @@ def test_the_quickstart_ends_in_a_promotion_and_a_rejection(followed: Followed) 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path: Path) -> None:
+    if shutil.which("curl") is None and any(line.startswith("curl ") for block in blocks(page) for line in block.commands):
+        lacks(Need.CURL, "the page calls it")
     folder, began = tmp_path / "reader", time.monotonic()
     place = begin(page)
     if place == AFTER_QUICKSTART:
