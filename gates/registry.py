@@ -76,7 +76,7 @@ class MlflowRegistry:
 
     def aliases(self, line: str) -> dict[str, str]:
         """Return alias -> version tag. Returns an empty dictionary for an unknown line."""
-        stored = _stored_aliases(self._uri, line)
+        stored = stored_aliases(self._uri, line)
         if stored is not None:
             return stored
         from mlflow.exceptions import MlflowException
@@ -162,7 +162,7 @@ def _open_client(uri: str) -> Any:
     return mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def _stored_aliases(uri: str, line: str) -> dict[str, str] | None:
+def stored_aliases(uri: str, line: str) -> dict[str, str] | None:
     """Return alias -> version tag from MLflow's SQLite file; None if there is no such file or no such line, or if it cannot be read so.
 
     The service looks at the aliases of every line again and again. MLflow itself takes more than 100 MB of memory, so it is not imported

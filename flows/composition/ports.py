@@ -183,9 +183,9 @@ def _evaluator(artifacts: Artifacts, rewards: Rewards, gate: GateSettings, opene
 
 
 def _registry(home: Home) -> Registry:
-    from ratchet.gates.registry import MlflowRegistry
+    from ratchet.gates.registry_process import ProcessRegistry
 
-    return MlflowRegistry(home.mlflow_url, home.root / "mlflow")
+    return ProcessRegistry(home.mlflow_url, home.root / "mlflow")
 
 
 def _judge(loop: Loop) -> RolloutJudge:

@@ -45,7 +45,7 @@ CLASSES: dict[str, list[str]] = {
         "contracts.fakes:FakeCheck", "gates.checks:Coverage", "gates.checks:Quality", "gates.checks:Slices", "gates.checks:Agreement",
         "gates.checks:Length",
     ],
-    "Registry": ["contracts.fakes:FakeRegistry", "gates.registry:MlflowRegistry"],
+    "Registry": ["contracts.fakes:FakeRegistry", "gates.registry:MlflowRegistry", "gates.registry_process:ProcessRegistry"],
     "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter"],
     "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
     "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],

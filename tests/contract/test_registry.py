@@ -1,4 +1,4 @@
-"""Contract tests for every registry: the fake, and MLflow on a SQLite file."""
+"""Contract tests for every registry: the fake, and MLflow on a SQLite file, in this process and in one of its own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ def version(number: int, line: str = "line-a") -> ModelVersion:
     return ModelVersion(line=line, number=number, tag=f"v-{line}-{number}", model=fake_model(str(number)), cycle=None)
 
 
-@pytest.fixture(scope="module", params=["fake", pytest.param("mlflow", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["fake", *(pytest.param(one, marks=pytest.mark.slow) for one in ("mlflow", "process"))])
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function that opens the same registry again, as another process would."""
     if request.param == "fake":
         registry = FakeRegistry(FakeWorld())
         return lambda: registry
     from ratchet.gates.registry import MlflowRegistry
+    from ratchet.gates.registry_process import ProcessRegistry
 
     folder = tmp_path_factory.mktemp("mlflow")
-    return lambda: MlflowRegistry(f"sqlite:///{folder / 'mlflow.db'}", folder)
+    kind = MlflowRegistry if request.param == "mlflow" else ProcessRegistry
+    return lambda: kind(f"sqlite:///{folder / 'mlflow.db'}", folder)
 
 
 def test_unknown_line_has_no_aliases(opened: Any) -> None:
