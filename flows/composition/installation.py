@@ -61,7 +61,8 @@ class Installation:
         self.home = home
         self.progress = progress
         self._contexts: dict[Digest, LineContext] = {}
-        self._openings: dict[str, CycleOpened | None] = {}
+        self._openings: dict[str, Path | None] = {}
+        """Stream of a cycle -> the loop file with which it was opened. Its row also has the whole content of that file."""
         self._lock = threading.Lock()
 
     @cached_property
@@ -90,21 +91,21 @@ class Installation:
         It is the file with which the line adopted its model, opened its newest cycle, or was taken over, whichever was last.
         """
         for row in reversed(self.line(line).rows):
-            named: Adopted | FileTaken | CycleOpened | None = None
+            found: Path | None = None
             if row.kind == "adopted":
-                named = content_of(Adopted, row)
+                found = _file_of(content_of(Adopted, row))
             elif row.kind == "file_taken":
-                named = content_of(FileTaken, row)
+                found = _file_of(content_of(FileTaken, row))
             elif row.kind == "cycle_opened":
-                named = self._opened(row.key)
-            if named is not None and named.file:
-                return Path(named.folder) / named.file
+                found = self._opened_with(row.key)
+            if found is not None:
+                return found
         return None
 
-    def _opened(self, stream: str) -> CycleOpened | None:
+    def _opened_with(self, stream: str) -> Path | None:
         if stream not in self._openings:
             rows = upgraded(self.ledger.read(stream)[:1])
-            self._openings[stream] = content_of(CycleOpened, rows[0]) if rows else None
+            self._openings[stream] = _file_of(content_of(CycleOpened, rows[0])) if rows else None
         return self._openings[stream]
 
     def refuse_other(self, line: str, path: Path) -> None:
@@ -167,3 +168,8 @@ class Installation:
         """Return the rollout of the cycle with the stream `cycle`, or None if it is not opened yet."""
         entries = self.ledger.read(rollout_stream(cycle))
         return fold_rollout(entries) if entries else None
+
+
+def _file_of(named: Adopted | FileTaken | CycleOpened) -> Path | None:
+    """Return the loop file that a row names; None if it names none."""
+    return Path(named.folder) / named.file if named.file else None
