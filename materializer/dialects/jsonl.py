@@ -1,6 +1,7 @@
 """Decodes records of Ratchet's JSON Lines format: one JSON object per line. A mapping translates the application's key names.
 
-Observations of Langfuse are recognised and decoded as such (`langfuse`).
+Observations of Langfuse are recognised and decoded as such (`langfuse`). Without a mapping, so are spans that are not in OTLP
+(`exports/plain_spans.py`).
 
 Keys: id, timestamp, user_id, session_id, messages, tools, response, model, latency_ms, input_tokens, output_tokens, region, consent;
 optional: confidentiality, feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin,
@@ -25,6 +26,7 @@ from ratchet.materializer.dialects.canonical.exchange import Reply, Request, con
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
+from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation
 from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
 from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, told_in_record
@@ -91,6 +93,9 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
             raise Rejected("wrong_type", f"a record must be an object, not {type(raw).__name__}")
         if is_observation(raw):
             decode_observation(raw, position, limits, into)
+            return
+        if not limits.mapping and is_plain_spans(raw):
+            decode_plain_spans(raw, position, limits, into)
             return
         record = Record(raw, limits.mapping)
         if record.get("consent_for") is not None:

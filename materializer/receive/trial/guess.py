@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.conversations.reply_shapes import is_reply
 from ratchet.materializer.dialects.langfuse import json_object
 from ratchet.materializer.dialects.values import moment, number
 
@@ -40,7 +41,8 @@ class Doubt:
 
 def _is_messages(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(isinstance(item, dict) and ({"role", "content", "from", "parts"} & item.keys()) for item in value)
+        inner = value[0] if len(value) == 1 and isinstance(value[0], list) else value  # LangChain has a list for each prompt
+        return bool(inner) and all(isinstance(item, dict) and ({"role", "content", "from", "parts", "lc"} & item.keys()) for item in inner)
     return False
 
 
@@ -123,13 +125,15 @@ _COLUMNS: Mapping[str, _Column] = {
         "text or a message",
         True,
     ),
-    "user_id": _Column(r"(user|customer|member|account|end_?user|client|rater|uid|person)(_?(id|key|name))?", _is_name, "ids"),
+    "user_id": _Column(r"(request_)?(user|customer|member|account|end_?user|client|rater|uid|person)(_?(id|key|name))?", _is_name, "ids"),
     "session_id": _Column(r"(session|conversation|thread|chat|dialog(ue)?)(_?(id|key))?", _is_name, "ids"),
     "consent": _Column(
         r"(consent(_?\w+)?|opt_?in|(may|can|allow)_?(train|use|training)|training_?(allowed|consent))", _is_yes_or_no, "yes or no"
     ),
     "feedback": _Column(
-        r"(feedback|rating|thumbs?(_?up)?|vote|liked?|score|user_?(score|rating|feedback)|label)", _is_rating, "from 0 to 1"
+        r"(feedback(_?(rating|score|value))?|rating|thumbs?(_?up)?|vote|liked?|score|user_?(score|rating|feedback)|label)",
+        _is_rating,
+        "from 0 to 1",
     ),
     "correction": _Column(r"(correct(ion|ed)(_?\w+)?|edited(_?\w+)?|fixed(_?\w+)?|human_?answer|revised(_?\w+)?)", _is_text, "text"),
     "tools": _Column(r"(tools|functions|tool_?definitions)", _is_tools, "a list of tools"),
@@ -171,6 +175,11 @@ def guess_mapping(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Guess], list[
     if not any(guess.column == "messages" for guess in guesses):
         unnamed = [key for key, found in values.items() if key not in taken and sum(map(_is_messages, found)) >= _ENOUGH * len(rows)]
         guesses += [Guess("messages", key, "guess", "its values are lists of messages") for key in unnamed[:1]]
+    if not any(guess.column == "response" for guess in guesses):
+        asked = next((guess.key for guess in guesses if guess.column == "messages"), "")
+        others = {key: found for key, found in values.items() if key not in taken and not f"{asked}.".startswith(f"{key}.")}
+        replies = [key for key, found in others.items() if sum(map(is_reply, found)) >= _ENOUGH * len(rows)]
+        guesses += [Guess("response", key, "likely", "its values have the complete shape of an API's reply") for key in replies[:1]]
     if not any(guess.column == "timestamp" for guess in guesses):
         dated = [key for key, found in values.items() if key not in taken and sum(map(_is_date, found)) >= _ENOUGH * len(rows)]
         guesses += [Guess("timestamp", key, "guess", "its values are dates with times") for key in dated[:1]]

@@ -12,6 +12,7 @@ from typing import Any
 from ratchet.contracts.data.datasets import Unread
 from ratchet.materializer.dialects.exports.langfuse_export import camel, is_score
 from ratchet.materializer.dialects.exports.litellm import is_payload
+from ratchet.materializer.dialects.exports.plain_spans import is_plain_spans
 from ratchet.materializer.dialects.jsonl import CONSENT_KEYS
 from ratchet.materializer.dialects.langfuse import is_observation
 from ratchet.materializer.receive.files.content import Content
@@ -133,6 +134,7 @@ def _vote(content: Content, rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
 
 
 _WITHOUT_CALLS = "JSON objects without a key that looks like a prompt or an answer"
+_SPANS = "its records are spans, as Phoenix, MLflow and the console exporter write them"
 _UNKNOWN = "its records are JSON objects with keys of their own"
 
 
@@ -143,6 +145,8 @@ def _of_row(row: dict[str, Any]) -> tuple[str, str]:
         return "litellm", "its records have the keys of LiteLLM's StandardLoggingPayload"
     if is_observation(row):
         return "jsonl", "its records are observations of Langfuse, which need no mapping"
+    if is_plain_spans(row):
+        return "jsonl", _SPANS
     if is_observation(camel(row)):
         return "langfuse", "its records are rows of Langfuse's blob export"
     if is_score(row) and ("trace_id" in row or "traceId" in row):
@@ -156,6 +160,6 @@ def _of_row(row: dict[str, Any]) -> tuple[str, str]:
 
 def _mapping(kind: str, rows: Sequence[dict[str, Any]]) -> tuple[list[Guess], list[Doubt]]:
     """Guess the mapping of records that need one."""
-    if kind not in ("jsonl", "parquet") or not rows or (kind == "jsonl" and _of_row(rows[0])[1] != _UNKNOWN):
+    if kind not in ("jsonl", "parquet") or not rows or is_plain_spans(rows[0]) or (kind == "jsonl" and _of_row(rows[0])[1] != _UNKNOWN):
         return [], []
     return guess_mapping(rows)
