@@ -37,7 +37,7 @@ TUNED = Lines(
         "personnummer ⟦8112189876⟧",
         "CPF ⟦390.533.447-05⟧",
         "o cpf dele: ⟦39053344705⟧",
-        "my SIN is ⟦046 454 286⟧",
+        "my SIN is ⟦123 456 782⟧",
         "rijksregisternummer ⟦85073003328⟧",
         "use ⟦8.8.4.4⟧ as DNS",
         "ping ⟦9.9.9.9⟧ and tell me the loss",

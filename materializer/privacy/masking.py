@@ -17,11 +17,15 @@ from ratchet.contracts.conversation import answer_message, stored_answer
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.materializer.dialects.values import dump
-from ratchet.materializer.privacy.contacts import find_emails, find_ips, phone_finder
+from ratchet.materializer.privacy.emails import EMAILS
 from ratchet.materializer.privacy.finding import Finding, beside, disjoint
+from ratchet.materializer.privacy.identities import IDENTITIES
+from ratchet.materializer.privacy.ips import IPS
 from ratchet.materializer.privacy.names import NameFinder
-from ratchet.materializer.privacy.numbers import find_cards, find_ibans, find_identities
-from ratchet.materializer.privacy.secrets import find_secrets
+from ratchet.materializer.privacy.numbers import CARDS, IBANS
+from ratchet.materializer.privacy.phones import phones
+from ratchet.materializer.privacy.search import Check, Rule, Search, everywhere
+from ratchet.materializer.privacy.secrets import SECRETS
 
 Detector = Callable[[str], Iterable[Finding]]
 """Returns the findings in a text."""
@@ -33,19 +37,25 @@ _STRUCTURE = frozenset({"role", "type", "id", "tool_call_id"})
 """Keys of messages whose values are no text of people. They are not searched for names: a model that takes `user` for one breaks them."""
 
 
-def detectors(settings: PrivacySettings) -> list[Detector]:
-    """Return the detectors that the settings select."""
-    known: Mapping[str, Detector] = {
-        "email": find_emails,
-        "phone": phone_finder(settings.phone_regions),
-        "card": find_cards,
-        "iban": find_ibans,
-        "national_id": find_identities,
-        "secret": find_secrets,
-        "ip": find_ips,
+def rules(settings: PrivacySettings) -> list[Rule]:
+    """Return the rules that the settings select, in the order of the settings."""
+    known: Mapping[str, Sequence[Rule]] = {
+        "email": EMAILS,
+        "phone": phones(settings.phone_regions),
+        "card": CARDS,
+        "iban": IBANS,
+        "national_id": IDENTITIES,
+        "secret": SECRETS,
+        "ip": IPS,
     }
-    own = [_pattern_finder(kind, re.compile(pattern)) for kind, pattern in sorted(settings.patterns.items())]
-    return [known[kind] for kind in settings.mask] + own
+    own = [Rule(re.compile(pattern), _own(kind), everywhere) for kind, pattern in sorted(settings.patterns.items())]
+    return [rule for kind in settings.mask for rule in known[kind]] + own
+
+
+def detectors(settings: PrivacySettings) -> list[Detector]:
+    """Return the detectors that the settings select: one that applies all rules, or none."""
+    selected = rules(settings)
+    return [Search(selected)] if selected else []
 
 
 def kinds_of(settings: PrivacySettings) -> list[str]:
@@ -53,8 +63,8 @@ def kinds_of(settings: PrivacySettings) -> list[str]:
     return [*settings.mask, *sorted(settings.patterns), *(name.lower() for name in (settings.ner.entities if settings.ner else ()))]
 
 
-def _pattern_finder(kind: str, pattern: re.Pattern[str]) -> Detector:
-    return lambda text: (Finding(*match.span(), kind, match.group()) for match in pattern.finditer(text) if match.group())
+def _own(kind: str) -> Check:
+    return lambda match: (Finding(*match.span(), kind, match.group()),) if match.group() else ()
 
 
 @dataclass
@@ -89,6 +99,8 @@ class Masking:
         found = disjoint(one for detector in self.detectors for one in detector(searched))
         if named and self.names is not None:
             found = sorted(found + self._named(text, searched, found, len(before)))
+        if not found:
+            return text
         parts, at = [], len(before)
         for one in found:
             if one.start < len(before) or one.value.casefold() in self.allowed or searched[one.start : one.end].casefold() in self.allowed:

@@ -1,0 +1,177 @@
+"""Searches a text by rules, at first only for clues of what they could find.
+
+A rule is a regular expression, a check of its matches, and a clue: a cheap search for the parts of a text outside of which the expression
+cannot match. `search_plainly` applies the expressions to the whole text and is the definition of what is found. `Search` applies them to
+the parts with clues. Both find the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from ratchet.materializer.privacy.finding import Finding
+
+Part = tuple[int, int]
+"""(start, end) of a part of a text. Of an anchored rule, `start` is where a match can begin, and `end` is not used."""
+_LETTERS, _DIGITS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", b"0123456789"
+_SHAPE = bytes(0x61 if sign in _LETTERS else 0x30 if sign in _DIGITS else sign for sign in range(256))
+"""Maps letters to `a` and digits to `0`."""
+_KEYS = bytes(0x77 if sign in _LETTERS + _DIGITS + b"_+/=.:~-" else 0x20 for sign in range(256))
+"""Maps the characters of keys, tokens and URLs to `w`, and others to a space."""
+_KEY = 15
+"""Length of the shortest token that a rule finds."""
+_NUMBER = re.compile(rb"[0-9](?:[\t ().\-/\xa0\xb7?]{0,3}[0-9]){5,}")
+"""Six or more digits with few separators. `?` stands for the characters outside of Latin-1, among them dashes."""
+_FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
+"""The characters outside of ASCII that equal an ASCII letter where a regular expression ignores case."""
+
+
+class Scan:
+    """A text with what the clues look at. All forms have the length of the text, so that places are the same in all of them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.plain = text.encode("latin-1", "replace")
+        """One byte per character. `?` replaces those outside of Latin-1."""
+        self.shape = self.plain.translate(_SHAPE)
+        """`a` for a letter, `0` for a digit, other characters as they are."""
+
+    @cached_property
+    def low(self) -> bytes:
+        """The text in lower case."""
+        text = self.text
+        if not text.isascii() and any(one in text for one, _ in _FOLDED):
+            for one, other in _FOLDED:
+                text = text.replace(one, other)
+            return text.encode("latin-1", "replace").lower()
+        return self.plain.lower()
+
+    @cached_property
+    def numbers(self) -> list[tuple[int, int, int]]:
+        """(start, end, digits) of each run of at least six digits with few separators."""
+        if b"0" not in self.shape:
+            return []
+        return [(*match.span(), self.shape.count(b"0", *match.span())) for match in _NUMBER.finditer(self.plain)]
+
+    @cached_property
+    def keys(self) -> list[Part]:
+        """Each run of characters that is long enough for a token, with the character behind it."""
+        runs, found, at = self.plain.translate(_KEYS), list[Part](), 0
+        while (at := runs.find(b"w" * _KEY, at)) >= 0:
+            end = runs.find(b" ", at)
+            end = len(runs) if end < 0 else end
+            found.append((at, end + 1))
+            at = end
+        return found
+
+    def places(self, literal: str) -> Iterator[int]:
+        """Yield where a text in lower case stands, in any case if it is ASCII."""
+        whole: bytes | str = self.low
+        part: bytes | str = literal.encode("latin-1", "replace")
+        if not literal.isascii():
+            if self.text.isascii():
+                return
+            whole, part = self.text, literal
+        at = whole.find(part)  # type: ignore[arg-type]
+        while at >= 0:
+            yield at
+            at = whole.find(part, at + 1)  # type: ignore[arg-type]
+
+
+Clue = Callable[[Scan], Sequence[Part]]
+"""Returns the parts of a text in which a rule may match. They do not overlap."""
+Check = Callable[[re.Match[str]], Iterable[Finding]]
+"""Returns the findings that a match contains."""
+
+
+class Rule(NamedTuple):
+    """A rule that finds personal data."""
+
+    pattern: re.Pattern[str]
+    check: Check
+    clue: Clue
+    anchored: bool = False
+    """Whether the clue tells where a match begins, and not a part that contains it."""
+
+    def matches(self, text: str, parts: Iterable[Part]) -> Iterator[re.Match[str]]:
+        """Yield the matches in the parts with clues, in the order of the text and without overlaps."""
+        if not self.anchored:
+            for start, end in parts:
+                yield from self.pattern.finditer(text, start, end)
+            return
+        behind = 0
+        for start, _ in parts:
+            if start >= behind and (match := self.pattern.match(text, start)):
+                behind = match.end()
+                yield match
+
+
+class Search:
+    """Finds what the rules define, in the order of the rules."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        groups = dict[Clue, list[tuple[int, Rule]]]()
+        for order, rule in enumerate(rules):
+            groups.setdefault(rule.clue, []).append((order, rule))
+        self._groups = list(groups.items())
+
+    def __call__(self, text: str) -> list[Finding]:
+        """Return the findings. They may overlap."""
+        scan, found = Scan(text), list[tuple[int, Finding]]()
+        for clue, rules in self._groups:
+            if parts := clue(scan):
+                for order, rule in rules:
+                    for match in rule.matches(text, parts):
+                        found += [(order, one) for one in rule.check(match)]
+        return [one for _, one in sorted(found, key=itemgetter(0))] if found else []
+
+
+def search_plainly(rules: Iterable[Rule], text: str) -> list[Finding]:
+    """Return the findings of all rules in the whole text. This defines what `Search` finds."""
+    return [one for rule in rules for match in rule.pattern.finditer(text) for one in rule.check(match)]
+
+
+def merged(parts: Iterable[Part], length: int) -> list[Part]:
+    """Return parts of a text of this length in its order, and as one where they overlap or touch."""
+    result: list[Part] = []
+    for start, end in sorted((max(0, start), min(length, end)) for start, end in parts):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def everywhere(scan: Scan) -> Sequence[Part]:
+    """The clue of a rule about which nothing is known."""
+    return ((0, len(scan.text)),)
+
+
+def keys(scan: Scan) -> Sequence[Part]:
+    """The clue of tokens: long runs of their characters."""
+    return scan.keys
+
+
+@lru_cache(maxsize=32)
+def numbers(least: int, before: int = 3, behind: int = 3) -> Clue:
+    """Return the clue of numbers with `least` digits or more, and with so many other characters before and behind the digits."""
+
+    def clue(scan: Scan) -> Sequence[Part]:
+        parts = [(start - before, end + behind) for start, end, digits in scan.numbers if digits >= least]
+        return merged(parts, len(scan.text)) if parts else ()
+
+    return clue
+
+
+def starting_with(*literals: str) -> Clue:
+    """Return the clue of an anchored rule whose matches begin with one of the literals, which are in lower case."""
+
+    def clue(scan: Scan) -> Sequence[Part]:
+        found = [(at, at) for literal in literals for at in scan.places(literal)]
+        return sorted(set(found)) if len(found) > 1 else found
+
+    return clue

@@ -1,0 +1,120 @@
+"""Tests of the search by clues: it finds what the rules find in the whole text, in time that grows with the length of the text."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+from benchmarks.privacy_lines import HELD, TUNED, marked
+from benchmarks.privacy_texts import labelled
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy.masking import rules
+from ratchet.materializer.privacy.search import Scan, Search, merged, search_plainly
+
+RULES = rules(PrivacySettings(patterns={"customer": r"K-\d{5}|^x"}))
+SEARCH = Search(RULES)
+
+LINES = [marked(line)[0] for lines in (TUNED, HELD) for line in (*lines.masked, *lines.left)]
+TEXTS = LINES + [one.text for one in labelled(400, seed=3)]
+PIECES = [
+    *("0", "7", "12", "2A", "2B", "756.", "1990", "010", "+", "00", "(", ")", "-", ".", ":", "::", "/", "@", "'", '"', "=", " is ", "\t", "\n"),
+    *(" ", "  ", "    ", "\u00a0", "\u2010", "\u2212", "·", "?", "é", "ñ", "Ñ", "ſ", "\u212a", "İ", "ı", "전화", "비밀번호", "골뱅이", "점", "𝟙", "٣"),
+    *("a", "AB", "DE89", "X", "K", "sk-", "hf_", "eyJ", ".eyJ", "SG.", "xoxb-", "AKIA", "-----BEGIN ", "PRIVATE KEY-----", "https://", "a:b@"),
+    *("password", "PaſSwORD", "to\u212aen", "api_\u212aey", "private key", "client_secret", "Basic ", "bearer ", "AccountKey=", "hooks.slack.com/"),
+    *(" at ", " AT ", "(at)", "[ at ]", " (dot) ", " dot ", " punkt ", "gmail", "com", "anna", "ssn ", "bsn", "number ", "my number", "call "),
+    *(" m", " km", "git@", "ssh ", ":org/repo", "lotto ", "a1" * 8, "W" * 15, "0123456789abcdef", "8.8.4.4", "fe80", "2001:db8", "_" * 20),
+]
+"""Parts of texts that the rules and their clues look for."""
+
+
+def mixed(rng: random.Random) -> str:
+    """Return a mixture of texts, parts of texts, single characters and what the clues look for."""
+    parts = []
+    for _ in range(rng.randint(1, 12)):
+        text = rng.choice(TEXTS)
+        cut = rng.randint(0, len(text))
+        parts.append(rng.choice([text, text[cut:], text[:cut], rng.choice(PIECES), rng.choice(PIECES), rng.choice(PIECES)]))
+    return rng.choice(["", " ", "\n", "-"]).join(parts)
+
+
+def same(text: str) -> None:
+    assert SEARCH(text) == search_plainly(RULES, text), text
+
+
+def test_the_clues_lead_to_what_the_rules_find_in_whole_texts() -> None:
+    for text in TEXTS:
+        same(text)
+    rng = random.Random(1)
+    for _ in range(150):
+        same(mixed(rng))
+
+
+@pytest.mark.slow
+def test_the_clues_lead_to_what_the_rules_find_in_many_mixtures() -> None:
+    rng = random.Random(2)
+    for _ in range(8000):
+        same(mixed(rng))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=40).map("".join))
+@example("1 85 05 2A 123 456 78")
+@example("x" * 15 + "@a.de")
+@example("a" * 70 + "@b.de")
+def test_the_clues_lead_to_what_the_rules_find(text: str) -> None:
+    same(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="0123456789 .:-/()+abAK@", max_size=80))
+def test_the_clues_lead_to_what_the_rules_find_in_numbers(text: str) -> None:
+    same(text)
+
+
+@given(st.text(max_size=50))
+def test_all_forms_of_a_text_have_its_length(text: str) -> None:
+    scan = Scan(text)
+    assert len(scan.plain) == len(scan.shape) == len(scan.low) == len(text)
+
+
+def test_parts_that_overlap_or_touch_are_one() -> None:
+    assert merged([(8, 12), (-3, 2), (2, 4), (5, 6)], 10) == [(0, 4), (5, 6), (8, 10)]
+
+
+def _nested(depth: int) -> str:
+    return '{"a":[' * depth + '"x@y.de"' + "]}" * depth
+
+
+HOSTILE: dict[str, Callable[[int], str]] = {
+    **{
+        repr(unit): lambda size, unit=unit: unit * (size // len(unit))  # type: ignore[misc]
+        for unit in (
+            *("1", "1 ", "1.", "1-", "+1", "(1", "12:", "0:", ":", "::", "@", "a@", "@a", "a@a.", "a.", "sk-", "sk-a", "hf_", "A1", "DE12 "),
+            *("eyJa.", "eyJa.eyJ", "a (at) ", " at a dot b", "(at", "password=", "key", "token ", "is ", "a://", "://@", "://a:b", "//:@", "a_"),
+            *("-----BEGIN PRIVATE KEY-----", "가", "ſ", "?", "0 m ", "123456789 ", "ssn 1", "my number 1", "AB1", "W" * 40, "call 415-555 "),
+        )
+    },
+    "nested JSON": lambda size: _nested(size // 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_time_of_a_hostile_text_grows_with_its_length(kind: str) -> None:
+    """Four times the length takes about four times as long, and sixteen times where time grows with the square."""
+
+    def seconds(size: int) -> float:
+        text, best = HOSTILE[kind](size), float("inf")
+        for _ in range(3):
+            begun = time.process_time()
+            SEARCH(text)
+            best = min(best, time.process_time() - begun)
+        return best
+
+    small, large = seconds(1 << 15), seconds(1 << 17)
+    assert large < 9 * small + 0.003
