@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ratchet.materializer.privacy.finding import Finding, words_before
-from ratchet.materializer.privacy.search import Part, Rule, Scan, merged
+from ratchet.materializer.privacy.search import Part, Rule, Scan, merged, places
 
 _NAME, _DOMAIN = 64, 400
 """Longest name before the sign of an address, and longest domain behind it, in characters."""
@@ -34,15 +34,17 @@ _WORDED = re.compile(
     rf"{_LOCAL}(?: (at) | (?:{'|'.join(_AT_WORDS)}) )([^\W_][\w-]{{0,61}})(?:(?:{_DOT}|\.)[^\W_][\w-]{{1,23}}){{1,4}}(?!\w)", re.IGNORECASE
 )
 """An address whose sign is a word. `at` has other meanings, too."""
-_FROM_WORD = re.compile(rf" (?:at|{'|'.join(_AT_WORDS)}) [^\W_][\w-]{{0,61}}(?:{_DOT}|\.)[^\W_]", re.IGNORECASE)
-"""The part of such an address from the word on."""
+_FROM_AT = re.compile(rf" at [\w-]{{1,62}}(?:\.[^\W_]|{_DOT})", re.IGNORECASE)
+"""The part of such an address from the word `at` on."""
 _PROVIDERS = frozenset(
     "gmail googlemail yahoo ymail outlook hotmail live msn icloud me mac aol proton protonmail gmx web freenet posteo mailbox tutanota zoho "
     "fastmail hey orange free laposte libero wp onet interia o2 naver daum hanmail qq 163 126 yandex mail".split()
 )
 _MAIL_WORDS = re.compile(r"\be-?mails?\b|\bmails?\b|\baddress\b|\badresse\b|\bwrite to\b|\bcontact\b")
-_BRACKET_LITERALS = tuple(f"{mark}{space}at" for mark in "([{" for space in ("", " "))
-_WORD_LITERALS = tuple(f" {word} " for word in ("at", *_AT_WORDS))
+_BRACKETS = places(*(f"{mark}{space}at" for mark in "([{" for space in ("", " ")))
+_AT = places(" at ")
+_DOTS = places(" dot ", " punkt ", " punto ", " point ", " ponto ", " kropka ", " 점 ", " 닷 ")
+_WORDS = places(*(f" {word} " for word in (*_AT_WORDS, "ma?pa")))
 _SENTENCE = frozenset(
     "me us you him her it them this that these those is are was were be been look looks looked looking find found arrive arrived available "
     "back not here there also and or now only online up out just live buy sold shop visit see seen sign signup work works worked working "
@@ -65,17 +67,20 @@ def _around_at(scan: Scan) -> Sequence[Part]:
 def _bracketed(scan: Scan) -> Sequence[Part]:
     if not (b"(" in scan.plain or b"[" in scan.plain or b"{" in scan.plain):
         return ()
-    places = [at for literal in _BRACKET_LITERALS for at in scan.places(literal)]
-    return _around(scan, places) if places else ()
+    found = _BRACKETS(scan)
+    return _around(scan, found) if found else ()
 
 
 def _worded(scan: Scan) -> Sequence[Part]:
-    places = [at for literal in _WORD_LITERALS for at in scan.places(literal) if _FROM_WORD.match(scan.text, at)]
-    return _around(scan, places) if places else ()
+    is_dotted = b".a" in scan.shape or b".0" in scan.shape or (b"." in scan.plain and not scan.text.isascii())
+    if not is_dotted and not _DOTS(scan):
+        return ()  # no domain
+    found = [at for at in _AT(scan) if _FROM_AT.match(scan.text, at)] + _WORDS(scan)
+    return _around(scan, found) if found else ()
 
 
-def _around(scan: Scan, places: Iterable[int]) -> Sequence[Part]:
-    return merged(((at - _NAME - 3, at + _DOMAIN) for at in places), len(scan.text))
+def _around(scan: Scan, found: Iterable[int]) -> Sequence[Part]:
+    return merged(((at - _NAME - 3, at + _DOMAIN) for at in found), len(scan.text))
 
 
 def _address(match: re.Match[str]) -> Iterator[Finding]:

@@ -13,7 +13,8 @@ _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)", re.ASCII)
 _IPV6 = re.compile(r"(?<![\w:.])(?=[0-9a-f]{0,4}:[0-9a-f:]*:)[0-9a-f:]{3,39}(?![\w:])", re.IGNORECASE | re.ASCII)
 _LONGEST = 39
 """Characters of the longest address."""
-_FOUR = re.compile(rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
+_INNER = re.compile(rb"\.[0-9]{1,3}\.[0-9]{1,3}\.")
+"""The inner numbers of an IPv4 address. Up to three digits stand on both sides."""
 _COLONS = re.compile(rb":[0-9a-f]{0,4}:")
 _HEX = re.compile(rb"[0-9a-f:]*")
 _VERSION_WORDS = re.compile(r"\b(?:v|ver|version|release|build|update|upgrade|driver|firmware)\b[^,;]*$")
@@ -28,7 +29,7 @@ _RESOLVERS = frozenset({"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9"})
 def _dotted(scan: Scan) -> Sequence[Part]:
     if b"0.0" not in scan.shape:
         return ()
-    return merged(((match.start(), match.end() + 2) for match in _FOUR.finditer(scan.plain)), len(scan.text))
+    return merged(((match.start() - 3, match.end() + 5) for match in _INNER.finditer(scan.plain)), len(scan.text))
 
 
 def _colons(scan: Scan) -> Sequence[Part]:

@@ -35,6 +35,20 @@ _DEPTH = 64
 """Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
 _STRUCTURE = frozenset({"role", "type", "id", "tool_call_id"})
 """Keys of messages whose values are no text of people. They are not searched for names: a model that takes `user` for one breaks them."""
+_KEYS = _STRUCTURE | frozenset(
+    {
+        *("content", "name", "text", "refusal", "reasoning_content", "tool_calls", "function", "arguments", "image_url", "url", "detail"),
+        *("parameters", "properties", "description", "required", "enum", "items", "strict", "additionalProperties"),
+    }
+)
+"""Keys of messages and of the definitions of tools. They are no text of people, so they are not searched."""
+_CONSTANTS = frozenset(
+    {
+        *("system", "developer", "user", "assistant", "tool", "function"),
+        *("text", "image_url", "input_text", "output_text", "object", "string", "array", "integer", "number", "boolean", "null"),
+    }
+)
+"""Values of `role` and `type` that are not searched, either."""
 
 
 def rules(settings: PrivacySettings) -> list[Rule]:
@@ -121,7 +135,8 @@ class Masking:
         """Return a JSON value with placeholders in all texts, also in texts that are JSON documents themselves, and for whole numbers.
 
         It is searched for names only if `named` is true, and then without what is structure: keys of one word, values of the keys
-        `structure`, and the names of functions. Texts that are JSON documents, for example the arguments of a tool, have no structure.
+        `structure`, and the names of functions. Known keys, roles and types of the structure are not searched at all. Texts that are JSON
+        documents, for example the arguments of a tool, have no structure.
         """
         if depth > _DEPTH:
             return self.text(json.dumps(value, ensure_ascii=False), named=named)
@@ -130,7 +145,11 @@ class Masking:
         if isinstance(value, dict):
             fixed = structure | {"name"} if structure and value.keys() >= {"name", "arguments"} else structure
             return {
-                self.text(key, named=named and " " in key): self.content(item, key, depth + 1, named and key not in fixed, structure)
+                key if structure and key in _KEYS else self.text(key, named=named and " " in key): (
+                    item
+                    if item is None or (structure and key in ("role", "type") and isinstance(item, str) and item in _CONSTANTS)
+                    else self.content(item, key, depth + 1, named and key not in fixed, structure)
+                )
                 for key, item in value.items()
             }
         if isinstance(value, list):

@@ -46,7 +46,7 @@ def _countries(scan: Scan) -> list[Part]:
     return found
 
 
-CARDS = (Rule(_CARD, _card, numbers(13)),)
+CARDS = (Rule(_CARD, _card, numbers(11)),)
 """The rule of payment cards."""
 IBANS = (Rule(_IBAN, _account, _countries, anchored=True),)
 """The rule of international bank account numbers."""

@@ -26,7 +26,8 @@ _GROUPS = 7
 """Largest number of groups of digits of one phone number."""
 _LENGTHS = range(_LEAST, 16)
 _MOBILE_KR = re.compile(r"01[016789]\d{7,8}")
-_SINGLE = re.compile(r"(?<!\d)\d(?!\d)")
+_SINGLES = 2
+"""Largest number of groups with one digit."""
 _GROUP = re.compile(r"\(?\+?\d+\)?")
 _DATE = re.compile(
     r"(?:19|20)\d\d[-./ ](?:0?[1-9]|1[0-2])[-./ ](?:0?[1-9]|[12]\d|3[01])|"
@@ -37,6 +38,11 @@ _PHONE_WORDS = re.compile(
     r"anruf|t[eé]l[eé]phone|portable|appel|m[oó]vil|llam|telefono|cellulare|chiam|telefoon|bel\b|kom[oó]rk|dzwo|전화|연락|휴대폰|핸드폰|번호로|"
     r"\bdial\b|\breach (?:me|us|him|her|them)\b"
 )
+_PHONE_PARTS = (
+    *("phone", "mobil", "cell", "tel", "fax", "call", "ring", "text", "sms", "whats", "contact", "handy", "rufnummer", "anruf"),
+    *("portable", "appel", "móvil", "movil", "llam", "chiam", "bel", "kom", "dzwo", "dial", "reach", "전화", "연락", "휴대폰", "핸드폰", "번호로"),
+)
+"""Parts of the words. The search for a part is many times faster than the search for the word."""
 _OWN_NUMBER = re.compile(
     r"(?:\b(?:my|his|her|their|our|your|whose)|['’]s)(?: (?:new|old|own|other|private|personal|home|work|office|direct|current))* number\b|"
     r"(?:^|[\"'{(,;:.!?] ?)number\b|"
@@ -45,6 +51,8 @@ _OWN_NUMBER = re.compile(
     r"\bm[oó]j (?:nowy )?numer\b|(?:제|내|저희|새|바뀐) ?번호"
 )
 """The number of a person. Orders, invoices and machines have numbers, too, which are named otherwise."""
+_NUMBER_PARTS = ("num", "núm", "번호")
+"""Parts of the words for a number."""
 _DRAW = re.compile(r"lott|bingo|jackpot|\bdrawn?\b|tirage|sorteo|gezogen|estrazion|로또")
 """Words of games, whose numbers stand in a row."""
 _PAIRS = re.compile(r"\d{1,2}(?:[ \t\u00a0./-]{1,3}\d{1,2}){5,}")
@@ -68,18 +76,21 @@ class _Phones:
 
     def __call__(self, run: re.Match[str]) -> Iterator[Finding]:
         text, raw = run.string, run.group()
-        groups = [(run.start() + group.start(), run.start() + group.end()) for group in _GROUP.finditer(raw)]
+        groups = [(group.start(), group.end()) for group in _GROUP.finditer(raw)]
         before = words_before(text, run.start())
-        announced = _PHONE_WORDS.search(before) is not None or _OWN_NUMBER.search(before) is not None
-        if _is_quantity(run, before) or (not announced and (_PAIRS.fullmatch(raw) or _DRAW.search(before))):
-            return
+        announced = _is_announced(before)
+        sizes = [len(raw[start:end].strip("(+)")) for start, end in groups]
         first = 0
         while first < len(groups):
             for last in range(min(len(groups), first + _GROUPS), first, -1):
+                if sum(sizes[first:last]) not in _LENGTHS or sizes[first:last].count(1) > _SINGLES:
+                    continue
                 start, end = groups[first][0], groups[last - 1][1]
-                number = self._number(text[start:end], announced)
+                number = self._number(raw[start:end], announced)
                 if number is not None:
-                    yield Finding(start, end, "phone", number)
+                    if _is_quantity(run, before) or (not announced and (_PAIRS.fullmatch(raw) or _DRAW.search(before))):
+                        return
+                    yield Finding(run.start() + start, run.start() + end, "phone", number)
                     first = last
                     break
             else:
@@ -87,12 +98,10 @@ class _Phones:
 
     def _number(self, raw: str, announced: bool) -> str | None:
         """Return the phone number that `raw` is, in E.164 form; None if it is none. `announced`: the words before it promise one."""
-        known = digits(raw)
-        singles = len(_SINGLE.findall(raw))
-        if len(known) not in _LENGTHS or singles > 2 or (not announced and not _is_plausible(raw)):
+        if not announced and not _is_plausible(raw):
             return None
         if raw.lstrip("(")[:1] == "+" or raw[:2] == "00":
-            return _parsed("+" + known.removeprefix("00"), None, raw)
+            return _parsed("+" + digits(raw).removeprefix("00"), None, raw)
         found = (_parsed(raw, region, raw) for region in self._regions)
         return next((number for number in found if number is not None), None)
 
@@ -104,6 +113,13 @@ def phones(regions: Sequence[str]) -> tuple[Rule, ...]:
     and written in a usual grouping. Digits without any separator also need a word before them that announces a phone number.
     """
     return (Rule(_RUN, _Phones(regions), numbers(_LEAST)),)
+
+
+def _is_announced(before: str) -> bool:
+    """Return whether the words before digits say that they are a phone number."""
+    if any(part in before for part in _PHONE_PARTS) and _PHONE_WORDS.search(before):
+        return True
+    return any(part in before for part in _NUMBER_PARTS) and _OWN_NUMBER.search(before) is not None
 
 
 def _is_quantity(run: re.Match[str], before: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ _KEY = 15
 """Length of the shortest token that a rule finds."""
 _NUMBER = re.compile(rb"[0-9](?:[\t ().\-/\xa0\xb7?]{0,3}[0-9]){5,}")
 """Six or more digits with few separators. `?` stands for the characters outside of Latin-1, among them dashes."""
+_BEFORE, _BEHIND = 3, 7
+"""Characters around a run of digits that a rule may look at."""
 _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 """The characters outside of ASCII that equal an ASCII letter where a regular expression ignores case."""
 
@@ -33,53 +35,47 @@ _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 class Scan:
     """A text with what the clues look at. All forms have the length of the text, so that places are the same in all of them."""
 
+    __slots__ = ("keys", "low", "numbers", "plain", "shape", "text")
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.plain = text.encode("latin-1", "replace")
         """One byte per character. `?` replaces those outside of Latin-1."""
+        self.low = _lower(text, self.plain)
+        """The text in lower case, in the same form."""
         self.shape = self.plain.translate(_SHAPE)
         """`a` for a letter, `0` for a digit, other characters as they are."""
-
-    @cached_property
-    def low(self) -> bytes:
-        """The text in lower case."""
-        text = self.text
-        if not text.isascii() and any(one in text for one, _ in _FOLDED):
-            for one, other in _FOLDED:
-                text = text.replace(one, other)
-            return text.encode("latin-1", "replace").lower()
-        return self.plain.lower()
-
-    @cached_property
-    def numbers(self) -> list[tuple[int, int, int]]:
+        self.numbers = _numbers(self.plain, self.shape)
         """(start, end, digits) of each run of at least six digits with few separators."""
-        if b"0" not in self.shape:
-            return []
-        return [(*match.span(), self.shape.count(b"0", *match.span())) for match in _NUMBER.finditer(self.plain)]
-
-    @cached_property
-    def keys(self) -> list[Part]:
+        self.keys = _keys(self.plain)
         """Each run of characters that is long enough for a token, with the character behind it."""
-        runs, found, at = self.plain.translate(_KEYS), list[Part](), 0
-        while (at := runs.find(b"w" * _KEY, at)) >= 0:
-            end = runs.find(b" ", at)
-            end = len(runs) if end < 0 else end
-            found.append((at, end + 1))
-            at = end
-        return found
 
-    def places(self, literal: str) -> Iterator[int]:
-        """Yield where a text in lower case stands, in any case if it is ASCII."""
-        whole: bytes | str = self.low
-        part: bytes | str = literal.encode("latin-1", "replace")
-        if not literal.isascii():
-            if self.text.isascii():
-                return
-            whole, part = self.text, literal
-        at = whole.find(part)  # type: ignore[arg-type]
-        while at >= 0:
-            yield at
-            at = whole.find(part, at + 1)  # type: ignore[arg-type]
+
+def _lower(text: str, plain: bytes) -> bytes:
+    if not text.isascii() and any(one in text for one, _ in _FOLDED):
+        for one, other in _FOLDED:
+            text = text.replace(one, other)
+        plain = text.encode("latin-1", "replace")
+    return plain.lower()
+
+
+def _numbers(plain: bytes, shape: bytes) -> list[tuple[int, int, int]]:
+    if b"0" not in shape:
+        return []
+    return [(*match.span(), shape.count(b"0", *match.span())) for match in _NUMBER.finditer(plain)]
+
+
+def _keys(plain: bytes) -> list[Part]:
+    found, at = list[Part](), 0
+    if len(plain) < _KEY:
+        return found
+    runs = plain.translate(_KEYS)
+    while (at := runs.find(b"w" * _KEY, at)) >= 0:
+        end = runs.find(b" ", at)
+        end = len(runs) if end < 0 else end
+        found.append((at, end + 1))
+        at = end
+    return found
 
 
 Clue = Callable[[Scan], Sequence[Part]]
@@ -157,21 +153,42 @@ def keys(scan: Scan) -> Sequence[Part]:
 
 
 @lru_cache(maxsize=32)
-def numbers(least: int, before: int = 3, behind: int = 3) -> Clue:
-    """Return the clue of numbers with `least` digits or more, and with so many other characters before and behind the digits."""
+def numbers(least: int) -> Clue:
+    """Return the clue of numbers with `least` digits or more in a run, and few other characters before and behind it."""
 
     def clue(scan: Scan) -> Sequence[Part]:
-        parts = [(start - before, end + behind) for start, end, digits in scan.numbers if digits >= least]
+        if not scan.numbers:
+            return ()
+        parts = [(start - _BEFORE, end + _BEHIND) for start, end, digits in scan.numbers if digits >= least]
         return merged(parts, len(scan.text)) if parts else ()
 
     return clue
 
 
-def starting_with(*literals: str) -> Clue:
-    """Return the clue of an anchored rule whose matches begin with one of the literals, which are in lower case."""
+def places(*literals: str) -> Callable[[Scan], list[int]]:
+    """Return the function that finds where texts in lower case stand, in the order of the text, and in any case if they are ASCII."""
+    plain = [literal.encode("latin-1", "replace") for literal in literals if literal.isascii()]
+    other = [literal for literal in literals if not literal.isascii()]
 
-    def clue(scan: Scan) -> Sequence[Part]:
-        found = [(at, at) for literal in literals for at in scan.places(literal)]
+    def find(scan: Scan) -> list[int]:
+        found, low, text = list[int](), scan.low, scan.text
+        for part in plain:
+            at = low.find(part)
+            while at >= 0:
+                found.append(at)
+                at = low.find(part, at + 1)
+        if other and not text.isascii():
+            for literal in other:
+                at = text.find(literal)
+                while at >= 0:
+                    found.append(at)
+                    at = text.find(literal, at + 1)
         return sorted(set(found)) if len(found) > 1 else found
 
-    return clue
+    return find
+
+
+def starting_with(*literals: str) -> Clue:
+    """Return the clue of an anchored rule whose matches begin with one of the literals, which are in lower case."""
+    find = places(*literals)
+    return lambda scan: [(at, at) for at in find(scan)]

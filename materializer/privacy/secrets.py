@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from ratchet.materializer.privacy.finding import Finding
-from ratchet.materializer.privacy.search import Part, Rule, Scan, keys, merged, starting_with
+from ratchet.materializer.privacy.search import Part, Rule, Scan, keys, merged, places, starting_with
 
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
@@ -119,11 +119,14 @@ def _is_special(sign: str) -> bool:
     return sign in "!@#^&*+=?|~"
 
 
+_SCHEME_ENDS, _KEY_WORDS = places("://"), places("key")
+
+
 def _urls(scan: Scan) -> Sequence[Part]:
     if b"@" not in scan.plain:
         return ()
     # Behind `://` stand at most 64 + 1 + 128 characters and the sign.
-    return merged(((at - 22, at + 200) for at in scan.places("://") if b"@" in scan.plain[at : at + 200]), len(scan.text))
+    return merged(((at - 22, at + 200) for at in _SCHEME_ENDS(scan) if b"@" in scan.plain[at : at + 200]), len(scan.text))
 
 
 def _if_keys(clue: Callable[[Scan], Sequence[Part]]) -> Callable[[Scan], Sequence[Part]]:
@@ -142,8 +145,8 @@ def _if_assigned(clue: Callable[[Scan], Sequence[Part]]) -> Callable[[Scan], Seq
 
 def _key_names(scan: Scan) -> Sequence[Part]:
     """The names begin three to eight characters before the word `key`."""
-    places = (at + back for at in scan.places("key") for back in range(-8, -2) if at + back >= 0)
-    return [(at, at) for at in sorted({at for at in places if scan.low[at] in b"acp"})]
+    found = (at + back for at in _KEY_WORDS(scan) for back in range(-8, -2) if at + back >= 0)
+    return [(at, at) for at in sorted({at for at in found if scan.low[at] in b"acp"})]
 
 
 SECRETS = (

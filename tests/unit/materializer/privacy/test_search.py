@@ -64,6 +64,7 @@ def test_the_clues_lead_to_what_the_rules_find_in_many_mixtures() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=40).map("".join))
 @example("1 85 05 2A 123 456 78")
+@example("li.wei at 163.com")
 @example("x" * 15 + "@a.de")
 @example("a" * 70 + "@b.de")
 def test_the_clues_lead_to_what_the_rules_find(text: str) -> None:
