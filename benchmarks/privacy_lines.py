@@ -1,8 +1,8 @@
 """Lines with one part that must be masked, and lines with nothing to mask, for `benchmarks/privacy.py` and the tests.
 
-⟦ and ⟧ enclose the part that must be masked. ¦ stands in the forms of keys, so that no file of the repository looks as if it held one; it is
-no part of the text. All values are made up. The rules were made with the lines of `TUNED` in sight. The lines of `HELD` were written before
-the rules, and only their totals were looked at.
+⟦ and ⟧ enclose the part that must be masked. ¦ stands in the forms of keys, so that no file of the repository looks as if it held one; it
+is no part of the text. All values are made up. The rules were made with the lines of `TUNED` in sight. The lines of `HELD` were written
+before the rules, and only their totals were looked at.
 """
 
 from __future__ import annotations

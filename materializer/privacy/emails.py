@@ -37,8 +37,12 @@ _WORDED = re.compile(
 _FROM_AT = re.compile(rf" at [\w-]{{1,62}}(?:\.[^\W_]|{_DOT})", re.IGNORECASE)
 """The part of such an address from the word `at` on."""
 _PROVIDERS = frozenset(
-    "gmail googlemail yahoo ymail outlook hotmail live msn icloud me mac aol proton protonmail gmx web freenet posteo mailbox tutanota zoho "
-    "fastmail hey orange free laposte libero wp onet interia o2 naver daum hanmail qq 163 126 yandex mail".split()
+    {
+        *("gmail", "googlemail", "yahoo", "ymail", "outlook", "hotmail", "live", "msn", "icloud", "me", "mac", "aol"),
+        *("proton", "protonmail", "gmx", "web", "freenet", "posteo", "mailbox", "tutanota", "zoho", "fastmail", "hey"),
+        *("orange", "free", "laposte", "libero", "wp", "onet", "interia", "o2", "naver", "daum", "hanmail", "qq", "163"),
+        *("126", "yandex", "mail"),
+    }
 )
 _MAIL_WORDS = re.compile(r"\be-?mails?\b|\bmails?\b|\baddress\b|\badresse\b|\bwrite to\b|\bcontact\b")
 _BRACKETS = places(*(f"{mark}{space}at" for mark in "([{" for space in ("", " ")))
@@ -46,13 +50,14 @@ _AT = places(" at ")
 _DOTS = places(" dot ", " punkt ", " punto ", " point ", " ponto ", " kropka ", " 점 ", " 닷 ")
 _WORDS = places(*(f" {word} " for word in (*_AT_WORDS, "ma?pa")))
 _SENTENCE = frozenset(
-    "me us you him her it them this that these those is are was were be been look looks looked looking find found arrive arrived available "
-    "back not here there also and or now only online up out just live buy sold shop visit see seen sign signup work works worked working "
-    "email mail address".split()
+    {
+        *("me", "us", "you", "him", "her", "it", "them", "this", "that", "these", "those", "is", "are", "was", "were"),
+        *("be", "been", "look", "looks", "looked", "looking", "find", "found", "arrive", "arrived", "available", "back"),
+        *("not", "here", "there", "also", "and", "or", "now", "only", "online", "up", "out", "just", "live", "buy", "sold"),
+        *("shop", "visit", "see", "seen", "sign", "signup", "work", "works", "worked", "working", "email", "mail", "address"),
+    }
 )
 """Words before `at` that are no names."""
-
-
 
 
 def _around_at(scan: Scan) -> Sequence[Part]:

@@ -86,7 +86,7 @@ _LABELS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("nhs", r"\bnhs\b", ("gb.nhs",)),
     ("mykad", "mykad", ("my.nric",)),
 )
-"""(part of a word, the word, modules of stdnum that verify it) of the numbers that look like others. The word must stand before the number."""
+"""(part of a word, the word, modules of stdnum that verify it) of the numbers that look like others. The word must stand before them."""
 _LABELLED = re.compile(r"(?<![\w-])\d(?:[ .\-/]?\d){6,13}(?:-?[A-Z]{1,2})?(?![\w-])", re.ASCII)
 _LEAST = 8
 """Least number of digits of a number behind a label, or of digits and letters."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,8 @@ class Masking:
     """Values in lower case that stay, for example the address of the support."""
     names: Detector | None = None
     """Finds names. Other findings, and placeholders that a text already contains, take precedence over its findings."""
+    known: Mapping[str, list[Finding]] | None = None
+    """The findings of the detectors in the texts that have any, if all texts were searched before."""
     counts: Counter[str] = field(default_factory=Counter)
     """Kind -> number of replaced parts."""
     _names: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -106,11 +108,14 @@ class Masking:
 
         The text is searched for names only if `named` is true.
         """
-        if text.startswith("data:") and ";base64," in text[:128]:
-            return text  # the bytes of an image
+        if _is_image(text):
+            return text
         before = f"{name}: " if name else ""
         searched = before + text
-        found = disjoint(one for detector in self.detectors for one in detector(searched))
+        if self.known is None:
+            found = disjoint(one for detector in self.detectors for one in detector(searched))
+        else:
+            found = disjoint(self.known.get(searched, ()))
         if named and self.names is not None:
             found = sorted(found + self._named(text, searched, found, len(before)))
         if not found:
@@ -177,6 +182,39 @@ class Masking:
         return self._names[key]
 
 
+def texts_of(value: Any, name: str = "", depth: int = 0, structure: frozenset[str] = _STRUCTURE) -> Iterator[str]:
+    """Yield the texts that `Masking.content` searches in a JSON value, as it searches them: behind their names."""
+    if isinstance(value, dict) and depth <= _DEPTH:
+        for key, item in value.items():
+            if not (structure and key in _KEYS):
+                yield key
+            if item is not None and not (structure and key in ("role", "type") and isinstance(item, str) and item in _CONSTANTS):
+                yield from texts_of(item, key, depth + 1, structure)
+    elif isinstance(value, list) and depth <= _DEPTH:
+        for item in value:
+            yield from texts_of(item, name, depth + 1, structure)
+    elif isinstance(value, str) and depth <= _DEPTH:
+        if value[:1] in ("{", "["):
+            try:
+                document = json.loads(value)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                yield from texts_of(document, name, depth + 1, frozenset())
+                return
+        if not _is_image(value):
+            yield f"{name}: {value}" if name else value
+    elif depth > _DEPTH:
+        yield json.dumps(value, ensure_ascii=False)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield f"{name}: {value}" if name else str(value)
+
+
+def _is_image(text: str) -> bool:
+    """Return whether a text is the bytes of an image."""
+    return text.startswith("data:") and ";base64," in text[:128]
+
+
 def _list(masking: Masking, text: str) -> str:
     """Mask a column with a JSON list. A list without findings keeps its bytes."""
     value = json.loads(text)
@@ -209,6 +247,10 @@ _COLUMN: Mapping[str, Callable[[Masking, str], str]] = {
     "text": _text,
 }
 """Columns of decoded rows with texts of people, in the order in which the placeholders are numbered, and how they are masked."""
+
+
+_VALUE: Mapping[str, Callable[[str], Any]] = {"messages": json.loads, "answer": answer_message, "tools": json.loads}
+"""Columns that hold a JSON value, and how it is read."""
 
 
 class Masker:
@@ -259,6 +301,11 @@ class Masker:
         texts = {name: row[name] for name in _COLUMN if row.get(name)}
         masking = self._masking()
         try:
+            if len(self._detectors) == 1 and isinstance(self._detectors[0], Search):
+                searched = (one for name, text in texts.items() for one in texts_of(_VALUE.get(name, str)(text)))
+                masking.known = self._detectors[0].each(list(dict.fromkeys(searched)))
+                if not masking.known and self._names is None:
+                    return masking.counts
             masking.reserve(texts.values())
             masked = {name: _COLUMN[name](masking, text) for name, text in texts.items()}
         except Exception as error:  # nothing is stored that was not searched, whatever the defect

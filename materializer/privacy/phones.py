@@ -40,7 +40,24 @@ _PHONE_WORDS = re.compile(
 )
 _PHONE_PARTS = (
     *("phone", "mobil", "cell", "tel", "fax", "call", "ring", "text", "sms", "whats", "contact", "handy", "rufnummer", "anruf"),
-    *("portable", "appel", "móvil", "movil", "llam", "chiam", "bel", "kom", "dzwo", "dial", "reach", "전화", "연락", "휴대폰", "핸드폰", "번호로"),
+    *(
+        "portable",
+        "appel",
+        "móvil",
+        "movil",
+        "llam",
+        "chiam",
+        "bel",
+        "kom",
+        "dzwo",
+        "dial",
+        "reach",
+        "전화",
+        "연락",
+        "휴대폰",
+        "핸드폰",
+        "번호로",
+    ),
 )
 """Parts of the words. The search for a part is many times faster than the search for the word."""
 _OWN_NUMBER = re.compile(

@@ -8,6 +8,7 @@ the parts with clues. Both find the same.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -28,6 +29,8 @@ _NUMBER = re.compile(rb"[0-9](?:[\t ().\-/\xa0\xb7?]{0,3}[0-9]){5,}")
 """Six or more digits with few separators. `?` stands for the characters outside of Latin-1, among them dashes."""
 _BEFORE, _BEHIND = 3, 7
 """Characters around a run of digits that a rule may look at."""
+_BORDER = "\n\0\n"
+"""Stands between texts that are searched as one. The line break ends values and the words before a number, and no rule goes on behind NUL."""
 _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 """The characters outside of ASCII that equal an ASCII letter where a regular expression ignores case."""
 
@@ -117,8 +120,31 @@ class Search:
 
     def __call__(self, text: str) -> list[Finding]:
         """Return the findings. They may overlap."""
+        return self._search(text, self._groups)
+
+    def each(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
+        """Return the findings of those of the texts that have any.
+
+        The texts are searched as one, because a search has a cost that does not depend on the length. No rule but those about which nothing
+        is known matches across `_BORDER`, or looks across it.
+        """
+        found, starts = dict[str, list[Finding]](), [0]
+        for text in texts:
+            starts.append(starts[-1] + len(text) + len(_BORDER))
+        for one in self._search(_BORDER.join(texts), [group for group in self._groups if group[0] is not everywhere]):
+            number = bisect_right(starts, one.start) - 1
+            start = starts[number]
+            found.setdefault(texts[number], []).append(one._replace(start=one.start - start, end=one.end - start))
+        if own := [group for group in self._groups if group[0] is everywhere]:
+            for text in texts:
+                if more := self._search(text, own):
+                    found.setdefault(text, []).extend(more)
+        return found
+
+    @staticmethod
+    def _search(text: str, groups: Iterable[tuple[Clue, list[tuple[int, Rule]]]]) -> list[Finding]:
         scan, found = Scan(text), list[tuple[int, Finding]]()
-        for clue, rules in self._groups:
+        for clue, rules in groups:
             if parts := clue(scan):
                 for order, rule in rules:
                     for match in rule.matches(text, parts):
