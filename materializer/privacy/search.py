@@ -30,7 +30,7 @@ _NUMBER = re.compile(rb"[0-9](?:[\t ().\-/\xa0\xb7?]{0,3}[0-9]){5,}")
 _BEFORE, _BEHIND = 3, 7
 """Characters around a run of digits that a rule may look at."""
 _BORDER = "\n\0\n"
-"""Stands between texts that are searched as one. The line break ends values and the words before a number, and no rule goes on behind NUL."""
+"""Stands between texts that are searched as one. A line break ends values and the words before a number; no rule goes on behind NUL."""
 _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 """The characters outside of ASCII that equal an ASCII letter where a regular expression ignores case."""
 
