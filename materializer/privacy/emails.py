@@ -23,8 +23,8 @@ _REMOTE_WORDS = re.compile(r"(?:\b(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id|sshfs|g
 """A command that logs in on another machine, or the scheme of a URL, right before an address."""
 
 _BRACKETED_AT, _BRACKETED_DOT = r" ?[(\[{] ?at ?[)\]}] ?", r" ?[(\[{] ?dot ?[)\]}] ?"
-_AT_WORDS = ("arroba", "arobase", "chiocciola", "małpa", "malpa", "klammeraffe", "골뱅이")
-_DOT = r" (?:dot|punkt|punto|point|ponto|kropka|점|닷) "
+_AT_WORDS = ("arroba", "arobase", "chiocciola", "małpa", "malpa", "klammeraffe")
+_DOT = r" (?:dot|punkt|punto|point|ponto|kropka) "
 _LOCAL = r"(?<![\w.+-])\w[\w.+%-]{0,63}"
 _BRACKETED = re.compile(
     rf"{_LOCAL}{_BRACKETED_AT}[^\W_][\w-]{{0,61}}(?:(?: ?\. ?|{_BRACKETED_DOT}|{_DOT})[^\W_][\w-]{{1,61}}){{1,4}}", re.IGNORECASE
@@ -34,6 +34,10 @@ _WORDED = re.compile(
     rf"{_LOCAL}(?: (at) | (?:{'|'.join(_AT_WORDS)}) )([^\W_][\w-]{{0,61}})(?:(?:{_DOT}|\.)[^\W_][\w-]{{1,23}}){{1,4}}(?!\w)", re.IGNORECASE
 )
 """An address whose sign is a word. `at` has other meanings, too."""
+_KOREAN = re.compile(
+    rf"{_LOCAL} ?골뱅이 ?([a-z0-9][a-z0-9-]{{0,61}}(?: ?(?:\.|점|닷) ?[a-z0-9-]{{2,24}}){{1,4}})", re.IGNORECASE | re.ASCII
+)
+"""An address whose sign and dots are Korean words."""
 _FROM_AT = re.compile(rf" at [\w-]{{1,62}}(?:\.[^\W_]|{_DOT})", re.IGNORECASE)
 """The part of such an address from the word `at` on."""
 _PROVIDERS = frozenset(
@@ -47,8 +51,9 @@ _PROVIDERS = frozenset(
 _MAIL_WORDS = re.compile(r"\be-?mails?\b|\bmails?\b|\baddress\b|\badresse\b|\bwrite to\b|\bcontact\b")
 _BRACKETS = places(*(f"{mark}{space}at" for mark in "([{" for space in ("", " ")))
 _AT = places(" at ")
-_DOTS = places(" dot ", " punkt ", " punto ", " point ", " ponto ", " kropka ", " 점 ", " 닷 ")
+_DOTS = places(" dot ", " punkt ", " punto ", " point ", " ponto ", " kropka ")
 _WORDS = places(*(f" {word} " for word in (*_AT_WORDS, "ma?pa")))
+_KOREAN_AT = places("골뱅이")
 _SENTENCE = frozenset(
     {
         *("me", "us", "you", "him", "her", "it", "them", "this", "that", "these", "those", "is", "are", "was", "were"),
@@ -81,6 +86,11 @@ def _worded(scan: Scan) -> Sequence[Part]:
     if not is_dotted and not _DOTS(scan):
         return ()  # no domain
     found = [at for at in _AT(scan) if _FROM_AT.match(scan.text, at)] + _WORDS(scan)
+    return _around(scan, found) if found else ()
+
+
+def _korean(scan: Scan) -> Sequence[Part]:
+    found = _KOREAN_AT(scan)
     return _around(scan, found) if found else ()
 
 
@@ -118,5 +128,15 @@ def _with_words(match: re.Match[str]) -> Iterator[Finding]:
     yield Finding(*match.span(), "email", _plain(match.group(), rf" (?:at|{'|'.join(_AT_WORDS)}) "))
 
 
-EMAILS = (Rule(_ADDRESS, _address, _around_at), Rule(_BRACKETED, _with_brackets, _bracketed), Rule(_WORDED, _with_words, _worded))
+def _in_korean(match: re.Match[str]) -> Iterator[Finding]:
+    name, _, domain = match.group().partition("골뱅이")
+    yield Finding(*match.span(), "email", f"{name.strip()}@{re.sub(' ?[점닷] ?', '.', domain.strip())}".casefold())
+
+
+EMAILS = (
+    Rule(_ADDRESS, _address, _around_at),
+    Rule(_BRACKETED, _with_brackets, _bracketed),
+    Rule(_WORDED, _with_words, _worded),
+    Rule(_KOREAN, _in_korean, _korean),
+)
 """The rules of e-mail addresses. Addresses with equal letters in another case are one address."""

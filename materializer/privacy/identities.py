@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 
 from ratchet.materializer.privacy.finding import Finding, digits, words_before
-from ratchet.materializer.privacy.search import Clue, Rule, keys, numbers
+from ratchet.materializer.privacy.search import Clue, Part, Rule, Scan, numbers, places, shaped
 
-_SIX, _SEVEN, _EIGHT, _ELEVEN = numbers(6), numbers(7), numbers(8), numbers(11)
-"""Clues by the least number of digits. Few clues take less time than the exact one for each number."""
+_CORSICA = places("2a", "2b")
+
+
+def _french(scan: Scan) -> Sequence[Part]:
+    """Fifteen digits, of which one is a letter in Corsica."""
+    return (_SIX if scan.numbers and _CORSICA(scan) else _FIFTEEN)(scan)
+
+
+_SIX, _SEVEN, _FIFTEEN = numbers(6), numbers(7), numbers(15)
 _FORMS: tuple[tuple[str, str, Clue], ...] = (
-    (r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])", "us.ssn", _EIGHT),
-    # Corsica has letters between the digits.
-    (r"(?<!\w)[12] ?\d{2} ?\d{2} ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2}(?!\w)", "fr.nir", _SIX),
-    (r"(?<![\w-])\d{8}-?[A-HJ-NP-TV-Z](?![\w-])", "es.dni", _EIGHT),
-    (r"(?<![\w-])[XYZ]-?\d{7}-?[A-HJ-NP-TV-Z](?![\w-])", "es.nie", _SEVEN),
-    (r"(?i:(?<!\w)[A-Z]{6}\d{2}[A-EHLMPR-T]\d{2}[A-Z]\d{3}[A-Z](?!\w))", "it.codicefiscale", keys),
-    (r"(?<![\w-])(?:19|20)?\d{6}[-+]\d{4}(?![\w-])", "se.personnummer", _SIX),
-    (r"(?<![\w-])\d{6}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y](?![\w-])", "fi.hetu", _SIX),
-    (r"(?<![\w-])\d{2}\.\d{2}\.\d{2}-\d{3}\.\d{2}(?![\w-])", "be.nn", _ELEVEN),
-    (r"(?<![\w.])756\.?\d{4}\.?\d{4}\.?\d{2}(?![\w.])", "ch.ssn", _ELEVEN),
-    (r"(?<![\w-])\d{3}\.\d{3}\.\d{3}-\d{2}(?![\w-])", "br.cpf", _ELEVEN),
-    (r"(?<![\w-])[1-9]\d{16}[\dX](?![\w-])", "cn.ric", _ELEVEN),
-    (r"(?<!\w)[A-Z]{4}\d{6}[HM][A-Z]{5}[0-9A-Z]\d(?!\w)", "mx.curp", keys),
+    (r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])", "us.ssn", shaped("000-00-0000")),
+    (r"(?<![\w-])\d{8}-?[A-HJ-NP-TV-Z](?![\w-])", "es.dni", shaped("00000000a", "00000000-a")),
+    (r"(?<![\w-])[XYZ]-?\d{7}-?[A-HJ-NP-TV-Z](?![\w-])", "es.nie", shaped("a0000000", "a-0000000")),
+    (r"(?i:(?<!\w)[A-Z]{6}\d{2}[A-EHLMPR-T]\d{2}[A-Z]\d{3}[A-Z](?!\w))", "it.codicefiscale", shaped("aaaaaa00a00a000a")),
+    (
+        r"(?<![\w-])(?:19|20)?\d{6}[-+]\d{4}(?![\w-])",
+        "se.personnummer",
+        shaped("000000-0000", "000000+0000", "00000000-0000", "00000000+0000"),
+    ),
+    (r"(?<![\w-])\d{6}[-+A-FU-Y]\d{3}[0-9A-FHJ-NPR-Y](?![\w-])", "fi.hetu", shaped("000000-000", "000000+000", "000000a000")),
+    (r"(?<![\w-])\d{2}\.\d{2}\.\d{2}-\d{3}\.\d{2}(?![\w-])", "be.nn", shaped("00.00.00-000.00")),
+    (r"(?<![\w.])756\.?\d{4}\.?\d{4}\.?\d{2}(?![\w.])", "ch.ssn", shaped("0000000", "000.0000")),
+    (r"(?<![\w-])\d{3}\.\d{3}\.\d{3}-\d{2}(?![\w-])", "br.cpf", shaped("000.000.000-00")),
+    (r"(?<![\w-])[1-9]\d{16}[\dX](?![\w-])", "cn.ric", shaped("0" * 17)),
+    (r"(?<!\w)[A-Z]{4}\d{6}[HM][A-Z]{5}[0-9A-Z]\d(?!\w)", "mx.curp", shaped("aaaa000000aaaaaa")),
 )
 """(form, module of stdnum that verifies it, clue) of the numbers with an unmistakable form."""
+_NIR = re.compile(r"(?<!\w)[12] ?\d{2} ?\d{2} ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2}(?!\w)", re.ASCII)
+"""French social security number. Corsica has letters between the digits."""
 _NINO = re.compile(r"(?<!\w)(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D](?!\w)", re.ASCII)
 """British National Insurance number, which has no checksum."""
 _RRN = re.compile(r"(?<![\w-])(\d{2})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(-?)[1-8]\d{6}(?![\w-])", re.ASCII)
@@ -134,9 +145,10 @@ def _rrn(match: re.Match[str]) -> Iterator[Finding]:
 
 
 IDENTITIES = (
-    *(Rule(re.compile(form, re.ASCII), _form(module), clue) for form, module, clue in _FORMS),
+    *(Rule(re.compile(form, re.ASCII), _form(module), clue, anchored=True) for form, module, clue in _FORMS),
+    Rule(_NIR, _form("fr.nir"), _french),
     Rule(_LABELLED, _labelled, _SEVEN),
     Rule(_NINO, _nino, _SIX),
-    Rule(_RRN, _rrn, _ELEVEN),
+    Rule(_RRN, _rrn, shaped("000000-0000000", "0" * 13), anchored=True),
 )
 """The rules of national identity numbers."""

@@ -38,8 +38,11 @@ def _colons(scan: Scan) -> Sequence[Part]:
     parts = list[Part]()
     for match in _COLONS.finditer(scan.low):
         rest = _HEX.match(scan.low, match.start(), match.start() + _LONGEST + 1)
-        if rest and rest.end() - rest.start() <= _LONGEST:
-            parts.append((match.start() - _LONGEST, rest.end() + 1))
+        start = max(0, match.start() - _LONGEST)
+        end = rest.end() if rest else start
+        # All eight groups, or two colons in the place of some. A time of the day has neither.
+        if end - match.start() <= _LONGEST and (scan.low.find(b"::", start, end) >= 0 or scan.low.count(b":", start, end) >= 7):
+            parts.append((start, end + 1))
     return merged(parts, len(scan.text)) if parts else ()
 
 

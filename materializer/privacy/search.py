@@ -218,3 +218,22 @@ def starting_with(*literals: str) -> Clue:
     """Return the clue of an anchored rule whose matches begin with one of the literals, which are in lower case."""
     find = places(*literals)
     return lambda scan: [(at, at) for at in find(scan)]
+
+
+def shaped(*shapes: str) -> Clue:
+    """Return the clue of an anchored rule whose matches begin with one of the shapes: `a` is a letter, `0` a digit, others stay."""
+    needles = [one.encode("latin-1") for one in shapes]
+    have_numbers = all(_NUMBER.search(needle) for needle in needles)
+
+    def clue(scan: Scan) -> Sequence[Part]:
+        if have_numbers and not scan.numbers:
+            return ()
+        found, shape = list[Part](), scan.shape
+        for needle in needles:
+            at = shape.find(needle)
+            while at >= 0:
+                found.append((at, at))
+                at = shape.find(needle, at + 1)
+        return sorted(set(found)) if len(found) > 1 else found
+
+    return clue
