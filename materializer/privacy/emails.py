@@ -51,6 +51,8 @@ _PROVIDERS = frozenset(
 _MAIL_WORDS = re.compile(r"\be-?mails?\b|\bmails?\b|\baddress\b|\badresse\b|\bwrite to\b|\bcontact\b")
 _BRACKETS = places(*(f"{mark}{space}at" for mark in "([{" for space in ("", " ")))
 _AT = places(" at ")
+_DOTTED = re.compile(rb"\.[0-9A-Za-z?\x80-\xff]")
+"""A dot that a letter or digit follows. `?` stands for the characters outside of Latin-1."""
 _DOTS = places(" dot ", " punkt ", " punto ", " point ", " ponto ", " kropka ")
 _WORDS = places(*(f" {word} " for word in (*_AT_WORDS, "ma?pa")))
 _KOREAN_AT = places("골뱅이")
@@ -82,8 +84,7 @@ def _bracketed(scan: Scan) -> Sequence[Part]:
 
 
 def _worded(scan: Scan) -> Sequence[Part]:
-    is_dotted = b".a" in scan.shape or b".0" in scan.shape or (b"." in scan.plain and not scan.text.isascii())
-    if not is_dotted and not _DOTS(scan):
+    if not _DOTTED.search(scan.plain) and not _DOTS(scan):
         return ()  # no domain
     found = [at for at in _AT(scan) if _FROM_AT.match(scan.text, at)] + _WORDS(scan)
     return _around(scan, found) if found else ()
