@@ -42,7 +42,8 @@ class PrivacySettings(Frozen):
 
     mask: tuple[PersonalData, ...] = ("email", "phone", "card", "iban", "national_id", "secret", "ip")
     """Kinds that are masked. card: payment cards. iban: bank accounts. national_id: numbers of the United States, Korea, European and
-    other countries. secret: API keys, tokens, passwords and private keys. ip: public IP addresses. Empty: the texts are stored as they are."""
+    other countries. secret: API keys, tokens, passwords and private keys. ip: public IP addresses. Empty: the texts are stored as they
+    are."""
     phone_regions: tuple[Annotated[str, Field(pattern=r"^[A-Z]{2}$")], ...] = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "PL", "KR")
     """Countries (ISO 3166) whose phone numbers are found without a country code. Numbers with a country code are always found."""
     patterns: dict[Kind, Pattern] = Field(default_factory=dict)

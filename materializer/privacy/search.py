@@ -133,8 +133,9 @@ class Search:
             starts.append(starts[-1] + len(text) + len(_BORDER))
         for one in self._search(_BORDER.join(texts), [group for group in self._groups if group[0] is not everywhere]):
             number = bisect_right(starts, one.start) - 1
-            start = starts[number]
-            found.setdefault(texts[number], []).append(one._replace(start=one.start - start, end=one.end - start))
+            start, text = starts[number], texts[number]
+            # A private key without its end takes what follows, up to NUL.
+            found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
         if own := [group for group in self._groups if group[0] is everywhere]:
             for text in texts:
                 if more := self._search(text, own):

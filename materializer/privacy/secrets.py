@@ -89,6 +89,10 @@ def _whole(match: re.Match[str]) -> Iterator[Finding]:
         yield Finding(*match.span(), "secret", match.group())
 
 
+def _private_key(match: re.Match[str]) -> Iterator[Finding]:
+    yield Finding(*match.span(), "secret", match.group().rstrip())
+
+
 def _named(match: re.Match[str]) -> Iterator[Finding]:
     if not _PLACEHOLDER.search(match[1]):
         yield Finding(*match.span(1), "secret", match[1])
@@ -151,7 +155,7 @@ def _key_names(scan: Scan) -> Sequence[Part]:
 
 SECRETS = (
     Rule(_TOKENS, _whole, keys),
-    Rule(_PEM, _whole, starting_with("-----begin"), anchored=True),
+    Rule(_PEM, _private_key, starting_with("-----begin"), anchored=True),
     Rule(_URL, _named, _urls),
     Rule(_SLACK, _named, _if_keys(starting_with("hooks.slack.com/services/")), anchored=True),
     Rule(_BEARER, _credentials, _if_keys(starting_with("bearer", "basic", "token")), anchored=True),
