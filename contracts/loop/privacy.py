@@ -41,8 +41,9 @@ class PrivacySettings(Frozen):
     """Masking of personal data and secrets at ingest. Placeholders such as `[EMAIL_1]` replace them before a record is stored."""
 
     mask: tuple[PersonalData, ...] = ("email", "phone", "card", "iban", "national_id", "secret", "ip")
-    """Kinds that are masked. card: payment cards. iban: bank accounts. national_id: numbers of the United States, Korea and European
-    countries. secret: API keys, tokens, passwords and private keys. ip: public IP addresses. Empty: the texts are stored as they are."""
+    """Kinds that are masked. card: payment cards. iban: bank accounts. national_id: numbers of the United States, Korea, European and
+    other countries. secret: API keys, tokens, passwords and private keys. ip: public IP addresses. Empty: the texts are stored as they
+    are."""
     phone_regions: tuple[Annotated[str, Field(pattern=r"^[A-Z]{2}$")], ...] = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "PL", "KR")
     """Countries (ISO 3166) whose phone numbers are found without a country code. Numbers with a country code are always found."""
     patterns: dict[Kind, Pattern] = Field(default_factory=dict)

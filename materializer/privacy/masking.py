@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,15 @@ from ratchet.contracts.conversation import answer_message, stored_answer
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.materializer.dialects.values import dump
-from ratchet.materializer.privacy.contacts import find_emails, find_ips, phone_finder
+from ratchet.materializer.privacy.emails import EMAILS
 from ratchet.materializer.privacy.finding import Finding, beside, disjoint
+from ratchet.materializer.privacy.identities import IDENTITIES
+from ratchet.materializer.privacy.ips import IPS
 from ratchet.materializer.privacy.names import NameFinder
-from ratchet.materializer.privacy.numbers import find_cards, find_ibans, find_identities
-from ratchet.materializer.privacy.secrets import find_secrets
+from ratchet.materializer.privacy.numbers import CARDS, IBANS
+from ratchet.materializer.privacy.phones import phones
+from ratchet.materializer.privacy.search import Check, Rule, Search, everywhere
+from ratchet.materializer.privacy.secrets import SECRETS
 
 Detector = Callable[[str], Iterable[Finding]]
 """Returns the findings in a text."""
@@ -31,21 +35,41 @@ _DEPTH = 64
 """Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
 _STRUCTURE = frozenset({"role", "type", "id", "tool_call_id"})
 """Keys of messages whose values are no text of people. They are not searched for names: a model that takes `user` for one breaks them."""
+_KEYS = _STRUCTURE | frozenset(
+    {
+        *("content", "name", "text", "refusal", "reasoning_content", "tool_calls", "function", "arguments", "image_url", "url", "detail"),
+        *("parameters", "properties", "description", "required", "enum", "items", "strict", "additionalProperties"),
+    }
+)
+"""Keys of messages and of the definitions of tools. They are no text of people, so they are not searched."""
+_CONSTANTS = frozenset(
+    {
+        *("system", "developer", "user", "assistant", "tool", "function"),
+        *("text", "image_url", "input_text", "output_text", "object", "string", "array", "integer", "number", "boolean", "null"),
+    }
+)
+"""Values of `role` and `type` that are not searched, either."""
+
+
+def rules(settings: PrivacySettings) -> list[Rule]:
+    """Return the rules that the settings select, in the order of the settings."""
+    known: Mapping[str, Sequence[Rule]] = {
+        "email": EMAILS,
+        "phone": phones(settings.phone_regions),
+        "card": CARDS,
+        "iban": IBANS,
+        "national_id": IDENTITIES,
+        "secret": SECRETS,
+        "ip": IPS,
+    }
+    own = [Rule(re.compile(pattern), _own(kind), everywhere) for kind, pattern in sorted(settings.patterns.items())]
+    return [rule for kind in settings.mask for rule in known[kind]] + own
 
 
 def detectors(settings: PrivacySettings) -> list[Detector]:
-    """Return the detectors that the settings select."""
-    known: Mapping[str, Detector] = {
-        "email": find_emails,
-        "phone": phone_finder(settings.phone_regions),
-        "card": find_cards,
-        "iban": find_ibans,
-        "national_id": find_identities,
-        "secret": find_secrets,
-        "ip": find_ips,
-    }
-    own = [_pattern_finder(kind, re.compile(pattern)) for kind, pattern in sorted(settings.patterns.items())]
-    return [known[kind] for kind in settings.mask] + own
+    """Return the detectors that the settings select: one that applies all rules, or none."""
+    selected = rules(settings)
+    return [Search(selected)] if selected else []
 
 
 def kinds_of(settings: PrivacySettings) -> list[str]:
@@ -53,8 +77,8 @@ def kinds_of(settings: PrivacySettings) -> list[str]:
     return [*settings.mask, *sorted(settings.patterns), *(name.lower() for name in (settings.ner.entities if settings.ner else ()))]
 
 
-def _pattern_finder(kind: str, pattern: re.Pattern[str]) -> Detector:
-    return lambda text: (Finding(*match.span(), kind, match.group()) for match in pattern.finditer(text) if match.group())
+def _own(kind: str) -> Check:
+    return lambda match: (Finding(*match.span(), kind, match.group()),) if match.group() else ()
 
 
 @dataclass
@@ -66,6 +90,8 @@ class Masking:
     """Values in lower case that stay, for example the address of the support."""
     names: Detector | None = None
     """Finds names. Other findings, and placeholders that a text already contains, take precedence over its findings."""
+    known: Mapping[str, list[Finding]] | None = None
+    """The findings of the detectors in the texts that have any, if all texts were searched before."""
     counts: Counter[str] = field(default_factory=Counter)
     """Kind -> number of replaced parts."""
     _names: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -82,13 +108,18 @@ class Masking:
 
         The text is searched for names only if `named` is true.
         """
-        if text.startswith("data:") and ";base64," in text[:128]:
-            return text  # the bytes of an image
+        if _is_image(text):
+            return text
         before = f"{name}: " if name else ""
         searched = before + text
-        found = disjoint(one for detector in self.detectors for one in detector(searched))
+        if self.known is None:
+            found = disjoint(one for detector in self.detectors for one in detector(searched))
+        else:
+            found = disjoint(self.known.get(searched, ()))
         if named and self.names is not None:
             found = sorted(found + self._named(text, searched, found, len(before)))
+        if not found:
+            return text
         parts, at = [], len(before)
         for one in found:
             if one.start < len(before) or one.value.casefold() in self.allowed or searched[one.start : one.end].casefold() in self.allowed:
@@ -109,7 +140,8 @@ class Masking:
         """Return a JSON value with placeholders in all texts, also in texts that are JSON documents themselves, and for whole numbers.
 
         It is searched for names only if `named` is true, and then without what is structure: keys of one word, values of the keys
-        `structure`, and the names of functions. Texts that are JSON documents, for example the arguments of a tool, have no structure.
+        `structure`, and the names of functions. Known keys, roles and types of the structure are not searched at all. Texts that are JSON
+        documents, for example the arguments of a tool, have no structure.
         """
         if depth > _DEPTH:
             return self.text(json.dumps(value, ensure_ascii=False), named=named)
@@ -118,7 +150,11 @@ class Masking:
         if isinstance(value, dict):
             fixed = structure | {"name"} if structure and value.keys() >= {"name", "arguments"} else structure
             return {
-                self.text(key, named=named and " " in key): self.content(item, key, depth + 1, named and key not in fixed, structure)
+                key if structure and key in _KEYS else self.text(key, named=named and " " in key): (
+                    item
+                    if item is None or (structure and key in ("role", "type") and isinstance(item, str) and item in _CONSTANTS)
+                    else self.content(item, key, depth + 1, named and key not in fixed, structure)
+                )
                 for key, item in value.items()
             }
         if isinstance(value, list):
@@ -144,6 +180,39 @@ class Masking:
             self._last[kind] += 1
             self._names[key] = f"[{kind}_{self._last[kind]}]"
         return self._names[key]
+
+
+def texts_of(value: Any, name: str = "", depth: int = 0, structure: frozenset[str] = _STRUCTURE) -> Iterator[str]:
+    """Yield the texts that `Masking.content` searches in a JSON value, as it searches them: behind their names."""
+    if isinstance(value, dict) and depth <= _DEPTH:
+        for key, item in value.items():
+            if not (structure and key in _KEYS):
+                yield key
+            if item is not None and not (structure and key in ("role", "type") and isinstance(item, str) and item in _CONSTANTS):
+                yield from texts_of(item, key, depth + 1, structure)
+    elif isinstance(value, list) and depth <= _DEPTH:
+        for item in value:
+            yield from texts_of(item, name, depth + 1, structure)
+    elif isinstance(value, str) and depth <= _DEPTH:
+        if value[:1] in ("{", "["):
+            try:
+                document = json.loads(value)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                yield from texts_of(document, name, depth + 1, frozenset())
+                return
+        if not _is_image(value):
+            yield f"{name}: {value}" if name else value
+    elif depth > _DEPTH:
+        yield json.dumps(value, ensure_ascii=False)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield f"{name}: {value}" if name else str(value)
+
+
+def _is_image(text: str) -> bool:
+    """Return whether a text is the bytes of an image."""
+    return text.startswith("data:") and ";base64," in text[:128]
 
 
 def _list(masking: Masking, text: str) -> str:
@@ -178,6 +247,10 @@ _COLUMN: Mapping[str, Callable[[Masking, str], str]] = {
     "text": _text,
 }
 """Columns of decoded rows with texts of people, in the order in which the placeholders are numbered, and how they are masked."""
+
+
+_VALUE: Mapping[str, Callable[[str], Any]] = {"messages": json.loads, "answer": answer_message, "tools": json.loads}
+"""Columns that hold a JSON value, and how it is read."""
 
 
 class Masker:
@@ -228,6 +301,11 @@ class Masker:
         texts = {name: row[name] for name in _COLUMN if row.get(name)}
         masking = self._masking()
         try:
+            if len(self._detectors) == 1 and isinstance(self._detectors[0], Search):
+                searched = (one for name, text in texts.items() for one in texts_of(_VALUE.get(name, str)(text)))
+                masking.known = self._detectors[0].each(list(dict.fromkeys(searched)))
+                if not masking.known and self._names is None:
+                    return masking.counts
             masking.reserve(texts.values())
             masked = {name: _COLUMN[name](masking, text) for name, text in texts.items()}
         except Exception as error:  # nothing is stored that was not searched, whatever the defect

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ratchet.materializer.privacy.finding import Finding
+from ratchet.materializer.privacy.search import Part, Rule, Scan, keys, merged, places, starting_with
 
 _TOKENS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
@@ -54,41 +55,58 @@ _TOKENS = re.compile(
     + r")(?![A-Za-z0-9_])"
 )
 _PEM = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----END)){0,20000}"
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-\0]|-(?!----END)){0,20000}"
     r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
 )
-_NAMED = (
-    re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s:/@]{0,64}:([^\s/@]{3,128})@", re.IGNORECASE),  # URL with a password
-    re.compile(r"hooks\.slack\.com/services/(T[A-Za-z0-9]+/B[A-Za-z0-9]+/[A-Za-z0-9]{16,})"),
-    re.compile(r"\b(?:bearer|basic|token)\s+([A-Za-z0-9._~+/-]{20,2000}={0,2})(?![\w.])", re.IGNORECASE),
-    re.compile(r"AccountKey=([A-Za-z0-9+/]{86}==)"),  # Azure
+_URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s:/@]{0,64}:([^\s/@]{3,128})@", re.IGNORECASE)
+"""A URL with a password."""
+_SLACK = re.compile(r"hooks\.slack\.com/services/(T[A-Za-z0-9]+/B[A-Za-z0-9]+/[A-Za-z0-9]{16,})")
+_BEARER = re.compile(r"\b(?:bearer|basic|token)\s+([A-Za-z0-9._~+/-]{20,2000}={0,2})(?![\w.])", re.IGNORECASE)
+_AZURE = re.compile(r"AccountKey=([A-Za-z0-9+/]{86}==)")
+_NAMES = ("pass", "pwd", "secret", "token", "credential", "비밀번호", "kennwort", "mot de passe", "contrase")
+_NAME = r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|credential|비밀번호|passwort|kennwort|mot de passe|contrase[nñ]a)"
+_KEY_NAME = r"(?:api|access|client|auth|private)[ _-]?key"
+_VALUE = (
+    r"[\w-]{0,20}[\"']?(?:\s{0,3}(?::=|=>|[:=])\s{0,3}|\s{1,3}is:?\s{1,3})[\"'`]?"  # an assignment
+    r"([^\s\"'`,;<>(){}\[\]]{6,256})"
 )
-_ASSIGNED = re.compile(
-    r"(?:pass(?:word|wd|phrase)?|pwd|secret|token|api[ _-]?key|access[ _-]?key|client[ _-]?secret|credential|auth[ _-]?key|"
-    r"private[ _-]?key|비밀번호|passwort|kennwort|mot de passe|contrase[nñ]a)[\w-]{0,20}[\"']?"  # a name
-    r"(?:\s{0,3}(?::=|=>|[:=])\s{0,3}|\s{1,3}is:?\s{1,3})[\"'`]?"  # an assignment
-    r"([^\s\"'`,;<>(){}\[\]]{6,256})",
-    re.IGNORECASE,
-)
+_ASSIGNED = re.compile(_NAME + _VALUE, re.IGNORECASE)
+_KEY_ASSIGNED = re.compile(_KEY_NAME + _VALUE, re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"[$%*]|^x+$|^\.+$|example|changeme|change_me|your[_-]|redacted|placeholder|^(?:null|none|true|false|string|required|undefined)$",
     re.IGNORECASE,
 )
+_WORD = r"(?:[a-z]{1,16}|[A-Z]{1,16}|(?:[A-Z]?[a-z]{2,16})(?:[A-Z][a-z]{2,16})*)"
+_IDENTIFIER = re.compile(rf"{_WORD}(?:[._~+/-]+{_WORD})*")
+"""A name that consists of words, such as names in programs have. Keys have digits, or letters in no order."""
+_GENERAL = re.compile(r"(?:sk|gsk|r8|xai|pplx|tvly|glpat|hvs|hvb)[._-](.*)")
+"""Forms of tokens that also names of programs can have: their part behind the prefix."""
 
 
-def find_secrets(text: str) -> Iterator[Finding]:
-    """Yield the API keys, tokens, passwords and private keys in a text."""
-    for pattern in (_TOKENS, _PEM):
-        for match in pattern.finditer(text):
-            yield Finding(*match.span(), "secret", match.group())
-    for pattern in _NAMED:
-        for match in pattern.finditer(text):
-            if not _PLACEHOLDER.search(match[1]):
-                yield Finding(*match.span(1), "secret", match[1])
-    for match in _ASSIGNED.finditer(text):
-        value = match[1].rstrip(".!?:")
-        if _looks_random(value):
-            yield Finding(match.start(1), match.start(1) + len(value), "secret", value)
+def _whole(match: re.Match[str]) -> Iterator[Finding]:
+    general = _GENERAL.fullmatch(match.group())
+    if not general or not _IDENTIFIER.fullmatch(general[1]):
+        yield Finding(*match.span(), "secret", match.group())
+
+
+def _private_key(match: re.Match[str]) -> Iterator[Finding]:
+    yield Finding(*match.span(), "secret", match.group().rstrip())
+
+
+def _named(match: re.Match[str]) -> Iterator[Finding]:
+    if not _PLACEHOLDER.search(match[1]):
+        yield Finding(*match.span(1), "secret", match[1])
+
+
+def _credentials(match: re.Match[str]) -> Iterator[Finding]:
+    if not _IDENTIFIER.fullmatch(match[1]):
+        yield from _named(match)
+
+
+def _assigned(match: re.Match[str]) -> Iterator[Finding]:
+    value = match[1].rstrip(".!?:")
+    if _looks_random(value):
+        yield Finding(match.start(1), match.start(1) + len(value), "secret", value)
 
 
 def _looks_random(value: str) -> bool:
@@ -103,3 +121,46 @@ def _looks_random(value: str) -> bool:
 
 def _is_special(sign: str) -> bool:
     return sign in "!@#^&*+=?|~"
+
+
+_SCHEME_ENDS, _KEY_WORDS = places("://"), places("key")
+
+
+def _urls(scan: Scan) -> Sequence[Part]:
+    if b"@" not in scan.plain:
+        return ()
+    # Behind `://` stand at most 64 + 1 + 128 characters and the sign.
+    return merged(((at - 22, at + 200) for at in _SCHEME_ENDS(scan) if b"@" in scan.plain[at : at + 200]), len(scan.text))
+
+
+def _if_keys(clue: Callable[[Scan], Sequence[Part]]) -> Callable[[Scan], Sequence[Part]]:
+    """Return the clue of a rule whose matches also contain a long run of the characters of keys."""
+    return lambda scan: clue(scan) if scan.keys else ()
+
+
+def _if_assigned(clue: Callable[[Scan], Sequence[Part]]) -> Callable[[Scan], Sequence[Part]]:
+    """Return the clue of a rule whose matches also contain an assignment."""
+
+    def found(scan: Scan) -> Sequence[Part]:
+        return clue(scan) if b":" in scan.plain or b"=" in scan.plain or b"is" in scan.low else ()
+
+    return found
+
+
+def _key_names(scan: Scan) -> Sequence[Part]:
+    """The names begin three to eight characters before the word `key`."""
+    found = (at + back for at in _KEY_WORDS(scan) for back in range(-8, -2) if at + back >= 0)
+    return [(at, at) for at in sorted({at for at in found if scan.low[at] in b"acp"})]
+
+
+SECRETS = (
+    Rule(_TOKENS, _whole, keys),
+    Rule(_PEM, _private_key, starting_with("-----begin"), anchored=True),
+    Rule(_URL, _named, _urls),
+    Rule(_SLACK, _named, _if_keys(starting_with("hooks.slack.com/services/")), anchored=True),
+    Rule(_BEARER, _credentials, _if_keys(starting_with("bearer", "basic", "token")), anchored=True),
+    Rule(_AZURE, _named, _if_keys(starting_with("accountkey=")), anchored=True),
+    Rule(_ASSIGNED, _assigned, _if_assigned(starting_with(*_NAMES)), anchored=True),
+    Rule(_KEY_ASSIGNED, _assigned, _if_assigned(_key_names), anchored=True),
+)
+"""The rules of API keys, tokens, passwords and private keys."""

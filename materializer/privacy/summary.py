@@ -11,7 +11,7 @@ from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import NameSettings, PersonalData, PrivacySettings
 from ratchet.materializer.privacy.masking import kinds_of
 
-RULES = 1
+RULES = 2
 """Version of the code of the rules: of what the detectors find, and of how it is replaced."""
 _PLACEHOLDER = r"\[([A-Z][A-Z_]{1,30})_\d{1,6}\]"
 

@@ -15,7 +15,7 @@ from ratchet.contracts.conversation import answer_message, stored_answer
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.materializer.privacy import masking
-from ratchet.materializer.privacy.masking import Masker, Masking, detectors
+from ratchet.materializer.privacy.masking import Masker, Masking, detectors, texts_of
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, log, logs, span, spans
 
@@ -103,6 +103,47 @@ def test_masking_is_idempotent_and_keeps_the_shape(value: Any) -> None:
     once = Masking(found).content(value)
     assert Masking(found).content(once) == once
     assert type(once) is type(value) or isinstance(value, int)
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text()
+        | st.sampled_from(["user", "role", "data:a;base64,x", '{"a": ["b", 1]}', "[", "{}"]),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(st.text() | st.sampled_from(["role", "type", "content", "x"]), inner)
+            | inner.map(lambda one: json.dumps({"role": one}))
+        ),
+        max_leaves=20,
+    )
+)
+def test_the_texts_that_are_searched_before_are_those_that_are_masked(value: Any) -> None:
+    searched: list[str] = []
+
+    def note(text: str) -> list[Any]:
+        searched.append(text)
+        return []
+
+    assert Masking([note]).content(value) == value
+    assert list(texts_of(value)) == searched
+
+
+def test_deep_values_are_searched_as_they_are_masked() -> None:
+    searched: list[str] = []
+    deep: Any = MAIL
+    for _ in range(70):
+        deep = {"a": [deep]}
+    Masking([lambda text: searched.append(text) or ()]).content(deep)  # type: ignore[func-returns-value]
+    assert list(texts_of(deep)) == searched
+
+
+def test_roles_and_known_keys_are_not_searched() -> None:
+    said = json.dumps([{"role": "user", "content": "user role"}])
+    row = masked({"messages": said}, patterns={"word": "user|role|content"})
+    assert json.loads(row["messages"]) == [{"role": "user", "content": "[WORD_1] [WORD_2]"}]
 
 
 def test_ingest_stores_and_reports_placeholders_only(tmp_path: Path) -> None:

@@ -1,0 +1,240 @@
+"""Searches a text by rules, at first only for clues of what they could find.
+
+A rule is a regular expression, a check of its matches, and a clue: a cheap search for the parts of a text outside of which the expression
+cannot match. `search_plainly` applies the expressions to the whole text and is the definition of what is found. `Search` applies them to
+the parts with clues. Both find the same.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from ratchet.materializer.privacy.finding import Finding
+
+Part = tuple[int, int]
+"""(start, end) of a part of a text. Of an anchored rule, `start` is where a match can begin, and `end` is not used."""
+_LETTERS, _DIGITS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", b"0123456789"
+_SHAPE = bytes(0x61 if sign in _LETTERS else 0x30 if sign in _DIGITS else sign for sign in range(256))
+"""Maps letters to `a` and digits to `0`."""
+_KEYS = bytes(0x77 if sign in _LETTERS + _DIGITS + b"_+/=.:~-" else 0x20 for sign in range(256))
+"""Maps the characters of keys, tokens and URLs to `w`, and others to a space."""
+_KEY = 15
+"""Length of the shortest token that a rule finds."""
+_NUMBER = re.compile(rb"[0-9](?:[\t ().\-/\xa0\xb7?]{0,3}[0-9]){5,}")
+"""Six or more digits with few separators. `?` stands for the characters outside of Latin-1, among them dashes."""
+_BEFORE, _BEHIND = 3, 7
+"""Characters around a run of digits that a rule may look at."""
+_BORDER = "\n\0\n"
+"""Stands between texts that are searched as one. A line break ends values and the words before a number; no rule goes on behind NUL."""
+_FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
+"""The characters outside of ASCII that equal an ASCII letter where a regular expression ignores case."""
+
+
+class Scan:
+    """A text with what the clues look at. All forms have the length of the text, so that places are the same in all of them."""
+
+    __slots__ = ("keys", "low", "numbers", "plain", "shape", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.plain = text.encode("latin-1", "replace")
+        """One byte per character. `?` replaces those outside of Latin-1."""
+        self.low = _lower(text, self.plain)
+        """The text in lower case, in the same form."""
+        self.shape = self.plain.translate(_SHAPE)
+        """`a` for a letter, `0` for a digit, other characters as they are."""
+        self.numbers = _numbers(self.plain, self.shape)
+        """(start, end, digits) of each run of at least six digits with few separators."""
+        self.keys = _keys(self.plain)
+        """Each run of characters that is long enough for a token, with the character behind it."""
+
+
+def _lower(text: str, plain: bytes) -> bytes:
+    if not text.isascii() and any(one in text for one, _ in _FOLDED):
+        for one, other in _FOLDED:
+            text = text.replace(one, other)
+        plain = text.encode("latin-1", "replace")
+    return plain.lower()
+
+
+def _numbers(plain: bytes, shape: bytes) -> list[tuple[int, int, int]]:
+    if b"0" not in shape:
+        return []
+    return [(*match.span(), shape.count(b"0", *match.span())) for match in _NUMBER.finditer(plain)]
+
+
+def _keys(plain: bytes) -> list[Part]:
+    found, at = list[Part](), 0
+    if len(plain) < _KEY:
+        return found
+    runs = plain.translate(_KEYS)
+    while (at := runs.find(b"w" * _KEY, at)) >= 0:
+        end = runs.find(b" ", at)
+        end = len(runs) if end < 0 else end
+        found.append((at, end + 1))
+        at = end
+    return found
+
+
+Clue = Callable[[Scan], Sequence[Part]]
+"""Returns the parts of a text in which a rule may match. They do not overlap."""
+Check = Callable[[re.Match[str]], Iterable[Finding]]
+"""Returns the findings that a match contains."""
+
+
+class Rule(NamedTuple):
+    """A rule that finds personal data."""
+
+    pattern: re.Pattern[str]
+    check: Check
+    clue: Clue
+    anchored: bool = False
+    """Whether the clue tells where a match begins, and not a part that contains it."""
+
+    def matches(self, text: str, parts: Iterable[Part]) -> Iterator[re.Match[str]]:
+        """Yield the matches in the parts with clues, in the order of the text and without overlaps."""
+        if not self.anchored:
+            for start, end in parts:
+                yield from self.pattern.finditer(text, start, end)
+            return
+        behind = 0
+        for start, _ in parts:
+            if start >= behind and (match := self.pattern.match(text, start)):
+                behind = match.end()
+                yield match
+
+
+class Search:
+    """Finds what the rules define, in the order of the rules."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        groups = dict[Clue, list[tuple[int, Rule]]]()
+        for order, rule in enumerate(rules):
+            groups.setdefault(rule.clue, []).append((order, rule))
+        self._groups = list(groups.items())
+
+    def __call__(self, text: str) -> list[Finding]:
+        """Return the findings. They may overlap."""
+        return self._search(text, self._groups)
+
+    def each(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
+        """Return the findings of those of the texts that have any.
+
+        The texts are searched as one, because a search has a cost that does not depend on the length. No rule but those about which nothing
+        is known matches across `_BORDER`, or looks across it.
+        """
+        found, starts = dict[str, list[Finding]](), [0]
+        for text in texts:
+            starts.append(starts[-1] + len(text) + len(_BORDER))
+        for one in self._search(_BORDER.join(texts), [group for group in self._groups if group[0] is not everywhere]):
+            number = bisect_right(starts, one.start) - 1
+            start, text = starts[number], texts[number]
+            # A private key without its end takes what follows, up to NUL.
+            found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
+        if own := [group for group in self._groups if group[0] is everywhere]:
+            for text in texts:
+                if more := self._search(text, own):
+                    found.setdefault(text, []).extend(more)
+        return found
+
+    @staticmethod
+    def _search(text: str, groups: Iterable[tuple[Clue, list[tuple[int, Rule]]]]) -> list[Finding]:
+        scan, found = Scan(text), list[tuple[int, Finding]]()
+        for clue, rules in groups:
+            if parts := clue(scan):
+                for order, rule in rules:
+                    for match in rule.matches(text, parts):
+                        found += [(order, one) for one in rule.check(match)]
+        return [one for _, one in sorted(found, key=itemgetter(0))] if found else []
+
+
+def search_plainly(rules: Iterable[Rule], text: str) -> list[Finding]:
+    """Return the findings of all rules in the whole text. This defines what `Search` finds."""
+    return [one for rule in rules for match in rule.pattern.finditer(text) for one in rule.check(match)]
+
+
+def merged(parts: Iterable[Part], length: int) -> list[Part]:
+    """Return parts of a text of this length in its order, and as one where they overlap or touch."""
+    result: list[Part] = []
+    for start, end in sorted((max(0, start), min(length, end)) for start, end in parts):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def everywhere(scan: Scan) -> Sequence[Part]:
+    """The clue of a rule about which nothing is known."""
+    return ((0, len(scan.text)),)
+
+
+def keys(scan: Scan) -> Sequence[Part]:
+    """The clue of tokens: long runs of their characters."""
+    return scan.keys
+
+
+@lru_cache(maxsize=32)
+def numbers(least: int) -> Clue:
+    """Return the clue of numbers with `least` digits or more in a run, and few other characters before and behind it."""
+
+    def clue(scan: Scan) -> Sequence[Part]:
+        if not scan.numbers:
+            return ()
+        parts = [(start - _BEFORE, end + _BEHIND) for start, end, digits in scan.numbers if digits >= least]
+        return merged(parts, len(scan.text)) if parts else ()
+
+    return clue
+
+
+def places(*literals: str) -> Callable[[Scan], list[int]]:
+    """Return the function that finds where texts in lower case stand, in the order of the text, and in any case if they are ASCII."""
+    plain = [literal.encode("latin-1", "replace") for literal in literals if literal.isascii()]
+    other = [literal for literal in literals if not literal.isascii()]
+
+    def find(scan: Scan) -> list[int]:
+        found, low, text = list[int](), scan.low, scan.text
+        for part in plain:
+            at = low.find(part)
+            while at >= 0:
+                found.append(at)
+                at = low.find(part, at + 1)
+        if other and not text.isascii():
+            for literal in other:
+                at = text.find(literal)
+                while at >= 0:
+                    found.append(at)
+                    at = text.find(literal, at + 1)
+        return sorted(set(found)) if len(found) > 1 else found
+
+    return find
+
+
+def starting_with(*literals: str) -> Clue:
+    """Return the clue of an anchored rule whose matches begin with one of the literals, which are in lower case."""
+    find = places(*literals)
+    return lambda scan: [(at, at) for at in find(scan)]
+
+
+def shaped(*shapes: str) -> Clue:
+    """Return the clue of an anchored rule whose matches begin with one of the shapes: `a` is a letter, `0` a digit, others stay."""
+    needles = [one.encode("latin-1") for one in shapes]
+    have_numbers = all(_NUMBER.search(needle) for needle in needles)
+
+    def clue(scan: Scan) -> Sequence[Part]:
+        if have_numbers and not scan.numbers:
+            return ()
+        found, shape = list[Part](), scan.shape
+        for needle in needles:
+            at = shape.find(needle)
+            while at >= 0:
+                found.append((at, at))
+                at = shape.find(needle, at + 1)
+        return sorted(set(found)) if len(found) > 1 else found
+
+    return clue
