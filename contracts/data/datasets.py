@@ -44,7 +44,7 @@ class Label:
 
 @dataclass(frozen=True)
 class RawBatch:
-    """Unit of ingest as a source delivers it: a file or a spooled request."""
+    """Unit of ingest as a source delivers it: a file, a part of a large file, or a spooled request."""
 
     source: str
     """Name of the source in the loop file."""
@@ -59,9 +59,9 @@ class RawBatch:
     sender: Sender | None = None
     """Credential with which the receiver got the batch. None: the operator's files, which may contain any record."""
     first: int = 1
-    """Number of the first line or frame. It differs from 1 if a single record is read again."""
+    """Number of the first line or frame. It differs from 1 for a part of a file, and if a single record is read again."""
     offset: int = 0
-    """Offset of the first byte, in bytes, of a single record that is read again."""
+    """Offset of the first byte in the content of the file, in bytes: of a part of it, or of a single record that is read again."""
 
 
 class Unread(NamedTuple):

@@ -200,7 +200,7 @@ def ended_cuts(cut: Iterable[Cut], decoded: Decoded, batch: RawBatch) -> list[tu
 
     The state is `resolved` if the whole record was read, or `replaced` if it is an entry of its own.
     """
-    waiting = list(cut)
+    waiting = [one for one in cut if one.offset >= batch.offset]
     if not waiting:
         return []
     bad = {one.place.offset for one in decoded.bad if one.place is not None}
@@ -208,7 +208,7 @@ def ended_cuts(cut: Iterable[Cut], decoded: Decoded, batch: RawBatch) -> list[tu
     try:
         with batch.open() as stream:
             for one in waiting:
-                stream.seek(one.offset, io.SEEK_SET)
+                stream.seek(one.offset - batch.offset, io.SEEK_SET)
                 data = stream.read(one.length + 1)
                 same = one.digest in (None, hashlib.sha256(data[: one.length]).hexdigest())
                 if len(data) > one.length and same and one.offset in bad and data[one.length :] != b"\n":

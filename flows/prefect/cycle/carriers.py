@@ -19,6 +19,7 @@ from prefect.flow_engine import run_flow
 
 from ratchet.flows.prefect.cycle.cycle_flow import retrain
 from ratchet.flows.prefect.cycle.host import Host
+from ratchet.flows.service.memory import give_back
 
 
 class _Expected(logging.Filter):
@@ -79,6 +80,7 @@ class Carriers:
             for cycle, carrier in list(self._host.carried.items()):
                 if carrier == str(run.id):
                     self._host.forget(cycle)
+            give_back()
 
 
 async def _execute(run: FlowRun) -> None:

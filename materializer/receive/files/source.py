@@ -11,6 +11,7 @@ from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SourceSettings
+from ratchet.materializer.receive.files.chunks import CHUNK, chunks_of
 from ratchet.materializer.receive.files.content import Content
 from ratchet.materializer.receive.files.delivered import Delivered
 from ratchet.materializer.receive.files.reading import content_of, joined, open_records, open_requests, requests_format
@@ -28,6 +29,8 @@ _FORMATS = {"otlp": "otlp-json", "jsonl": "jsonl", "litellm": "litellm", "parque
 _READER = {"parquet": "Parquet; a source of the kind parquet reads it", "csv": "CSV; a source of the kind parquet reads it"}
 _READER |= dict.fromkeys(("frames", "message"), "protobuf; a source of the kind otlp reads it")
 _READER |= dict.fromkeys(("lines", "json"), "JSON; a source of the kind jsonl reads it")
+_DENSE = 16
+"""How many times smaller a compressed file or a table may be than its lines."""
 _GROUP_BYTES, _GROUP_FILES = 8 << 20, 2000
 """A group of small files ends with these. A commit to the lake costs the same for one record as for thousands."""
 
@@ -52,8 +55,9 @@ def _storage(settings: SourceSettings, folder: Path) -> Storage:
 class FileSource:
     """Delivers the files below a folder or a prefix of a bucket, in the order of file names. They are not changed.
 
-    Each local file is a batch. Small objects of a bucket, and the files of LiteLLM, which has one per call, are joined to batches; then the
-    source remembers in the folder `state` which versions of them the lake has, so that unchanged ones are not read again.
+    Each local file is a batch, or several if it is large (`chunks`). Small objects of a bucket, and the files of LiteLLM, which has one per
+    call, are joined to batches; then the source remembers in the folder `state` which versions of them the lake has, so that unchanged ones
+    are not read again.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class FileSource:
         group: list[tuple[StoredFile, Content]] = []
         for file, content, form in self._readable(known, self.storage.files()):
             if not self._joins:
-                yield RawBatch(self.name, form, file.identity(), file.origin, partial(self._open, file, content))
+                yield from self._local(file, content, form)
                 continue
             if group and (form != self._form or _full(group, file)):
                 yield self._group(group)
@@ -91,6 +95,16 @@ class FileSource:
             group.append((file, content))
         if group:
             yield self._group(group)
+
+    def _local(self, file: StoredFile, content: Content, form: str) -> Iterator[RawBatch]:
+        """Yield the batches of a local file: its chunks if it has many lines, otherwise one."""
+        opened = partial(self._open, file, content)
+        stored_densely = content.compression or content.form == "parquet"
+        if form == "otlp-proto" or file.size <= (CHUNK // _DENSE if stored_densely else CHUNK):
+            yield RawBatch(self.name, form, file.identity(), file.origin, opened)
+            return
+        for chunk in chunks_of(opened):
+            yield RawBatch(self.name, form, chunk.digest, file.origin, chunk.open, first=chunk.first, offset=chunk.offset)
 
     def look(self, most: int) -> tuple[int, list[Unread]]:
         """Look at up to `most` files. Return (number of those that would be read, the others). Raises like `batches`."""
