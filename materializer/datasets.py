@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -156,7 +157,7 @@ class LakeDatasets:
         users = self.keys.users.keys().newest
         if users is None:
             raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then try again")
-        return lambda subject, text: pseudonym(subject, text, users)
+        return lru_cache(maxsize=50_000)(lambda subject, text: pseudonym(subject, text, users))  # one person sends many records
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
