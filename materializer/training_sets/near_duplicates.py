@@ -11,7 +11,7 @@ template.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
 import numpy as np
@@ -105,14 +105,15 @@ def _permutations() -> tuple[Signature, Signature]:
     return factors[:, None], draw.randint(0, 1 << 32, PERMUTATIONS, dtype=np.uint32)[:, None]
 
 
-def _buckets(signed: Signature) -> list[int]:
+def buckets(signed: Signature) -> list[int]:
     """Return a 64-bit hash of each band of a signature."""
     bands = signed.reshape(_BANDS, _ROWS).astype(np.uint64)
     found = np.arange(_BANDS, dtype=np.uint64)
     for row in range(_ROWS):
         found = (found ^ bands[:, row]) * np.uint64(0x9E3779B97F4A7C15)  # wraps around
         found ^= found >> np.uint64(29)
-    return [int(value) for value in found]
+    hashes: list[int] = found.tolist()
+    return hashes
 
 
 class NearIndex:
@@ -133,8 +134,8 @@ class NearIndex:
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
-    def add(self, key: str, found: Signature, text: str | None = None) -> None:
-        """Add a text by its signature, once. `text` is normalised; None if it is not known."""
+    def add(self, key: str, found: Signature, text: str | None = None, bands: Sequence[int] | None = None) -> None:
+        """Add a text by its signature, once. `text` is normalised; None if it is not known. `bands` are `buckets(found)` if known."""
         if key not in self._known:
             number = len(self._keys)
             if number == len(self._signatures):
@@ -142,18 +143,20 @@ class NearIndex:
             self._signatures[number] = found
             self._keys.append(key)
             self._known.add(key)
-            for bucket in _buckets(found):
+            for bucket in buckets(found) if bands is None else bands:
                 if len(kept := self._bands[bucket]) < _KEPT:
                     kept.append(number)
         if text is not None:
             self._texts[key] = text
 
-    def near(self, text: str, signed: Signature, group: Callable[[str], object] = lambda key: key) -> list[str]:
+    def near(
+        self, text: str, signed: Signature, group: Callable[[str], object] = lambda key: key, bands: Sequence[int] | None = None
+    ) -> list[str]:
         """Return keys of near-duplicates of a normalised text with its signature, most similar first.
 
-        Of the keys for which `group` returns the same value, one is returned.
+        Of the keys for which `group` returns the same value, one is returned. `bands` are `buckets(signed)` if known.
         """
-        kept = [self._bands[bucket] for bucket in _buckets(signed) if bucket in self._bands]
+        kept = [self._bands[bucket] for bucket in (buckets(signed) if bands is None else bands) if bucket in self._bands]
         if not kept:
             return []
         numbers, shared = np.unique(np.concatenate(kept), return_counts=True)
@@ -191,9 +194,10 @@ def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str
     index, joined = NearIndex(threshold), Joined()
     for key in sorted(texts):
         signed = signature(shingles(texts[key]))
-        for other in index.near(texts[key], signed, joined.root):
+        bands = buckets(signed)
+        for other in index.near(texts[key], signed, joined.root, bands):
             joined.join(key, other)
-        index.add(key, signed, texts[key])
+        index.add(key, signed, texts[key], bands)
     return {key: joined.root(key) for key in texts}
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ratchet.contracts.ids import Digest
-from ratchet.materializer.training_sets.near_duplicates import RECIPE, THRESHOLD, Joined, NearIndex, Signature, shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import RECIPE, THRESHOLD, Joined, NearIndex, Signature, buckets, shingles, signature
 
 FILE = "prompts.sqlite"
 """Name of the database in the folder of a lake. It contains digests and signatures, and no texts."""
@@ -125,9 +125,10 @@ class PromptSides:
         hashed: bool,
     ) -> None:
         signed = signature(shingles(text))
+        bands = buckets(signed)
 
         def near(side: Side) -> list[str]:
-            return indexes[side].near(text, signed, lambda key: joined.root(known[key].cluster))
+            return indexes[side].near(text, signed, lambda key: joined.root(known[key].cluster), bands)
 
         found = {side: near(side) for side in (Side.TRAIN, Side.HELD)}
         sides = [side for side in found if found[side]]
@@ -140,7 +141,7 @@ class PromptSides:
             joined.join(cluster, other)
         connection.execute("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", (root, int(side), cluster, signed.tobytes(), RECIPE))
         known[root] = Placed(side, cluster)
-        indexes[side].add(root, signed, text)
+        indexes[side].add(root, signed, text, bands)
 
 
 def _indexes(connection: sqlite3.Connection, texts: Mapping[Digest, str], threshold: float) -> dict[Side, NearIndex]:
