@@ -35,29 +35,29 @@ class Chunk(NamedTuple):
     open: Callable[[], BinaryIO]
 
 
-def chunks_of(open_whole: Callable[[], BinaryIO], size: int = CHUNK) -> list[Chunk]:
-    """Read a stream of lines once, and return its chunks of `size` bytes or more. An empty stream is one chunk.
+def chunks_of(open_whole: Callable[[], BinaryIO], size: int = CHUNK) -> Iterator[Chunk]:
+    """Read a stream of lines once, and yield its chunks of `size` bytes or more. An empty stream is one chunk.
 
     Chunks that are opened and read in their order read the stream once more in all.
     """
-    parts, found = _Parts(open_whole), list[Chunk]()
+    parts = _Parts(open_whole)
+    begin, at, first, lines, ended, digest = 0, 0, 1, 0, False, hashlib.sha256()
+
+    def chunk(length: int | None) -> Chunk:
+        return Chunk(begin, length, first, digest.hexdigest(), partial(parts.open, begin, length))
+
     with open_whole() as stream:
-        begin, first, lines, digest = 0, 1, 0, hashlib.sha256()
-        at = 0
         for block in _blocks(stream):
             while block:
+                if at - begin >= size and ended:
+                    yield chunk(at - begin)
+                    begin, first, digest = at, lines + 1, hashlib.sha256()
                 cut = _end_of_chunk(block, size - (at - begin))
                 piece, block = block[:cut], block[cut:]
                 digest.update(piece)
                 lines += piece.count(b"\n")
-                at += len(piece)
-                if at - begin >= size and piece.endswith(b"\n"):
-                    found.append(Chunk(begin, at - begin, first, digest.hexdigest(), partial(parts.open, begin, at - begin)))
-                    begin, first, digest = at, lines + 1, hashlib.sha256()
-    if at > begin or not found:
-        return [*found, Chunk(begin, None, first, digest.hexdigest(), partial(parts.open, begin, None))]
-    last = found[-1]
-    return [*found[:-1], last._replace(length=None, open=partial(parts.open, last.offset, None))]
+                at, ended = at + len(piece), piece.endswith(b"\n")
+    yield chunk(None)
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:

@@ -31,7 +31,7 @@ def call(number: int, text: str = "") -> str:
 )
 def test_chunks_are_the_stream_cut_at_ends_of_lines(lines: list[bytes], rest: bytes, size: int) -> None:
     data = b"".join(lines) + rest.replace(b"\n", b"")
-    found = chunks_of(lambda: io.BufferedReader(io.BytesIO(data)), size)  # type: ignore[arg-type]
+    found = list(chunks_of(lambda: io.BufferedReader(io.BytesIO(data)), size))  # type: ignore[arg-type]
     at = 0
     for chunk in found:
         with chunk.open() as stream:
@@ -58,7 +58,7 @@ def test_chunks_of_a_grown_file_stay_the_same_and_any_may_be_opened() -> None:
 
         return opener
 
-    before, after = chunks_of(whole(data), 500), chunks_of(whole(data + b"more\n"), 500)
+    before, after = list(chunks_of(whole(data), 500)), list(chunks_of(whole(data + b"more\n"), 500))
     assert [one.digest for one in before[:-1]] == [one.digest for one in after[: len(before) - 1]]
     assert before[-1].digest != after[-1].digest
     opens = 0
