@@ -22,6 +22,7 @@ from ratchet.materializer.dialects.admission import DEFERRED, SIGNED
 from ratchet.materializer.dialects.call_logs import call_spans, is_part_of_call
 from ratchet.materializer.dialects.canonical.exchange import Event, Record
 from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
+from ratchet.materializer.dialects.described import model_of, response_id_of, tokens_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import NOBODY, Above, refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import count_told, merged, statement, told
@@ -42,7 +43,6 @@ from ratchet.materializer.dialects.values import (
     slug,
     start_time,
     statement_columns,
-    token_count,
 )
 from ratchet.runtime.secrets.span_signature import SIGNATURE, signed_form
 
@@ -178,23 +178,22 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
             is_half = error.reason == "no_content" and not of_logs and not was_captured(attributes, [name for name, _ in events])
             if not is_half:
                 raise
+    asked, answered = tokens_of(attributes)
     return {
         "id": f"{identifier(span.get('traceId'), 16)}:{identifier(span.get('spanId'), 8)}",
         "time": begin,
         "origin": _origin(attributes.get("ratchet.origin")),
         "user": facts.value("user"),
         "session": facts.value("session"),
-        "response_id": name(attributes.get("gen_ai.response.id")),
+        "response_id": response_id_of(attributes),
         **content_columns(content, keep_answer=not partial),  # a part of an answer is no example of the model's answers
-        "model": name(attributes.get("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")),
+        "model": model_of(attributes),
         "model_version": name(attributes.get("ratchet.model_version")),
         "status": "error" if failed else "refused" if refused else "ok",
         "finish_reason": _finish_reason(attributes, content, partial),
         "latency_ms": duration_ms(begin, span.get("endTimeUnixNano")),
-        "input_tokens": token_count(attributes.get("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")),
-        "output_tokens": token_count(
-            attributes.get("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
-        ),
+        "input_tokens": asked,
+        "output_tokens": answered,
         "region": name(facts.value("region")),
         "confidentiality": name(facts.value("confidentiality")),
         "consent": agreed is True,

@@ -107,11 +107,14 @@ def number(value: Any) -> float | None:
 
 
 def consent(value: Any) -> bool | None:
-    """Return True for explicit consent (true, 1, "true", "1"), None if the value is missing, and False for any other value."""
+    """Return True for explicit consent (true, 1, "true", "1"), None if the value is missing, and False for any other value.
+
+    A text may also be the JSON text of such a value, which is how Langfuse's SDK writes metadata.
+    """
     if value is None:
         return None
     if isinstance(value, str):
-        return value.strip().lower() in ("true", "1")
+        return value.strip().lower() in ("true", "1", '"true"', '"1"')
     return isinstance(value, bool | int | float) and value == 1
 
 

@@ -72,7 +72,7 @@ def main(names: tuple[str, ...], recording: bool, save: bool) -> None:
             failed.append(str(error))
             continue
         used |= versions(library)
-        rows[library.name] = result_of(library, [(truth, judge(truth, records, library.places)) for truth, records in calls])
+        rows[library.name] = result_of(library, [(truth, judge(truth, records, library.rules)) for truth, records in calls])
         click.echo(f"{library.name}: {len(calls)} calls, {time.monotonic() - started:.0f} s", err=True)
         if recording:
             record(library.name, [(truth, records) for truth, records in calls])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,6 +15,7 @@ import polars as pl
 from ratchet.contracts.conversation import answer_message
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.lake.tables import joined
 from tests.harness.script import TOOLS
 from tests.unit.materializer.records import batch
@@ -30,7 +31,8 @@ class Outcome(StrEnum):
 
     RIGHT = "right"
     NO_TOOLS = "right without tools"
-    UNREAD = "right, a fact of the record is not read"
+    REMARK = "right with a remark"
+    """A description that the record has is not read, or a failed call is counted twice."""
     QUARANTINED = "quarantined"
     LOST = "lost by the exporter"
     WRONG = "silently wrong"
@@ -43,16 +45,47 @@ class Verdict:
     outcome: Outcome
     why: str = ""
     lost: tuple[str, ...] = field(default=())
-    """Facts that the exporter does not write."""
+    """Facts that the exporter does not write, or writes with another value."""
 
 
-def judge(truth: dict[str, Any], records: list[tuple[str, Any]], places: tuple[str, ...]) -> Verdict:
-    """Compare one call. `records` are the exports as (form, record); `places` those whose consent counts."""
+@dataclass(frozen=True)
+class Rules:
+    """What is known about a library beside its exports."""
+
+    places: tuple[str, ...]
+    """Places whose consent counts."""
+    alike: Mapping[str, str] = field(default_factory=dict)
+    """Roles of the record that the library writes as other ones into its request."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """Scene -> what the exporter writes wrongly so that no reader can notice it."""
+
+
+def judge(truth: dict[str, Any], records: list[tuple[str, Any]], rules: Rules) -> Verdict:
+    """Compare one call. `records` are the exports as (form, record)."""
+    found = _judged(truth, records, rules.places, rules.alike)
+    fault = rules.faults.get(truth["scene"])
+    if found.outcome is not Outcome.WRONG or fault is None:
+        return found
+    missing = "; not in the export" in found.why
+    return Verdict(
+        Outcome.LOST if missing else Outcome.REMARK,
+        f"not noticed: the exporter loses {fault}" if missing else f"the exporter writes {fault}",
+    )
+
+
+def _judged(truth: dict[str, Any], records: list[tuple[str, Any]], places: tuple[str, ...], alike: Mapping[str, str]) -> Verdict:
     written = Written(record for _, record in records)
     assumed, required = (_decoded(records, Limits(NOW, assume, consent_places=places)) for assume in (True, False))
     rows = _rows(assumed)
     if not truth["consent"]:
         return _refused(rows, required, written)
+    if (
+        len(rows) > 1
+        and truth["status"] == "error"
+        and not any(row["answer"] for row in rows)
+        and all(row["status"] == "error" for row in rows)
+    ):
+        return Verdict(Outcome.REMARK, f"{len(rows)} spans of a failed call")
     if len(rows) > 1:
         return Verdict(Outcome.WRONG, f"{len(rows)} traces of one call")
     lost = written.lacks(_texts(truth))
@@ -65,17 +98,24 @@ def judge(truth: dict[str, Any], records: list[tuple[str, Any]], places: tuple[s
             return Verdict(Outcome.QUARANTINED, f"{', '.join(reasons)} ({details})")
         return Verdict(Outcome.WRONG, f"skipped: {dict(assumed.skipped['traces'])}")
     [row] = rows
-    if wrong := _wrong(truth, row):
+    if wrong := _wrong(truth, row, written, alike):
         return Verdict(Outcome.WRONG, wrong + (f"; not in the export: {lost[0][:40]!r}" if lost else ""))
     agreed = any(one["consent"] for one in _rows(required))
     missing = [name for name in FACTS if row[name] is None and truth[name] is not None and not _is_failure(truth, name)]
     missing += [] if agreed else ["consent"]
+    other = [name for name in FACTS if _miscounted(name, row, truth, written)]
     unread = [name for name in missing if written.has(name, truth[name])]
-    gone = tuple(name for name in missing if name not in unread)
+    gone = (*(name for name in missing if name not in unread), *other)
     if truth["tools"] and row["tools"] is None and truth["status"] == "ok":
         absent = bool(written.lacks(TOOLS[name][0] for name in truth["tools"]))
         return Verdict(Outcome.NO_TOOLS, "not in the export" if absent else "not read", gone)
-    return Verdict(Outcome.UNREAD, ", ".join(unread), gone) if unread else Verdict(Outcome.RIGHT, "", gone)
+    return Verdict(Outcome.REMARK, ", ".join(unread), gone) if unread else Verdict(Outcome.RIGHT, "", gone)
+
+
+def _miscounted(name: str, row: Row, truth: dict[str, Any], written: Written) -> bool:
+    """Whether the exporter has counted other tokens than the server: the record has the value of the row, and not that of the server."""
+    counts = name in ("input_tokens", "output_tokens") and row[name] is not None and row[name] != truth[name]
+    return counts and written.has(name, row[name]) and not written.has(name, truth[name])
 
 
 def _is_failure(truth: dict[str, Any], fact: str) -> bool:
@@ -110,24 +150,34 @@ def _rows(found: Decoded) -> list[Row]:
     """Return the traces, each with the metadata of its other half, as the lake joins them."""
     halves = {row["id"]: row for row in found.halves}
     columns = sorted({*FACTS, "messages", "answer", "tools", "status", "consent", "id"})
-    rows = []
+    rows, seen = [], set[str]()
     for row in found.traces:
+        if row["id"] in seen:
+            continue
+        seen.add(row["id"])
         both = [row, halves[row["id"]]] if row["id"] in halves else [row]
+        if any(one[STATED] is not None and not one[STATED].given for one in both):  # ingest applies a refusal to both halves
+            row = row | {"messages": None, "answer": None, "tools": None}
+            both[0] = row
         given = [{name: one[name] for name in columns} | {"source": "s", "sender": None} for one in both]
         rows.append(joined(pl.DataFrame(given, infer_schema_length=None)).to_dicts()[0] | {"consent": any(one["consent"] for one in both)})
     return rows
 
 
-def _wrong(truth: dict[str, Any], row: Row) -> str:
+def _wrong(truth: dict[str, Any], row: Row, written: Written, alike: Mapping[str, str]) -> str:
     """Return the first value of a row that is not the truth. A missing description is not wrong; missing content is."""
-    if row["status"] != truth["status"]:
+    if row["status"] != truth["status"] and (truth["status"], row["status"]) != ("error", "refused"):  # the router's word for status 400
         return f"the status is {row['status']}"
     for name in FACTS:
-        if row[name] is not None and row[name] != truth[name] and not _is_failure(truth, name) and not _encodes(row[name], truth[name]):
+        if row[name] is None or row[name] == truth[name] or _is_failure(truth, name) or _encodes(row[name], truth[name]):
+            continue
+        if not _miscounted(name, row, truth, written):
             return f"{name} is {row[name]!r}, not {truth[name]!r}"
     if truth["status"] == "error":
         return "a failed call has an answer" if row["answer"] else ""
     asked = [_plain(one) for one in json.loads(row["messages"] or "[]")]
+    truth = truth | {"messages": _alike(truth["messages"], alike)}
+    asked = _alike(asked, alike)
     answered = _plain(answer_message(row["answer"] or ""))
     for place, (one, other) in enumerate(zip(_numbered(asked), _numbered(truth["messages"]), strict=False)):
         if one != other:
@@ -139,6 +189,10 @@ def _wrong(truth: dict[str, Any], row: Row) -> str:
         return f"the answer is {_short(said)}, not {_short(told)}"
     names = [one["function"]["name"] for one in json.loads(row["tools"])] if row["tools"] else None
     return "" if names is None or sorted(names) == sorted(truth["tools"]) else f"the tools are {names}"
+
+
+def _alike(messages: list[dict[str, Any]], alike: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [one | {"role": alike.get(one["role"], one["role"])} for one in messages]
 
 
 def _short(message: dict[str, Any]) -> str:
@@ -203,7 +257,7 @@ class Written:
         """Whether the export has a fact."""
         if name == "consent":
             return "consent" in self._all
-        return str(value) in self._counts or str(value) in self._all
+        return str(value) in self._counts or (isinstance(value, str) and value in self._all)
 
 
 def _leaves(value: Any, depth: int = 0) -> Iterator[str]:

@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from ratchet.contracts.serving import Backend, Route
 from tests import serving_site
 from tests.harness import script
+from tests.harness.compare import Rules
 from tests.harness.model_server import Export, Log, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,20 @@ class Library:
     environment: str = "python"
     variables: tuple[tuple[str, str], ...] = ()
     routed: bool = False
+    alike: tuple[tuple[str, str], ...] = ()
+    """Roles that the library writes as other ones into its request."""
+    faults: tuple[tuple[str, str], ...] = ()
+    """(scene, what the exporter writes wrongly so that no reader can notice it)."""
+
+    @property
+    def rules(self) -> Rules:
+        """What the comparison must know about the library."""
+        return Rules(self.places, dict(self.alike), dict(self.faults))
+
+
+def _captured(where: str) -> tuple[str, str]:
+    """Return the variable that tells the instrumentation where to write content."""
+    return "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", where
 
 
 _PLAIN = ("metadata",)
@@ -69,13 +84,17 @@ LIBRARIES = (
     Library("openinference langchain", "openinference langchain", _PLAIN, ("openinference-instrumentation-langchain", "langchain-openai")),
     Library("openinference agents", "agents_sdk", _PLAIN, ("openinference-instrumentation-openai-agents", "openai-agents")),
     Library(
-        "openllmetry openai", "openllmetry openai", ("traceloop.association.properties",), ("traceloop-sdk", "opentelemetry-instrumentation-openai")
+        "openllmetry openai",
+        "openllmetry openai",
+        ("traceloop.association.properties",),
+        ("traceloop-sdk", "opentelemetry-instrumentation-openai"),
     ),
     Library(
         "openllmetry anthropic",
         "openllmetry anthropic",
         ("traceloop.association.properties",),
         ("traceloop-sdk", "opentelemetry-instrumentation-anthropic"),
+        faults=tuple((scene, "the output tokens of a stream, which are one too many") for scene in ("stream", "tool_stream")),
     ),
     Library(
         "openllmetry langchain",
@@ -84,19 +103,20 @@ LIBRARIES = (
         ("traceloop-sdk", "opentelemetry-instrumentation-langchain"),
     ),
     *(Library(f"pydantic-ai v{n}", f"pydantic_agents {n}", _PLAIN, ("pydantic-ai-slim", "openai", "anthropic")) for n in (2, 5, 6)),
-    Library("litellm callback", "litellm_callback", ("metadata.spend_logs_metadata",), ("litellm",)),
-    Library("strands", "strands_agents", _PLAIN, ("strands-agents",), "strands"),
-    Library("strands latest", "strands_agents", _PLAIN, ("strands-agents",), "strands", (_LATEST,)),
+    Library("litellm callback", "litellm_callback", ("metadata.spend_logs_metadata",), ("litellm",), alike=(("developer", "system"),)),
+    Library("strands", "strands_agents", _PLAIN, ("strands-agents",), "other"),
+    Library("strands latest", "strands_agents", _PLAIN, ("strands-agents",), "other", (_LATEST,)),
     Library(
-        "otel openai-v2", "otel_openai_v2", _PLAIN, _V2, variables=(("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true"),)
-    ),
-    Library(
-        "otel openai-v2 latest",
+        "otel openai-v2 messages",
         "otel_openai_v2",
         _PLAIN,
         _V2,
-        variables=(_LATEST, ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")),
+        "other",
+        (_captured("true"),),
+        faults=(("said", "the text beside the calls of an earlier answer"),),
     ),
+    Library("otel openai-v2 events", "otel_openai_v2", _PLAIN, _V2, variables=(_LATEST, _captured("EVENT_ONLY"))),
+    Library("otel openai-v2 spans", "otel_openai_v2", _PLAIN, _V2, variables=(_LATEST, _captured("SPAN_ONLY"))),
     Library("ai sdk", "ai_sdk.mjs", ("ai.telemetry.metadata",), ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"), "node"),
 )
 
@@ -144,8 +164,22 @@ def called(library: Library) -> list[tuple[dict[str, Any], list[tuple[str, Any]]
             check=False,
         )
     if ran.returncode or log.errors:
-        raise RuntimeError(f"{library.name}: exit {ran.returncode}\n" + "\n".join(log.errors)[:4000] + ran.stdout[-1000:] + ran.stderr[-4000:])
-    return [(truth, [record_of(export) for export in exports]) for truth, exports in log.calls()]
+        raise RuntimeError(
+            f"{library.name}: exit {ran.returncode}\n" + "\n".join(log.errors)[:4000] + ran.stdout[-1000:] + ran.stderr[-4000:]
+        )
+    return _matched([(truth, [record_of(export) for export in exports]) for truth, exports in log.calls()])
+
+
+def _matched(calls: list[tuple[dict[str, Any], list[tuple[str, Any]]]]) -> list[tuple[dict[str, Any], list[tuple[str, Any]]]]:
+    """Give each record that names the response of one call to that call: a span may end after the next call has begun."""
+    places = {truth["response_id"]: place for place, (truth, _) in enumerate(calls)}
+    found: list[tuple[dict[str, Any], list[tuple[str, Any]]]] = [(truth, []) for truth, _ in calls]
+    for place, (_, records) in enumerate(calls):
+        for record in records:
+            text = json.dumps(record)
+            named = [other for name, other in places.items() if name in text]
+            found[named[0] if len(named) == 1 else place][1].append(record)
+    return found
 
 
 def _command(library: Library) -> list[str]:

@@ -68,8 +68,15 @@ SCENES = {
         Scene("said", "Look up the tide for the Hummer stall.", "The Hummer stall opens at 07:41.", (TIDE,), before="Let me see, Imker."),
         Scene("image", "Which landmark is on the Jolle picture?", "The Jolle picture shows a lighthouse."),
         Scene("json", "Write the Kormoran note as JSON.", '{"content": "Kormoran: buy rope", "title": "Note", "done": false}'),
-        Scene("reasoning", "How long is the Lotse passage?", "The Lotse passage takes two hours.", reasoning="Six miles at three knots, Makrele."),
-        Scene("reasoned_tool", "Plan the Nebelhorn trip.", "Start the Nebelhorn trip at 07:41.", (TIDE,), reasoning="The tide decides, Otter."),
+        Scene(
+            "reasoning",
+            "How long is the Lotse passage?",
+            "The Lotse passage takes two hours.",
+            reasoning="Six miles at three knots, Makrele.",
+        ),
+        Scene(
+            "reasoned_tool", "Plan the Nebelhorn trip.", "Start the Nebelhorn trip at 07:41.", (TIDE,), reasoning="The tide decides, Otter."
+        ),
         Scene("developer", "What does the Pegel lamp mean?", "The Pegel lamp means that the sluice is closed."),
         Scene("code", "Show the Qualle class in Python.", "```python\nclass Qualle(object):\n    pass\n```\nThat is all."),
         Scene("refused", "I am ill on the Rettung boat, help.", "Please call the coast guard, Rettung boat.", consent=False),

@@ -71,7 +71,7 @@ def of_responses(body: dict[str, Any]) -> tuple[list[Message], list[Any]]:
                 open_answer = message("assistant")
                 found.append(open_answer)
             if kind == "message":
-                open_answer["text"] += content_of(item["content"])[0]
+                open_answer["text"] += message("assistant", item["content"])["text"]
             else:
                 open_answer["calls"].append([item["name"], json.loads(item["arguments"]), item["call_id"]])
         else:

@@ -264,7 +264,9 @@ Reader: TypeAlias = Callable[[Any], list[Piece]]
 _BY_TYPE: dict[str, Reader] = {
     **dict.fromkeys(("text", "input_text", "output_text", "summary_text"), _of_text),
     "refusal": _refusal,
-    **dict.fromkeys(("thinking", "redacted_thinking", "reasoning", "reasoning_content", "thought", "step-start"), _nothing),
+    **dict.fromkeys(
+        ("thinking", "redacted_thinking", "reasoning", "reasoning_content", "reasoningContent", "thought", "step-start"), _nothing
+    ),
     **dict.fromkeys(("tool_use", "tool-call", "tool_call", "function_call"), _call),
     **dict.fromkeys(("tool_result", "tool-result", "tool_call_response", "function_call_output"), _result),
     **dict.fromkeys(("image_url", "input_image"), _image_url),

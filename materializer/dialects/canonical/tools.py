@@ -37,6 +37,7 @@ _CALL_DETAILS = (
     "cache_control",
     "extra_content",
     "provider_specific_fields",
+    "provider_data",
     "extras",
     "will_continue",
 )

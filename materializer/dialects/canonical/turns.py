@@ -157,7 +157,7 @@ def messages_of(item: dict[str, Any], separator: str = "\n", *, answers: bool = 
     calls = _calls(item, pieces)
     if role == "assistant" and isinstance(item.get("refusal"), str) and not pieces:
         pieces = pieces_of(item["refusal"])
-    has_content = content is not None or bool(calls)
+    has_content = (content is not None and content != []) or bool(calls)  # an exporter that cannot write a part leaves an empty list
     found = _segments(role, pieces, calls, separator, item, has_content)
     if not found:
         raise Rejected("empty_message", f"a message of the role {role} has no content")
@@ -257,6 +257,21 @@ def _message(role: str, run: Sequence[Piece], separator: str, item: dict[str, An
 def _named(message: Message, item: dict[str, Any]) -> Message:
     name = item.get("name")
     return message | ({"name": clean(name)} if isinstance(name, str) and name.strip() and message["role"] == "user" else {})
+
+
+def with_split_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with each one that has only calls joined to the answer of the model right before it.
+
+    Exporters with numbered messages write the items of one answer of the Responses API as several messages.
+    """
+    found: list[Message] = []
+    for message in messages:
+        last = found[-1] if found else None
+        if last is not None and last["role"] == message["role"] == "assistant" and message.get("tool_calls") and not message["content"]:
+            found[-1] = last | {"tool_calls": [*last.get("tool_calls", []), *message["tool_calls"]]}
+        else:
+            found.append(message)
+    return found
 
 
 def paired(messages: list[Message]) -> list[Message]:

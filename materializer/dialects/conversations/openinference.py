@@ -8,7 +8,7 @@ from ratchet.contracts.conversation import Conversation, Message, text_of
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation
 from ratchet.materializer.dialects.canonical.printed import printed_messages
-from ratchet.materializer.dialects.canonical.turns import messages_of, paired
+from ratchet.materializer.dialects.canonical.turns import messages_of, paired, with_split_calls
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
 from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -38,7 +38,8 @@ def _request(attributes: Attributes, body: Any) -> Request:
         listed = attributes.listed(_INPUT)
         if count not in (None, len(listed)):
             raise Rejected("lost_messages", f"{_INPUT} has {len(listed)} messages, the body has {count}")
-        messages = [message for item in listed for message in messages_of(_item(item))]
+        messages = [message for item in listed if not _is_reasoning(item) for message in messages_of(_item(item))]
+        messages = messages if count is not None else with_split_calls(messages)
         if any(message["role"] == "tool" and not message["tool_call_id"] for message in messages):
             paired(messages)
         return _with_items(Request(messages), body, fields)
@@ -86,7 +87,7 @@ def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
         return None
     if found is None:
         return None
-    given = [_shown(item) for item in fields]
+    given = _shown_messages(fields)
     first = given[0] if given else None
     if first is not None and first[0] in ("system", "developer") and all(_shown_message(one) != first for one in found.messages):
         found = Request([{"role": first[0], "content": first[1]}, *found.messages], found.tools)
@@ -100,9 +101,30 @@ def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
     return found
 
 
+def _is_reasoning(fields: dict[str, Any]) -> bool:
+    """Whether an indexed message is an item of reasoning."""
+    kinds = [value for key, value in fields.items() if key.startswith("message.contents.") and key.endswith(".message_content.type")]
+    rest = [key for key in fields if key != "message.role" and not key.startswith("message.contents.")]
+    return bool(kinds) and not rest and all(kind == "reasoning" for kind in kinds)
+
+
+def _shown_messages(fields: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the indexed messages as far as they can be read, for a comparison with those of the body."""
+    made: list[Message] = []
+    for item in fields:
+        if _is_reasoning(item):
+            continue
+        try:
+            read = messages_of(_item(item, gaps=True))
+        except Rejected:
+            read = []
+        made += read if len(read) == 1 else [{"role": "", "content": ""}]
+    return [_shown_message(message) for message in with_split_calls(made)]
+
+
 def _shown(fields: dict[str, Any]) -> tuple[str, str]:
     try:
-        made = messages_of(_item(fields))
+        made = messages_of(_item(fields, gaps=True))
     except Rejected:
         return "", ""
     return _shown_message(made[0]) if len(made) == 1 else ("", "")
@@ -139,14 +161,14 @@ def _agree(complete: list[Message], fields: list[dict[str, Any]], attributes: At
     return bool(places)
 
 
-def _item(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an indexed message as a message of the chat API."""
+def _item(fields: dict[str, Any], gaps: bool = False) -> dict[str, Any]:
+    """Return an indexed message as a message of the chat API. Raises Rejected if a part is missing, unless `gaps` may be among them."""
     flat = Attributes.of_values({key.removeprefix("message."): value for key, value in fields.items()})
     calls = [_call(call) for call in flat.listed("tool_calls")]
     name = flat.get("function_call_name")
     if name is not None:
         calls = [{"name": name, "arguments": flat.get("function_call_arguments_json")}]
-    parts = [_part(part) for part in flat.listed("contents")]
+    parts = [_part(part) for part in (flat.indexed("contents") if gaps else flat.listed("contents"))]
     item = {key: flat.get(key) for key in ("role", "tool_call_id", "name") if flat.get(key) is not None}
     content = flat.get("content")
     if parts and content is not None and not isinstance(content, str):
@@ -198,13 +220,19 @@ def _reply(attributes: Attributes, body: Any) -> Reply | None:
         if found is not None or not listed:
             return found
         raise Rejected("not_one_answer", f"the output has {len(listed)} messages, so it is no single answer")
-    answer = answer_of([_item(listed[0])])
     finish = None
     try:
         told = reply_of(body)
         finish = told.finish if told else None
     except Rejected:  # the body repeats the answer in a form that is not known
         told = None
+    try:
+        answer = answer_of([_item(listed[0])])
+    except Rejected:  # the exporter leaves parts out, such as reasoning
+        shown = _shown(listed[0])[1]
+        if told is None or told.message is None or not shown or shown not in _shown_message(told.message)[1]:
+            raise
+        return told
     if told is not None and told.message is not None and told.message.get("tool_calls") and not (answer or {}).get("tool_calls"):
         return told  # some exporters lose the calls of the indexed message
     return Reply(answer, finish, told.tools if told else [], told.instructions if told else None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratchet.contracts.conversation import Conversation, Message
+from ratchet.contracts.conversation import Conversation
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation, finish_of
-from ratchet.materializer.dialects.canonical.turns import messages_of
+from ratchet.materializer.dialects.canonical.turns import messages_of, with_split_calls
 from ratchet.materializer.dialects.conversations.bodies import tools_beside
 from ratchet.materializer.dialects.conversations.otel_genai import unwrapped_parts
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -26,7 +26,7 @@ def read(record: Record) -> Conversation | None:
 
 
 def _request(fields: list[dict[str, Any]]) -> Request | None:
-    messages: list[Message] = [message for item in fields for message in messages_of(_item(item))]
+    messages = with_split_calls([message for item in fields for message in messages_of(_item(item))])
     return Request(messages) if messages else None
 
 

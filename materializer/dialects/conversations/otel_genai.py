@@ -19,7 +19,7 @@ from ratchet.materializer.dialects.canonical.exchange import (
     system_message,
 )
 from ratchet.materializer.dialects.canonical.tools import named, unwrapped
-from ratchet.materializer.dialects.canonical.turns import messages_of
+from ratchet.materializer.dialects.canonical.turns import messages_of, with_split_calls
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
 from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -67,11 +67,42 @@ def _joined(attributes: Attributes, details: Sequence[Attributes]) -> Attributes
 
 def _current(attributes: Attributes, record: Record) -> Conversation | None:
     asked, answered = attributes.get(_INPUT), attributes.get(_OUTPUT)
-    request = request_of(_structured(asked))
+    request = request_of(_without_items(_structured(asked)))
+    if request is not None:
+        request = Request(with_split_calls(request.messages), request.tools)
     system = system_message(unwrapped_text(attributes.get("gen_ai.system_instructions")))
     if system and asked is not None:  # instructions without the messages that followed are only a part
         request = Request([*system, *(request.messages if request else [])], request.tools if request else [])
     return conversation(request, _first(_structured(answered)), tools_beside(Record(attributes)) or tools_beside(record))
+
+
+def _without_items(messages: Any) -> Any:
+    """Return messages without texts that repeat items of the Responses API: the calls of their message, and reasoning.
+
+    OpenLLMetry writes the parts of an answer in LangChain as texts if they are no text. A call that its message does not have stays.
+    """
+    if not isinstance(messages, list):
+        return messages
+    return [
+        item | {"parts": [part for part in item["parts"] if not _is_item(part, item["parts"])]}
+        if isinstance(item, dict) and item.get("role") == "assistant" and isinstance(item.get("parts"), list)
+        else item
+        for item in messages
+    ]
+
+
+def _is_item(part: Any, parts: Sequence[Any]) -> bool:
+    text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
+    if not isinstance(text, str) or not text.startswith("{") or not ('"function_call"' in text or '"reasoning"' in text):
+        return False
+    try:
+        item = parse_json(text)
+    except Rejected:
+        return False
+    calls = {one.get("id") for one in parts if isinstance(one, dict) and one.get("type") == "tool_call"}
+    if item.get("type") == "function_call":
+        return item.get("call_id") in calls
+    return item.get("type") == "reasoning" and isinstance(item.get("summary"), list) and str(item.get("id")).startswith("rs_")
 
 
 def _structured(value: Any) -> Any:

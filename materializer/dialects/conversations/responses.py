@@ -73,6 +73,8 @@ def reply(body: Any) -> Reply | None:
 
 
 def _of_list(items: list[Any]) -> Reply | None:
+    if len(items) == 1 and isinstance(items[0], dict) and items[0].get("object") == "response":  # the Agents SDK, streamed
+        return reply(items[0])
     if items and all(isinstance(item, dict) and str(item.get("type")).startswith("response.") for item in items):
         ended = [item for item in items if item["type"] in ("response.completed", "response.incomplete")]
         if not ended:

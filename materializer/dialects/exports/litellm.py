@@ -59,7 +59,7 @@ def is_from_cache(payload: dict[str, Any]) -> bool:
 def record_of(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a payload.
 
-    The session is `trace_id`. The user is `end_user`, not the owner of the API key, which is a service. The costs are left out. A call
+    The session is `trace_id`. The user is `end_user`, or the `user` of the request, not the owner of the API key, which is a service. The costs are left out. A call
     whose status is not success counts as failed. The content that LiteLLM has replaced by a placeholder is left as it is.
     """
     metadata = json_object(payload.get("metadata"))
@@ -71,7 +71,7 @@ def record_of(payload: dict[str, Any]) -> dict[str, Any]:
     record = {
         "id": payload.get("id") or payload.get("litellm_call_id"),
         "timestamp": begin,
-        "user_id": payload.get("end_user") or metadata.get("user_api_key_end_user_id"),
+        "user_id": payload.get("end_user") or metadata.get("user_api_key_end_user_id") or parameters.get("user"),
         "session_id": payload.get("session_id") or payload.get("trace_id"),
         "messages": _messages(payload.get("messages"), parameters),
         "tools": parameters.get("tools") or parameters.get("functions"),

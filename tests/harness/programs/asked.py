@@ -32,10 +32,11 @@ def failing(scene: Scene) -> Iterator[None]:
         print(f"{scene.name}: {type(error).__name__}")
 
 
-def chat(client: Any, about: About, flush: Callable[[], None] = lambda: None, leave: tuple[str, ...] = ()) -> None:
+def chat(client: Any, about: About, flush: Callable[[], object] = lambda: None, leave: tuple[str, ...] = ()) -> None:
     """Make all calls of the chat API."""
     tools = [
-        {"type": "function", "function": {"name": name, "description": text, "parameters": schema}} for name, (text, schema) in TOOLS.items()
+        {"type": "function", "function": {"name": name, "description": text, "parameters": schema}}
+        for name, (text, schema) in TOOLS.items()
     ]
     for scene in SCENES.values():
         if scene.name in leave:
@@ -54,7 +55,11 @@ def chat(client: Any, about: About, flush: Callable[[], None] = lambda: None, le
             flush()
             if message["tool_calls"]:
                 answers = [
-                    {"role": "tool", "tool_call_id": call["id"], "content": result_of(call["function"]["name"], json.loads(call["function"]["arguments"]))}
+                    {
+                        "role": "tool",
+                        "tool_call_id": call["id"],
+                        "content": result_of(call["function"]["name"], json.loads(call["function"]["arguments"])),
+                    }
                     for call in message["tool_calls"]
                 ]
                 _chat(client, scene, [*messages, message, *answers], more | named)
@@ -72,14 +77,19 @@ def _chat(client: Any, scene: Scene, messages: list[Any], more: dict[str, Any]) 
         for choice in chunk.choices:
             text += choice.delta.content or ""
             for call in choice.delta.tool_calls or ():
-                one = calls.setdefault(call.index, {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": ""}})
+                one = calls.setdefault(
+                    call.index, {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": ""}}
+                )
                 one["function"]["arguments"] += call.function.arguments or ""
     return {"role": "assistant", "content": text or None, "tool_calls": list(calls.values())}
 
 
-def responses(client: Any, about: About, flush: Callable[[], None] = lambda: None, leave: tuple[str, ...] = ()) -> None:
+def responses(client: Any, about: About, flush: Callable[[], object] = lambda: None, leave: tuple[str, ...] = ()) -> None:
     """Make all calls of the Responses API. The scene `code` asks without instructions."""
-    tools = [{"type": "function", "name": name, "description": text, "parameters": schema, "strict": False} for name, (text, schema) in TOOLS.items()]
+    tools = [
+        {"type": "function", "name": name, "description": text, "parameters": schema, "strict": False}
+        for name, (text, schema) in TOOLS.items()
+    ]
     for scene in SCENES.values():
         if scene.name in leave:
             continue
@@ -87,7 +97,10 @@ def responses(client: Any, about: About, flush: Callable[[], None] = lambda: Non
         if scene.name == "history":
             items = [{"role": "user", "content": EARLIER[0]}, {"role": "assistant", "content": EARLIER[1]}, *items]
         elif scene.name == "image":
-            items[0]["content"] = [{"type": "input_text", "text": scene.prompt}, {"type": "input_image", "image_url": IMAGE, "detail": "auto"}]
+            items[0]["content"] = [
+                {"type": "input_text", "text": scene.prompt},
+                {"type": "input_image", "image_url": IMAGE, "detail": "auto"},
+            ]
         elif scene.name == "developer":
             items = [{"role": "developer", "content": SYSTEM}, *items]
         elif scene.name in ("plain", "refused"):
@@ -103,7 +116,11 @@ def responses(client: Any, about: About, flush: Callable[[], None] = lambda: Non
             called = [item for item in output if item["type"] == "function_call"]
             if called:
                 answers = [
-                    {"type": "function_call_output", "call_id": item["call_id"], "output": result_of(item["name"], json.loads(item["arguments"]))}
+                    {
+                        "type": "function_call_output",
+                        "call_id": item["call_id"],
+                        "output": result_of(item["name"], json.loads(item["arguments"])),
+                    }
                     for item in called
                 ]
                 _responses(client, scene, [*items, *output, *answers], more | named)
@@ -120,7 +137,7 @@ def _responses(client: Any, scene: Scene, items: Any, more: dict[str, Any]) -> l
     return [item.model_dump(exclude_none=True) for item in reply.output]
 
 
-def anthropic(client: Any, about: About, flush: Callable[[], None] = lambda: None, leave: tuple[str, ...] = ()) -> None:
+def anthropic(client: Any, about: About, flush: Callable[[], object] = lambda: None, leave: tuple[str, ...] = ()) -> None:
     """Make all calls of Anthropic's API."""
     tools = [{"name": name, "description": text, "input_schema": schema} for name, (text, schema) in TOOLS.items()]
     for scene in SCENES.values():
@@ -141,7 +158,10 @@ def anthropic(client: Any, about: About, flush: Callable[[], None] = lambda: Non
             flush()
             called = [block for block in content if block["type"] == "tool_use"]
             if called:
-                answers = [{"type": "tool_result", "tool_use_id": block["id"], "content": result_of(block["name"], block["input"])} for block in called]
+                answers = [
+                    {"type": "tool_result", "tool_use_id": block["id"], "content": result_of(block["name"], block["input"])}
+                    for block in called
+                ]
                 turns = [*messages, {"role": "assistant", "content": content}, {"role": "user", "content": answers}]
                 _anthropic(client, scene, turns, more | named)
         flush()

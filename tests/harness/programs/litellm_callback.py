@@ -47,7 +47,10 @@ def flush() -> None:
 @contextlib.contextmanager
 def about(scene: Scene) -> Iterator[dict[str, Any]]:
     """Name the people of a scene."""
-    yield {"user": scene.user, "metadata": {"session_id": scene.session, "spend_logs_metadata": {"consent": scene.consent, "session_id": scene.session}}}
+    yield {
+        "user": scene.user,
+        "metadata": {"session_id": scene.session, "spend_logs_metadata": {"consent": scene.consent, "session_id": scene.session}},
+    }
 
 
 def completion(**given: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
 from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
 from tests.harness.programs import asked
 from tests.harness.programs.otel import openai_client, provider
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     spans = provider()
     spans.add_span_processor(Named())
     records = LoggerProvider()
-    records.add_log_record_processor(SimpleLogRecordProcessor(OTLPLogExporter(f"{asked.BASE}/v1/logs")))
+    records.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(f"{asked.BASE}/v1/logs"), schedule_delay_millis=600_000))
     OpenAIInstrumentor().instrument(tracer_provider=spans, logger_provider=records)
-    asked.chat(openai_client(), about)
+    asked.chat(openai_client(), about, records.force_flush)

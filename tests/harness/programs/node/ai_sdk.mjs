@@ -49,6 +49,7 @@ for (const model of [compatible(script.model), openai.responses(script.model)]) 
       system: script.system,
       messages: [...before, { role: "user", content }],
       maxRetries: 0,
+      providerOptions: { openai: { store: false } },
       stopWhen: stepCountIs(3),
       tools: scene.calls.length ? tools : undefined,
       experimental_telemetry: {

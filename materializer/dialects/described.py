@@ -1,0 +1,63 @@
+"""Reads what describes a call, in the attributes of all libraries: model, tokens and the id of the response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.values import name, parse_json, token_count
+
+_MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+
+
+def model_of(attributes: Attributes) -> str | None:
+    """Return the name of the model."""
+    return name(attributes.get(*_MODEL))
+
+
+def tokens_of(attributes: Attributes) -> tuple[int | None, int | None]:
+    """Return the numbers of tokens of prompt and answer. Langfuse's SDK writes the usage of the reply as one object."""
+    found = token_count(attributes.get(*_INPUT)), token_count(attributes.get(*_OUTPUT))
+    if found != (None, None) or "langfuse.observation.usage_details" not in attributes:
+        return found
+    usage = _object(attributes.get("langfuse.observation.usage_details"))
+    asked, answered = ("input", "input_tokens", "prompt_tokens"), ("output", "output_tokens", "completion_tokens")
+    return tuple(token_count(next((usage[key] for key in keys if key in usage), None)) for keys in (asked, answered))  # type: ignore[return-value]
+
+
+def response_id_of(attributes: Attributes) -> str | None:
+    """Return the id of the response, to which feedback can refer. OpenInference has it in the body of the reply only."""
+    given = attributes.get("gen_ai.response.id", "ai.response.id")
+    if given is not None:
+        return name(given)
+    if attributes.get("output.mime_type") != "application/json":
+        return None
+    body = _object(attributes.get("output.value"))
+    message = _langchain(body)
+    if message is not None:
+        metadata = message.get("response_metadata")
+        return name(metadata.get("id")) if isinstance(metadata, dict) else None
+    is_reply = isinstance(body.get("choices"), list) or body.get("object") == "response" or body.get("type") == "message"
+    return name(body.get("id")) if is_reply else None
+
+
+def _langchain(body: dict[str, Any]) -> dict[str, Any] | None:
+    found: Any = body.get("generations")
+    for _ in range(2):
+        found = found[0] if isinstance(found, list) and len(found) == 1 else None
+    message = found.get("message") if isinstance(found, dict) else None
+    kwargs = message.get("kwargs") if isinstance(message, dict) else None
+    return kwargs if isinstance(kwargs, dict) else None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    try:
+        found = parse_json(value) if isinstance(value, str) else value
+    except Rejected:
+        return {}
+    if isinstance(found, list) and len(found) == 1:  # the Agents SDK, streamed
+        found = found[0]
+    return found if isinstance(found, dict) else {}
