@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k soak lock clean help
+.PHONY: demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k soak harness lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -72,6 +72,10 @@ soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants
 	@$(BIN)/python -m tests.simulation.soak
 	@$(BIN)/python -m tests.cluster.soak
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.loops --all
+	@$(MAKE) harness
+
+harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects read of real, pinned libraries with the log of a model server (result in benchmarks/results/dialects.jsonl)
+	@$(BIN)/python -m tests.harness --save
 
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh
@@ -107,5 +111,10 @@ $(VENV)/.docs: $(VENV)/bin/uv requirements/docs.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/docs.lock
 	@touch $@
 
+# An environment that cannot be installed is left out: the harness names its libraries and the reason.
+$(VENV)-harness/.installed: $(VENV)/bin/uv requirements/harness.lock requirements/harness_other.lock tests/harness/programs/node/package-lock.json
+	@$(BIN)/python -m tests.harness.environments "$(abspath $(VENV)-harness)" requirements/harness.lock requirements/harness_other.lock
+	@touch $@
+
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
-	@rm -rf $(VENV) .ratchet-demo
+	@rm -rf $(VENV) $(VENV)-harness .ratchet-demo

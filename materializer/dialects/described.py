@@ -12,6 +12,9 @@ _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "la
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 
+_NO_ID = "__fake_id__"
+"""Text of the Agents SDK in place of an id."""
+
 
 def model_of(attributes: Attributes) -> str | None:
     """Return the name of the model."""
@@ -41,7 +44,8 @@ def response_id_of(attributes: Attributes) -> str | None:
         metadata = message.get("response_metadata")
         return name(metadata.get("id")) if isinstance(metadata, dict) else None
     is_reply = isinstance(body.get("choices"), list) or body.get("object") == "response" or body.get("type") == "message"
-    return name(body.get("id")) if is_reply else None
+    given = body.get("id") if is_reply else None
+    return None if given == _NO_ID else name(given)
 
 
 def _langchain(body: dict[str, Any]) -> dict[str, Any] | None:

@@ -43,6 +43,14 @@ def record(name: str, calls: list[Any]) -> None:
         packed.write(lines)
 
 
+def record_outcomes(rows: dict[str, dict[str, Any]]) -> None:
+    """Write how many calls of each fixture have which outcome. Libraries that did not run keep their counts."""
+    path = FIXTURES / "outcomes.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known |= {name: {str(one): row[one] for one in Outcome if row[one]} for name, row in rows.items()}
+    path.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
+
+
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Return the counts as a table, and a line for each call that is not right."""
     heads = ["calls", *map(str, Outcome)]
@@ -76,6 +84,8 @@ def main(names: tuple[str, ...], recording: bool, save: bool) -> None:
         click.echo(f"{library.name}: {len(calls)} calls, {time.monotonic() - started:.0f} s", err=True)
         if recording:
             record(library.name, [(truth, records) for truth, records in calls])
+    if recording:
+        record_outcomes(rows)
     click.echo(table(rows))
     for name, reason in skipped.items():
         click.echo(f"{name}: not run, {reason}")

@@ -15,6 +15,7 @@ import polars as pl
 from ratchet.contracts.conversation import answer_message
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.dialects.otlp import identifier
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.lake.tables import joined
 from tests.harness.script import TOOLS
@@ -107,9 +108,20 @@ def _judged(truth: dict[str, Any], records: list[tuple[str, Any]], places: tuple
     unread = [name for name in missing if written.has(name, truth[name])]
     gone = (*(name for name in missing if name not in unread), *other)
     if truth["tools"] and row["tools"] is None and truth["status"] == "ok":
-        absent = bool(written.lacks(TOOLS[name][0] for name in truth["tools"]))
+        absent = bool(Written(_spans_of(row, records)).lacks(TOOLS[name][0] for name in truth["tools"]))
         return Verdict(Outcome.NO_TOOLS, "not in the export" if absent else "not read", gone)
     return Verdict(Outcome.REMARK, ", ".join(unread), gone) if unread else Verdict(Outcome.RIGHT, "", gone)
+
+
+def _spans_of(row: Row, records: list[tuple[str, Any]]) -> list[Any]:
+    """Return the records of a call itself, without the spans of its tools and agents, which may repeat parts of it."""
+    found: list[Any] = []
+    for form, record in records:
+        holders = [*record.get("resourceSpans", []), *record.get("resourceLogs", [])] if form == "otlp-json" else [record]
+        scopes = [scope for holder in holders for scope in [*holder.get("scopeSpans", []), *holder.get("scopeLogs", [])]]
+        items = [item for scope in scopes for item in [*scope.get("spans", []), *scope.get("logRecords", [])]]
+        found += [item for item in items if row["id"].endswith(identifier(item.get("spanId"), 8))] if form == "otlp-json" else holders
+    return found
 
 
 def _miscounted(name: str, row: Row, truth: dict[str, Any], written: Written) -> bool:

@@ -123,11 +123,13 @@ LIBRARIES = (
 
 def missing(library: Library) -> str | None:
     """Return why a library cannot run on this machine; None if it can."""
-    if library.environment == "node":
-        if shutil.which("node") is None:
-            return "node is not installed"
-        return None if (ENVIRONMENTS / "node" / "node_modules").is_dir() else "npm has not installed the packages of the AI SDK"
-    return None if _python(library).exists() else f"the environment {library.environment} is missing; run `make .venv-harness/.installed`"
+    if library.environment == "node" and shutil.which("node") is None:
+        return "node is not installed"
+    failed = ENVIRONMENTS / f"{library.environment}.failed"
+    if failed.exists():
+        return f"its installation failed: {' '.join(failed.read_text().split())[-200:]}"
+    made = ENVIRONMENTS / "node" / "node_modules" if library.environment == "node" else _python(library)
+    return None if made.exists() else f"the environment {library.environment} is missing; run `make harness`"
 
 
 def _python(library: Library) -> Path:

@@ -1,4 +1,7 @@
-"""A model server on loopback that answers by the script, in three protocols, and a receiver. One log has calls and exports in their order."""
+"""A model server on loopback that answers by the script, in three protocols, and a receiver.
+
+One log has calls and exports in their order.
+"""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
 
 def _is_reasoning(fields: dict[str, Any]) -> bool:
     """Whether an indexed message is an item of reasoning."""
-    kinds = [value for key, value in fields.items() if key.startswith("message.contents.") and key.endswith(".message_content.type")]
+    types = [value for key, value in fields.items() if key.startswith("message.contents.") and key.endswith(".message_content.type")]
     rest = [key for key in fields if key != "message.role" and not key.startswith("message.contents.")]
-    return bool(kinds) and not rest and all(kind == "reasoning" for kind in kinds)
+    return bool(types) and not rest and all(kind == "reasoning" for kind in types)
 
 
 def _shown_messages(fields: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -229,8 +229,8 @@ def _reply(attributes: Attributes, body: Any) -> Reply | None:
     try:
         answer = answer_of([_item(listed[0])])
     except Rejected:  # the exporter leaves parts out, such as reasoning
-        shown = _shown(listed[0])[1]
-        if told is None or told.message is None or not shown or shown not in _shown_message(told.message)[1]:
+        text = _shown(listed[0])[1]
+        if told is None or told.message is None or not text or text not in _shown_message(told.message)[1]:
             raise
         return told
     if told is not None and told.message is not None and told.message.get("tool_calls") and not (answer or {}).get("tool_calls"):

@@ -37,6 +37,8 @@ ROLES = {
 CHOICE = "gen_ai.choice"
 _EVENTS = (*ROLES, CHOICE, DETAILS, "gen_ai.content.prompt", "gen_ai.content.completion", "gen_ai.evaluation.result")
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[{\["\]])')
+_OF_BEDROCK = frozenset({"text", "toolUse", "toolResult", "reasoningContent", "image", "document"})
+"""The one key of a part of Bedrock's API."""
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
@@ -67,13 +69,14 @@ def _joined(attributes: Attributes, details: Sequence[Attributes]) -> Attributes
 
 def _current(attributes: Attributes, record: Record) -> Conversation | None:
     asked, answered = attributes.get(_INPUT), attributes.get(_OUTPUT)
-    request = request_of(_without_items(_structured(asked)))
+    strands = record.attributes.get("gen_ai.provider.name", "gen_ai.system") == "strands-agents"
+    request = request_of(_with_results(_without_items(_structured(asked))) if strands else _without_items(_structured(asked)))
     if request is not None:
         request = Request(with_split_calls(request.messages), request.tools)
     system = system_message(unwrapped_text(attributes.get("gen_ai.system_instructions")))
     if system and asked is not None:  # instructions without the messages that followed are only a part
         request = Request([*system, *(request.messages if request else [])], request.tools if request else [])
-    return conversation(request, _first(_structured(answered)), tools_beside(Record(attributes)) or tools_beside(record))
+    return conversation(request, _first(_without_items(_structured(answered))), tools_beside(Record(attributes)) or tools_beside(record))
 
 
 def _without_items(messages: Any) -> Any:
@@ -85,7 +88,7 @@ def _without_items(messages: Any) -> Any:
         return messages
     return [
         item | {"parts": [part for part in item["parts"] if not _is_item(part, item["parts"])]}
-        if isinstance(item, dict) and item.get("role") == "assistant" and isinstance(item.get("parts"), list)
+        if _has_parts(item) and item.get("role") in ("assistant", "unknown")
         else item
         for item in messages
     ]
@@ -103,6 +106,23 @@ def _is_item(part: Any, parts: Sequence[Any]) -> bool:
     if item.get("type") == "function_call":
         return item.get("call_id") in calls
     return item.get("type") == "reasoning" and isinstance(item.get("summary"), list) and str(item.get("id")).startswith("rs_")
+
+
+def _with_results(messages: Any) -> Any:
+    """Return messages of Strands, which writes the result of a tool as the content that Bedrock's API has, with that content as parts."""
+    if not isinstance(messages, list):
+        return messages
+    return [item | {"parts": [_result(part) for part in item["parts"]]} if _has_parts(item) else item for item in messages]
+
+
+def _result(part: Any) -> Any:
+    if not isinstance(part, dict) or part.get("type") != "tool_call_response" or not isinstance(part.get("response"), list):
+        return part
+    return {"toolResult": {"toolUseId": part.get("id"), "content": part["response"]}}
+
+
+def _has_parts(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("parts"), list)
 
 
 def _structured(value: Any) -> Any:
@@ -175,7 +195,7 @@ def unwrapped_parts(content: Any) -> Any:
 
 
 def _is_part(part: dict[str, Any]) -> bool:
-    return isinstance(part.get("type"), str) or (len(part) == 1 and bool({"text", "toolUse", "toolResult"} & part.keys()))
+    return isinstance(part.get("type"), str) or (len(part) == 1 and bool(_OF_BEDROCK & part.keys()))
 
 
 def _body(attributes: Attributes) -> dict[str, Any]:

@@ -59,8 +59,9 @@ def is_from_cache(payload: dict[str, Any]) -> bool:
 def record_of(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a payload.
 
-    The session is `trace_id`. The user is `end_user`, or the `user` of the request, not the owner of the API key, which is a service. The costs are left out. A call
-    whose status is not success counts as failed. The content that LiteLLM has replaced by a placeholder is left as it is.
+    The session is `trace_id`. The user is `end_user`, or the `user` of the request, not the owner of the API key, which is a service. The
+    costs are left out. A call whose status is not success counts as failed. The content that LiteLLM has replaced by a placeholder is left
+    as it is.
     """
     metadata = json_object(payload.get("metadata"))
     hidden = json_object(payload.get("hidden_params"))

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 
 from tests.harness.script import Scene
 
-PEOPLE: ContextVar[dict[str, Any]] = ContextVar("people", default={})
+PEOPLE: ContextVar[dict[str, Any] | None] = ContextVar("people", default=None)
 
 
 class Named(SpanProcessor):
@@ -19,7 +19,7 @@ class Named(SpanProcessor):
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Set the attributes."""
-        span.set_attributes(PEOPLE.get())
+        span.set_attributes(PEOPLE.get() or {})
 
 
 @contextlib.contextmanager
