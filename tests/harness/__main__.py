@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -38,6 +40,8 @@ def record(name: str, calls: list[Any]) -> None:
     """Write the exports of a library with their truth as a fixture."""
     FIXTURES.mkdir(exist_ok=True)
     lines = b"".join(json.dumps({"truth": truth, "records": records}, ensure_ascii=False).encode() + b"\n" for truth, records in calls)
+    for folder in (ROOT, Path(sys.base_prefix), Path.home()):  # stack traces name files of this machine
+        lines = lines.replace(str(folder).encode(), b"/srv/app")
     path = FIXTURES / f"{name.replace(' ', '_')}.jsonl.gz"
     with path.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
         packed.write(lines)
