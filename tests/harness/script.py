@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MODEL = "gpt-4o"
-CLAUDE = "claude-sonnet-4-5"
+MESSAGES_MODEL = "sonnet-9"
 IMAGE = "https://example.test/lighthouse.png"
 PIXELS = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A picture of one pixel, for libraries that would fetch an address."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.harness.script import CLAUDE, EARLIER, IMAGE, MODEL, SCENES, SYSTEM, TOOLS, Scene, result_of
+from tests.harness.script import EARLIER, IMAGE, MESSAGES_MODEL, MODEL, SCENES, SYSTEM, TOOLS, Scene, result_of
 
 BASE = os.environ.get("HARNESS_URL", "")
 """Address of the model server, or of the router before it, and of the receiver."""
@@ -168,7 +168,7 @@ def anthropic(client: Any, about: About, flush: Callable[[], object] = lambda: N
 
 
 def _anthropic(client: Any, scene: Scene, messages: list[Any], more: dict[str, Any]) -> list[dict[str, Any]]:
-    asked = {"model": CLAUDE, "max_tokens": 2048, "messages": messages, **more}
+    asked = {"model": MESSAGES_MODEL, "max_tokens": 2048, "messages": messages, **more}
     if scene.name not in STREAMED:
         return [block.model_dump(exclude_none=True) for block in client.messages.create(**asked).content]
     if scene.name == "stream":

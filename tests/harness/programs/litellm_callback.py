@@ -14,7 +14,7 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 
 from tests.harness.programs import asked
-from tests.harness.script import CLAUDE, MODEL, Scene
+from tests.harness.script import MODEL, Scene
 
 WRITTEN = threading.Semaphore(0)
 
@@ -55,9 +55,8 @@ def about(scene: Scene) -> Iterator[dict[str, Any]]:
 
 def completion(**given: Any) -> Any:
     """Make a call of the chat API."""
-    prefix = "anthropic/" if given["model"] == CLAUDE else "openai/"
-    base = asked.BASE if prefix == "anthropic/" else f"{asked.BASE}/v1"
-    return litellm.completion(**given | {"model": prefix + given["model"]}, api_base=base, api_key="unused", num_retries=0, max_retries=0)
+    more = {"api_base": f"{asked.BASE}/v1", "api_key": "unused", "num_retries": 0, "max_retries": 0}
+    return litellm.completion(**given | {"model": f"openai/{MODEL}"}, **more)
 
 
 def responses(**given: Any) -> Any:

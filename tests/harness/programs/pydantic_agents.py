@@ -19,7 +19,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from tests.harness.programs.asked import BASE, STREAMED, failing
 from tests.harness.programs.otel import provider
 from tests.harness.programs.people import Named, about
-from tests.harness.script import CLAUDE, EARLIER, IMAGE, MODEL, SCENES, SYSTEM, TOOLS, Scene, result_of
+from tests.harness.script import EARLIER, IMAGE, MESSAGES_MODEL, MODEL, SCENES, SYSTEM, TOOLS, Scene, result_of
 
 
 def _tools() -> list[Any]:
@@ -52,7 +52,11 @@ def main(version: Any) -> None:
     settings = InstrumentationSettings(tracer_provider=spans, version=version)
     client: Any = OpenAIProvider(openai_client=AsyncOpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0))
     other: Any = AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=BASE, api_key="unused", max_retries=0))
-    models = [OpenAIChatModel(MODEL, provider=client), OpenAIResponsesModel(MODEL, provider=client), AnthropicModel(CLAUDE, provider=other)]
+    models = [
+        OpenAIChatModel(MODEL, provider=client),
+        OpenAIResponsesModel(MODEL, provider=client),
+        AnthropicModel(MESSAGES_MODEL, provider=other),
+    ]
     for model in models:
         for scene in SCENES.values():
             if scene.name not in ("json", "developer"):
