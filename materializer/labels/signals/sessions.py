@@ -1,7 +1,8 @@
 """Computes signals from the calls of a session, or of a user where calls name no session. Pure.
 
 A signal belongs to the call whose answer it is about. Where a later call repeats the conversation, its answer is looked up in the earlier
-calls, so that calls of other conversations in between do no harm. Where it does not, the call before it in the session counts.
+calls, so that calls of other conversations in between do no harm. Where it does not, the call before it in the session counts, if both
+differ in the user's turn only: the calls of a program with several steps have different instructions.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def in_conversation(calls: Sequence[Row], is_session: bool, thanks: Sequence[str
             about = by_request[request]
             signal = Signal.SESSION_REGENERATED if _is_regenerated(about, call) else None
         elif messages and messages[-1].get("role") == "user":
-            about = _answered(messages, by_text, before if is_session else None)
+            about = _answered(messages, by_text, before if is_session and before and _is_next(before, call, messages) else None)
             signal = _said(about, messages, thanks) if about else None
         elif messages and messages[-1].get("role") == "tool":
             about = by_calls.get(_calls_of(_last(messages, "assistant")))
@@ -129,8 +130,19 @@ def _has_answer(call: Row) -> bool:
 
 def _is_regenerated(first: Row, again: Row) -> bool:
     """Return whether a person asked for another answer: after the end of the first one, and soon."""
-    end = first["time"] + timedelta(milliseconds=first["latency_ms"] or 0)
-    return bool(end + READING <= again["time"] <= end + REGENERATED_WITHIN)
+    return READING <= _since(first, again) <= REGENERATED_WITHIN
+
+
+def _is_next(before: Row, call: Row, messages: Sequence[dict[str, Any]]) -> bool:
+    """Return whether `call`, with these messages, is the next turn of the same use of the model, after the answer could be read."""
+    alike = before["tools"] == call["tools"] and orjson.loads(before["messages"])[:-1] == messages[:-1]
+    return alike and _since(before, call) >= READING
+
+
+def _since(before: Row, call: Row) -> timedelta:
+    """Return the time from the end of a call to the begin of a later one."""
+    waited: timedelta = call["time"] - before["time"] - timedelta(milliseconds=before["latency_ms"] or 0)
+    return waited
 
 
 def _answered(messages: Sequence[dict[str, Any]], by_text: dict[str, Row], before: Row | None) -> Row | None:
