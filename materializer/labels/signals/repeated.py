@@ -16,6 +16,8 @@ _MOST_CHANGED = 0.34
 """Most words that are added or left out, as a share of the words that both texts have."""
 _ADDRESSING = 3
 """Words that may always be added or left out, for example "no, I said"."""
+_MOST_ERRORS = 3
+"""Most words with typing errors."""
 _LEAST_LETTERS = 6
 """Letters of the shorter of two words, one of which may have a typing error. Many shorter words differ in one letter from another word."""
 _LONGEST = 2000
@@ -34,7 +36,7 @@ def asks_again(before: str, after: str) -> bool:
         return False
     common = one & other
     left, added = one - common, other - common
-    if _has_digit(left) or _has_digit(added):
+    if min(left.total(), added.total()) > _MOST_ERRORS or _has_digit(left) or _has_digit(added):
         return False
     left, added, corrected = _without_typing_errors(left, added)
     if left and added:
