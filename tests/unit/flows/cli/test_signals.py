@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from ratchet.contracts.fakes import FakeDatasets
 from ratchet.flows.cli.main import cli
-from tests.unit.materializer.small_datasets import HELD, questions
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.cli.homes import home_of
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import raw
+from tests.unit.materializer.small_datasets import HELD, LATER, questions
 
 LOOP = """
 [line]
@@ -81,3 +87,19 @@ def test_signals_are_measured_first_and_then_label_answers_if_the_loop_file_says
     assert after == before + UNRATED / 2, "the copied answers without a rating became demonstrations"
     assert "| 6 | yes: it agrees with the ratings |" in card
     assert "signal 12" in card, "the deciding tier of the answers that only have signals"
+
+
+def test_explain_shows_the_table_of_a_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "user_feedback"}], signals={"use": ["copied"]}))
+    datasets.ingest(raw("".join(json.dumps(row) + "\n" for row in _traces()).encode(), "app", "jsonl"))
+    measured = datasets.freeze("s", LATER, datasets.edition(1)).signals
+    sim = SimulatedLine(Scenario(seed=1))
+    freeze = FakeDatasets.freeze
+    monkeypatch.setattr(FakeDatasets, "freeze", lambda *given: freeze(*given).model_copy(update={"signals": measured}))
+    sim.live()
+    monkeypatch.setenv("RATCHET_HOME", str(home_of(sim, tmp_path).root))
+    result = CliRunner().invoke(cli, ["explain", "sim/1"])
+    assert result.exit_code == 0
+    shown = result.stdout.partition("\nSignals\n")[2].partition("\nProbe\n")[0]
+    assert re.search(r"copied +46 +40 +40 +40 +1\.00 \(0\.8\d to 1\.00\) +0\.00 +6 +yes: it agrees with the ratings", shown)
+    assert re.search(r"regenerated +46 +40 +40 +40 .* 0 +no: it passes", shown)
