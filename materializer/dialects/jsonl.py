@@ -216,7 +216,7 @@ def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, p
     except Rejected as error:
         into.reject("feedback", at, error)
         return
-    into.feedback.append(_about(trace) | {"kind": kind.value, "value": value, "text": text, "position": at})
+    into.feedback.append(_about(trace) | {"kind": kind.value, "value": value, "text": text, "signal": None, "position": at})
 
 
 def _about(trace: Row) -> Row:

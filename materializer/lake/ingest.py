@@ -198,13 +198,12 @@ def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> tuple[list[Ro
     """Return (feedback that may be stored, number of stored records whose trace is unknown).
 
     The text of a correction or reference is content. It is left out if the content of its trace was not kept, and so is a signal, which
-    serves for nothing else than training. Only signals have the column `signal`.
+    serves for nothing else than training.
     """
     subjects = [_subject(batch.source, row) for row in decoded.feedback]
     known = seen.subjects(subjects)
     kept, waiting = [], set()
-    for subject, decoded_row in zip(subjects, decoded.feedback, strict=True):
-        row = {"signal": None} | decoded_row
+    for subject, row in zip(subjects, decoded.feedback, strict=True):
         if row["kind"] != FeedbackKind.RATING and known.get(subject) is False:
             decoded.skip("feedback", "no_consent")
             continue
