@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from ratchet.contracts.data.senders import Role, Sender
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.erasure.lake_rows import LineRows, Target
 from ratchet.materializer.labels.signals.agreement import LEAST_RATED
-from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
+from ratchet.materializer.metrics import LakeMetrics
+from tests.unit.materializer.conftest import NOW, make_datasets, make_loop, pseudonym_of, signed
 from tests.unit.materializer.records import batch, evaluation, log, logs, raw, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, TRAIN, questions
 
@@ -145,3 +147,19 @@ def test_a_used_signal_never_changes_a_rating(tmp_path: Path) -> None:
         rewards.append(snapshot.samples)
         assert [belief.used for belief in snapshot.signals if belief.signal is Signal.COPIED] == [bool(use)]
     assert rewards[0] == rewards[1]
+
+
+def test_signals_are_no_evidence_of_a_rollout_and_no_reference_of_the_gate(tmp_path: Path) -> None:
+    found = []
+    for place, events in enumerate(([], [evaluation("user_copied", user__id="user-1"), evaluation("user_edited", user__id="user-1")])):
+        folder = tmp_path / str(place)
+        datasets = _datasets(folder, use=["copied", "edited"])
+        traced = signed(folder, span(1, TRAIN[0], ratchet__model_version="v-1"))
+        datasets.ingest(
+            batch(spans(traced, span(900, HELD, metadata__reference="1")), logs(*(log(n, one) for n in (1, 900) for one in events)))
+        )
+        assert len(datasets.lake.scan("feedback")) == 2 * len(events)
+        evidence = LakeMetrics(datasets.lake.root).evidence("v-1", "v-2", NOW - timedelta(days=99), LATER)
+        assert evidence.champion.requests == 1
+        found.append((evidence, datasets.edition(1).prompts))
+    assert found[0] == found[1]
