@@ -42,6 +42,8 @@ from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.dialects.screening.sample import limits_of
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
+from ratchet.materializer.labels.signals.agreement import measure_signals
+from ratchet.materializer.labels.signals.labels import with_signals
 from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.ingest import ingest_batch
@@ -311,7 +313,9 @@ class LakeDatasets:
         side = side_of(golden, alike)
         feedback, contested = uncontested(every.feedback, train.every())
         known = references(train.asked, feedback)
-        samples = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt)
+        labelled = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt)
+        agreements = measure_signals(train.traces, feedback, every.signals, self.loop.signals)
+        samples, signals = with_signals(labelled, every.signals, agreements)
         prompts = prompts_of(train.every(), known)
         stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts, PROMPTS, ["prompt_id"])
         counts = traces_became(every, side, near)
@@ -335,6 +339,7 @@ class LakeDatasets:
             content=digest(list(stored)),
             withdrawn=settled.withdrawn,
             judges=self.rewards.beliefs(),
+            signals=signals,
             masked=masked_data(samples, self.loop.privacy),
             largest_cluster=largest_cluster(every.every()) if near else None,
             silent_scorers=silent_scorers(self.rewards, samples, prompts),

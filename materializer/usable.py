@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
+from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import Loop
 from ratchet.materializer.consent import spoken
 from ratchet.materializer.governance import Governed, govern
 from ratchet.materializer.labels.credible import without_newcomers
 from ratchet.materializer.labels.scores import attach
+from ratchet.materializer.labels.signals.sessions import session_signals
 from ratchet.materializer.settled import Settled
 from ratchet.materializer.training_sets.holdout import identify_prompts
 from ratchet.materializer.training_sets.prompt_sides import Placed
@@ -36,7 +38,9 @@ class Usable:
     refused: pl.DataFrame
     """source, id, response_id, reason: every other trace, with the rule that its question breaks."""
     feedback: pl.DataFrame
-    """Feedback on the rows of `traces` and `questions`, the result of `attach`."""
+    """Feedback on the rows of `traces` and `questions` without signals, the result of `attach`."""
+    signals: pl.DataFrame
+    """Signals on the rows of `traces` and `questions`, the same columns: those that were sent, and those of sessions."""
     ignored: dict[str, int]
     """Reason -> number of feedback records that do not count."""
     out: dict[str, int]
@@ -52,16 +56,21 @@ class Usable:
 
 
 def usable(settled: Settled, loop: Loop, assign: Assign | None, as_of: datetime | None = None) -> Usable:
-    """Apply the rules of `loop` to the records of a lake. Without `as_of`, new users do not wait.
+    """Apply the rules of `loop` to the records of a lake. Without `as_of`, new users do not wait, and no signals of sessions are computed.
 
     `assign` decides the sides of prompts where near-duplicates are considered.
     """
     governed = govern(settled.traces, loop.governance)
     heard = spoken(settled.feedback, settled.refusing)
-    waited = heard
-    if as_of is not None and loop.snapshot.newcomer_days:
-        waited = without_newcomers(heard, settled.traces, as_of, timedelta(days=loop.snapshot.newcomer_days))
-    feedback, ignored = attach(waited, governed.asked, governed)
+    waited, seen = heard, heard.clear()
+    if as_of is not None:
+        seen = _signals(settled, governed, loop, as_of)
+        if loop.snapshot.newcomer_days:
+            wait = timedelta(days=loop.snapshot.newcomer_days)
+            waited, seen = (without_newcomers(rows, settled.traces, as_of, wait) for rows in (heard, seen))
+    attached, ignored = attach(waited, governed.asked, governed)
+    is_signal = pl.col("kind") == FeedbackKind.SIGNAL.value
+    feedback, signals = attached.filter(~is_signal), pl.concat([attached.filter(is_signal), attach(seen, governed.asked, governed)[0]])
     if len(heard) < len(settled.feedback):
         ignored |= {"no_consent": len(settled.feedback) - len(heard)}
     if len(waited) < len(heard):
@@ -70,7 +79,15 @@ def usable(settled: Settled, loop: Loop, assign: Assign | None, as_of: datetime 
     ids = identify_prompts(pl.concat([governed.used, questions]), loop.line.salt, loop.holdout.fraction, assign)
     frames = (frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked))
     traces, questions, asked = frames
-    return Usable(traces, questions, asked, governed.refused, feedback, ignored, governed.out)
+    return Usable(traces, questions, asked, governed.refused, feedback, signals, ignored, governed.out)
+
+
+def _signals(settled: Settled, governed: Governed, loop: Loop, as_of: datetime) -> pl.DataFrame:
+    """Return the signals of sessions (records.FEEDBACK). Only content that may be used is read."""
+    admitted = governed.asked.select("source", "id", admitted=True)
+    traffic = settled.traces.filter(pl.col("origin") == "traffic").join(admitted, on=["source", "id"], how="left")
+    content = pl.when(pl.col("admitted")).then(pl.col("messages")).alias("messages")
+    return session_signals(traffic.with_columns(content), as_of, loop.signals.thanks)
 
 
 def _answered(governed: Governed, feedback: pl.DataFrame) -> pl.DataFrame:

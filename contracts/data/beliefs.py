@@ -1,9 +1,10 @@
-"""Whether a judge is believed, with the measurements. A judge that is not believed has weight zero."""
+"""Whether a judge or a signal is believed, with the measurements. One that is not believed has weight zero."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
+from ratchet.contracts.data.records import Signal
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.model import Count, Frozen
 
@@ -34,3 +35,33 @@ class JudgeBelief(Frozen):
     """Number of probes that the judge did not reject."""
     tokens: Count = 0
     """Tokens that the judge used for the line in the 24 hours before the measurement."""
+
+
+class SignalBelief(Frozen):
+    """How far a signal agrees with the ratings of the same answers, and whether it labels answers without a rating."""
+
+    signal: Signal
+    answers: Count
+    """Number of answers that have the signal and may be trained on."""
+    rated: Count
+    """Number of them that also have ratings, which are not neutral on average."""
+    people: Count
+    """Number of users who asked for the rated ones."""
+    agreeing: Count
+    """Number of the rated ones whose ratings say the same as the signal."""
+    agreement: float | None = Field(default=None, ge=0, le=1)
+    """Share of the rated ones whose ratings say the same as the signal. None: there is none."""
+    low: float = Field(default=0.0, ge=0, le=1)
+    """Lower bound of `agreement` (materializer/labels/signals/agreement.py). It is the probability that a label of the signal gets."""
+    high: float = Field(default=1.0, ge=0, le=1)
+    """Upper bound of `agreement`."""
+    others: float | None = Field(default=None, ge=0, le=1)
+    """Share of the rated answers without the signal whose ratings say what the signal would say. None: there is none."""
+    gain: float = Field(default=-1.0, ge=-1, le=1)
+    """Lower bound of `agreement` - `others`. A signal that says nothing about the answer has 0 or less."""
+    used: bool
+    """Whether it labels answers that nothing else scores."""
+    reason: str
+    """Why it is used or not, with the figures."""
+    labels: Count = 0
+    """Number of answers whose reward comes from this signal."""

@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from pydantic import Field
 
-from ratchet.contracts.data.beliefs import JudgeBelief
+from ratchet.contracts.data.beliefs import JudgeBelief, SignalBelief
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.data.senders import Sender
 from ratchet.contracts.extension import ExtensionVersion
@@ -247,6 +247,8 @@ class Snapshot(Frozen):
     are computed again."""
     judges: tuple[JudgeBelief, ...] = ()
     """For each judge, whether it was believed when these samples were scored."""
+    signals: tuple[SignalBelief, ...] = ()
+    """For each signal that an answer has, its agreement with the ratings."""
     masked: MaskedData
     """What was masked in the texts."""
     largest_cluster: PromptCluster | None = None

@@ -70,6 +70,7 @@ FEEDBACK: tuple[Column, ...] = (
     Column("text", "string", False, "a correction or a reference"),
     Column("sender", "string", False, "as in the traces"),
     Column("trusted", "boolean", False, "whether it counts although its rater is not the user of the trace"),
+    Column("signal", "string", False, "a Signal, of feedback of this kind"),
 )
 
 CONSENT: tuple[Column, ...] = (
@@ -154,7 +155,7 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
     Column("prompt", "string", True, "JSON list of messages (contracts/conversation.py)"),
     Column("answer", "string", True, "an answer that counts as right"),
-    Column("source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge"),
+    Column("source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge | signal"),
     Column("weight", "double", True, "2 P(right) - 1"),
     Column("slice", "string", False, ""),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
@@ -189,6 +190,43 @@ class FeedbackKind(StrEnum):
     overrepresent failures."""
     REFERENCE = "reference"
     """Right answer given independently of the model's answer (a reviewer's label). It is used for training and for the holdout."""
+    SIGNAL = "signal"
+    """What a user did with the answer, without a rating. The column `signal` says what. It has no weight before its agreement with the
+    line's ratings is measured (materializer/labels/signals)."""
+
+
+class Signal(StrEnum):
+    """What a user did with an answer. A name without a prefix is sent by the application."""
+
+    REGENERATED = "regenerated"
+    EDITED = "edited"
+    """The user changed the answer before using it."""
+    COPIED = "copied"
+    ABANDONED = "abandoned"
+    THANKED = "thanked"
+    ASKED_AGAIN = "asked_again"
+    TOOL_ERROR = "tool_error"
+    """A tool that the answer called reported an error."""
+    SESSION_REGENERATED = "session.regenerated"
+    """Computed from the calls of a session, like all names with this prefix. Such a signal is never stored in the lake."""
+    SESSION_ABANDONED = "session.abandoned"
+    SESSION_THANKED = "session.thanked"
+    SESSION_ASKED_AGAIN = "session.asked_again"
+    SESSION_TOOL_ERROR = "session.tool_error"
+
+    @property
+    def computed(self) -> bool:
+        """Whether it is computed from the calls of a session, and never sent."""
+        return self.value.startswith("session.")
+
+    @property
+    def says_right(self) -> bool:
+        """Whether it suggests that the answer is right. Otherwise it suggests that the answer is wrong."""
+        return self in (Signal.COPIED, Signal.THANKED, Signal.SESSION_THANKED)
+
+
+SENT_SIGNALS = tuple(signal for signal in Signal if not signal.computed)
+"""Signals that an application may send."""
 
 
 class ConsentSubject(StrEnum):
@@ -204,8 +242,10 @@ class ConsentSubject(StrEnum):
 
 
 class Tier(StrEnum):
-    """Tiers of evidence for a reward, strongest first."""
+    """Tiers of evidence for a reward, strongest first. A reward belongs to one of the first three."""
 
     VERIFIABLE = "verifiable"
     FEEDBACK = "feedback"
     JUDGE = "judge"
+    SIGNAL = "signal"
+    """Signals of users that agree with the line's ratings. They decide only where nothing else does."""

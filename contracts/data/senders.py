@@ -16,7 +16,7 @@ class Role(StrEnum):
     TRACES = "traces"
     """An application: spans of its own calls of a model."""
     FEEDBACK = "feedback"
-    """An application: ratings and corrections of its users, and their refusals of consent."""
+    """An application: ratings, corrections and signals of its users, and their refusals of consent."""
     REVIEW = "review"
     """Reviewers: references, which may enter the holdout."""
     OPERATOR = "operator"
@@ -27,6 +27,7 @@ _OF_TRACES = frozenset({Role.ROUTER, Role.TRACES, Role.OPERATOR})
 _OF_FEEDBACK = {
     FeedbackKind.RATING: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.CORRECTION: frozenset({Role.FEEDBACK, Role.OPERATOR}),
+    FeedbackKind.SIGNAL: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.REFERENCE: frozenset({Role.REVIEW, Role.OPERATOR}),
 }
 

@@ -6,7 +6,7 @@ Shares are in [0, 1]. Rollout weights are percentages. File paths are relative t
 
 from __future__ import annotations
 
-from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
+from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SignalSettings, SnapshotSettings
 from ratchet.contracts.loop.gate import GateSettings, SafetySettings
 from ratchet.contracts.loop.line import Approvals, ApprovalSettings, LineSettings, TriggerSettings
 from ratchet.contracts.loop.loop_file import Loop
@@ -35,6 +35,7 @@ __all__ = [
     "SafetySettings",
     "SearchSettings",
     "ServingSettings",
+    "SignalSettings",
     "SnapshotSettings",
     "SourceSettings",
     "TrainingSettings",

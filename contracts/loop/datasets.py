@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ratchet.contracts.data.records import Tier
+from ratchet.contracts.data.records import Signal, Tier
 from ratchet.contracts.loop.field_types import Positive, Share
 from ratchet.contracts.model import Frozen
 
@@ -16,7 +16,7 @@ class RewardSettings(Frozen):
 
     name: str
     """Entry point name of an installed reward (group `ratchet.rewards`)."""
-    tier: Tier | None = None
+    tier: Literal[Tier.VERIFIABLE, Tier.FEEDBACK, Tier.JUDGE] | None = None
     """Tier of the scorer. None selects the scorer's default tier."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Weight of the scorer in the weighted mean of its tier."""
@@ -69,6 +69,19 @@ class SnapshotSettings(Frozen):
     """Minimum probability that an answer is right for using it as a demonstration. The high default requires clear user feedback."""
     references_are_answers: bool = False
     """Whether reviewers' and logged references are complete answers and not bare results. If true, SFT may use them as demonstrations."""
+
+
+class SignalSettings(Frozen):
+    """Settings of signals: what users did with an answer, without a rating. Each freeze measures their agreement with the ratings."""
+
+    use: tuple[Signal, ...] = ()
+    """Signals that may label answers that nothing else scores. A signal is used only while its measured agreement with the ratings
+    passes, at each freeze anew. Empty: none; signals are measured and shown only."""
+    min_agreement: Annotated[float, Field(gt=0.5, le=1)] = 0.7
+    """Least lower bound of the agreement of a signal that is used. In addition, ratings must agree with the signal more often than on
+    answers without it."""
+    thanks: tuple[Annotated[str, Field(min_length=2, max_length=60)], ...] = ()
+    """Further phrases by which a user thanks, for `session.thanked`. They add to the built-in phrases."""
 
 
 class ProbeSettings(Frozen):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from ratchet.contracts.jobs.cluster import ClusterSettings
-from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SnapshotSettings
+from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SignalSettings, SnapshotSettings
 from ratchet.contracts.loop.gate import GateSettings
 from ratchet.contracts.loop.line import Approvals, LineSettings, TriggerSettings
 from ratchet.contracts.loop.privacy import PrivacySettings
@@ -28,6 +28,7 @@ class Loop(Frozen):
     rewards: tuple[RewardSettings, ...]
     holdout: HoldoutSettings = HoldoutSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
+    signals: SignalSettings = SignalSettings()
     probe: ProbeSettings = ProbeSettings()
     training: TrainingSettings = TrainingSettings()
     gate: GateSettings = GateSettings()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from ratchet.contracts.data.beliefs import SignalBelief
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice
 
@@ -80,6 +81,7 @@ _OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
     "replaced": "replaced by a later one of the same person",
     "contradicted": "that contradict another correction",
     "answer_left_out": "on answers that are left out themselves",
+    "signal": "that are signals, which are measured",
     "unknown_answer": "on answers that were not ingested",
 }
 _COUNTS = {
@@ -114,14 +116,18 @@ def count_rows(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(count_words(name), f"{counts[name]:,}") for name in sorted(counts, key=lambda name: places[name]) if counts[name]]
 
 
+_PLAIN_FEEDBACK = "ratings, corrections and reviewers' right answers"
+
+
 def references_note(counts: Mapping[str, int]) -> str | None:
     """Return what became of the right answers that the application logged, from the counts of a snapshot; None without any."""
     return _note(counts, "reference", "right answers that the application logged", _OF_REFERENCES)
 
 
 def feedback_note(counts: Mapping[str, int]) -> str | None:
-    """Return what became of ratings, corrections and reviewers' right answers, from the counts of a snapshot; None without any."""
-    return _note(counts, "feedback", "ratings, corrections and reviewers' right answers", _OF_FEEDBACK)
+    """Return what became of ratings, corrections, reviewers' right answers and signals, from the counts of a snapshot; None without any."""
+    what = "ratings, corrections, reviewers' right answers and signals" if "feedback:signal" in counts else _PLAIN_FEEDBACK
+    return _note(counts, "feedback", what, _OF_FEEDBACK)
 
 
 def _note(counts: Mapping[str, int], kind: str, what: str, words: Mapping[str, str]) -> str | None:
@@ -130,6 +136,27 @@ def _note(counts: Mapping[str, int], kind: str, what: str, words: Mapping[str, s
         return None
     others = ", ".join(f"{n:,} {words.get(name, f'left out by the rule {name}')}" for name, n in found.items() if name != "used")
     return f"Of {sum(found.values()):,} {what}, {found.get('used', 0):,} are used" + (f"; the others: {others}." if others else ".")
+
+
+SIGNAL_COLUMNS = ("signal", "answers", "also rated", "users", "agreeing", "agreement (99.5 %)", "without it", "labels", "used")
+SIGNALS_NOTE = (
+    "What users did with answers, without a rating, and how often the ratings of the same answers agree. Without it: the share of the "
+    "other rated answers whose ratings say what the signal would say. Names with session. are computed from the calls of a session."
+)
+
+
+def signal_rows(found: Sequence[SignalBelief]) -> list[tuple[str, ...]]:
+    """Return the rows of the table of signals, in the order of SIGNAL_COLUMNS."""
+    return [
+        (
+            *(one.signal.value, f"{one.answers:,}", f"{one.rated:,}", f"{one.people:,}", f"{one.agreeing:,}"),
+            "–" if one.agreement is None else f"{one.agreement:.2f} ({one.low:.2f} to {one.high:.2f})",
+            "–" if one.others is None else f"{one.others:.2f}",
+            f"{one.labels:,}",
+            f"{'yes' if one.used else 'no'}: {one.reason}",
+        )
+        for one in found
+    ]
 
 
 def left_out(choice: Choice) -> list[str]:

@@ -18,7 +18,7 @@ from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.core.data_notes import count_rows, crowding, masking_note
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.report.languages import language_of
-from ratchet.flows.report.story import Section, Table
+from ratchet.flows.report.story import Section, Table, signals_section
 from ratchet.materializer.privacy.masking import Masker
 
 _BAR = 20
@@ -42,7 +42,9 @@ def dataset_card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
 def card_of(loop: Loop, snapshot: Snapshot, dataset: TrainingSet | None, artifacts: Artifacts) -> list[Section]:
     """Return the sections of a card about a snapshot and, if it is known, its training set."""
     samples = _rows(artifacts, snapshot.samples, ["prompt_id", "prompt", "answer", "reward", "tier", "origin", "user", "slice"])
-    sections = [_source(snapshot, loop), _answers(samples), *_texts(samples), _people(samples), *_examples(samples, loop.privacy)]
+    signals = signals_section(snapshot)
+    sections = [_source(snapshot, loop), _answers(samples), *([signals] if signals else [])]
+    sections += [*_texts(samples), _people(samples), *_examples(samples, loop.privacy)]
     return sections if dataset is None else [*sections, *_training(dataset, artifacts)]
 
 

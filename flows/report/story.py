@@ -16,12 +16,15 @@ from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
 from ratchet.flows.core.data_notes import (
+    SIGNAL_COLUMNS,
+    SIGNALS_NOTE,
     count_rows,
     crowding,
     feedback_note,
     left_out,
     masking_note,
     references_note,
+    signal_rows,
     silent_scorers,
     warned,
 )
@@ -67,7 +70,7 @@ def tell(
     """
     cycle = fold_cycle(entries)
     chapters: dict[Step, list[Section | None]] = {
-        Step.FREEZE: [_opening(cycle), _data(cycle)],
+        Step.FREEZE: [_opening(cycle), _data(cycle), _signals(cycle)],
         Step.PROBE: [_probe(cycle)],
         Step.PLAN: [_evidence(cycle), _choice(cycle)],
         Step.APPROVE_TRAINING: [_approval(cycle, ApprovalKind.TRAINING, requests, now)],
@@ -148,6 +151,18 @@ def _data(cycle: CycleView) -> Section | None:
     ]
     text += _notes(snapshot)
     return Section("Data", tuple(text), Table(("what", "records"), tuple(count_rows(snapshot.counts))))
+
+
+def _signals(cycle: CycleView) -> Section | None:
+    frozen = cycle.get(FreezeResult)
+    return signals_section(frozen.snapshot) if frozen else None
+
+
+def signals_section(snapshot: Snapshot) -> Section | None:
+    """Return the section about the signals of a snapshot and their agreement with ratings; None without signals."""
+    if not snapshot.signals:
+        return None
+    return Section("Signals", (SIGNALS_NOTE,), Table(SIGNAL_COLUMNS, tuple(signal_rows(snapshot.signals))))
 
 
 def _notes(snapshot: Snapshot) -> list[str]:

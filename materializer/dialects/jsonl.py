@@ -4,8 +4,8 @@ Observations of Langfuse are recognised and decoded as such (`langfuse`). Withou
 (`exports/plain_spans.py`).
 
 Keys: id, timestamp, user_id, session_id, messages, tools, response, model, latency_ms, input_tokens, output_tokens, region, consent;
-optional: confidentiality, feedback (a rating), correction, reference, slice, response_id, finish_reason, status, model_version, origin,
-consent_time.
+optional: confidentiality, feedback (a rating), correction, signals (a list of names), reference, slice, response_id, finish_reason, status,
+model_version, origin, consent_time.
 
 Consent, user, session, region, confidentiality and slice are also read from the places where libraries write them (people/places.py).
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from ratchet.contracts.conversation import Conversation
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
-from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.canonical.exchange import Reply, Request, conversation, with_instructions
@@ -109,6 +109,7 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
     for key, kind in (("feedback", FeedbackKind.RATING), ("correction", FeedbackKind.CORRECTION)):
         if record.get(key) is not None:
             _decode_feedback(record, key, kind, row, position, into, limits)
+    _decode_signals(record.get("signals"), row, f"{position}, signals", into)
 
 
 def _decode_consent(record: Record, position: str, limits: Limits, into: Decoded) -> None:
@@ -215,5 +216,19 @@ def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, p
     except Rejected as error:
         into.reject("feedback", at, error)
         return
-    known = {"trace_id": trace["id"], "response_id": trace["response_id"], "rater": trace["user"], "time": trace["time"]}
-    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "position": at})
+    into.feedback.append(_about(trace) | {"kind": kind.value, "value": value, "text": text, "signal": None, "position": at})
+
+
+def _about(trace: Row) -> Row:
+    return {"trace_id": trace["id"], "response_id": trace["response_id"], "rater": trace["user"], "time": trace["time"]}
+
+
+def _decode_signals(value: Any, trace: Row, position: str, into: Decoded) -> None:
+    """Decode the names of signals: one name, or a list of them. An unknown name is quarantined by itself."""
+    for index, stated in enumerate(value if isinstance(value, list) else [] if value is None else [value], 1):
+        if isinstance(stated, str) and stated in SENT_SIGNALS:
+            row = {"kind": FeedbackKind.SIGNAL.value, "value": None, "text": None, "signal": stated}
+            into.feedback.append(_about(trace) | row | {"position": f"{position} {index}"})
+        else:
+            known = ", ".join(SENT_SIGNALS)
+            into.reject("feedback", f"{position} {index}", Rejected("bad_value", f"a signal must be one of {known}"))

@@ -15,7 +15,7 @@ from typing import Any
 
 from ratchet.contracts.conversation import Conversation, stored_answer
 from ratchet.contracts.data.decoding import Decoded, Kind, Limits, Row
-from ratchet.contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind
+from ratchet.contracts.data.records import PARTIAL, ConsentSubject, FeedbackKind, Signal
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import DEFERRED, SIGNED
@@ -49,6 +49,16 @@ from ratchet.runtime.secrets.span_signature import SIGNATURE, signed_form
 EVALUATION = "gen_ai.evaluation.result"
 KINDS = {"user_feedback": FeedbackKind.RATING, "user_correction": FeedbackKind.CORRECTION, "reviewer_reference": FeedbackKind.REFERENCE}
 """Name of an evaluation -> kind of feedback. Other evaluations (of a judge, of a metric) are skipped."""
+SIGNALS = {
+    "user_regenerated": Signal.REGENERATED,
+    "user_edited": Signal.EDITED,
+    "user_copied": Signal.COPIED,
+    "user_abandoned": Signal.ABANDONED,
+    "user_thanked": Signal.THANKED,
+    "user_asked_again": Signal.ASKED_AGAIN,
+    "tool_error": Signal.TOOL_ERROR,
+}
+"""Name of an evaluation -> the signal that it states. One with the score 0 states that it did not happen, and is skipped."""
 CONSENTS = {"trace_consent": ConsentSubject.TRACE, "session_consent": ConsentSubject.SESSION, "user_consent": ConsentSubject.USER}
 """Name of an evaluation -> what its statement about consent refers to. The name decides, because exporters add ids of their own spans."""
 
@@ -312,8 +322,10 @@ def _decode_evaluation(
             into.skip("feedback", "not_feedback")
         elif (subjects := CONSENTS.get(name(attributes.get("gen_ai.evaluation.name")) or "")) is not None:
             into.consents.append(_stated_consent(attributes, subjects, ids, times, limits) | {"position": position})
-        elif name(attributes.get("gen_ai.evaluation.name")) not in KINDS:
+        elif (stated := name(attributes.get("gen_ai.evaluation.name"))) not in KINDS and stated not in SIGNALS:
             into.skip("feedback", "other_evaluation")
+        elif stated in SIGNALS and attributes.get("gen_ai.evaluation.score.value") in (0, "0", "false"):
+            into.skip("feedback", "absent_signal")
         else:
             into.feedback.append(_feedback(attributes, ids, times, limits) | {"position": position})
     except Rejected as error:
@@ -323,7 +335,8 @@ def _decode_evaluation(
 
 
 def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:
-    kind = KINDS[name(attributes.get("gen_ai.evaluation.name")) or ""]
+    stated = name(attributes.get("gen_ai.evaluation.name")) or ""
+    kind, signal = KINDS.get(stated, FeedbackKind.SIGNAL), SIGNALS.get(stated)
     response = name(attributes.get("gen_ai.response.id"))
     named = bool(ids[0]) and bool(ids[1])
     if not named and response is None:
@@ -332,7 +345,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
     if kind == FeedbackKind.RATING:
         score = attributes.get("gen_ai.evaluation.score.value")
         value = rating(_THUMBS.get(str(attributes.get("gen_ai.evaluation.score.label"))) if score is None else score)
-    else:
+    elif signal is None:
         text = _explanation(attributes.get("gen_ai.evaluation.explanation"), limits)
     return {
         "trace_id": f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}" if named else None,
@@ -342,6 +355,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
         "time": _evaluation_time(times, limits),
         "value": value,
         "text": text,
+        "signal": signal.value if signal else None,
     }
 
 

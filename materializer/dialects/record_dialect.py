@@ -12,7 +12,7 @@ from typing import Any
 
 from ratchet.contracts.conversation import Conversation, Message
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
-from ratchet.contracts.data.records import CONSENT, FEEDBACK, TRACES, Column, ConsentSubject, FeedbackKind
+from ratchet.contracts.data.records import CONSENT, FEEDBACK, SENT_SIGNALS, TRACES, Column, ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
@@ -117,6 +117,11 @@ def _feedback(given: Row, dialect: Dialect, position: str, limits: Limits) -> Ro
         raise _bad_row(dialect, f"kind must be one of {', '.join(FeedbackKind)}")
     if row["trace_id"] is None and row["response_id"] is None:
         raise Rejected("missing_id", "feedback refers to neither a trace nor a response")
+    if row["kind"] == FeedbackKind.SIGNAL:
+        if row["signal"] not in SENT_SIGNALS:
+            raise _bad_row(dialect, f"signal must be one of {', '.join(SENT_SIGNALS)}")
+        return row | {"value": None, "text": None}
+    row["signal"] = None
     if row["kind"] == FeedbackKind.RATING:
         return row | {"value": rating(row["value"]), "text": None}
     if not (row["text"] or "").strip():

@@ -32,8 +32,9 @@ _RATER = pl.col("rater").fill_null(ANONYMOUS)
 def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the feedback on admitted traces that counts, the latest per rater and kind, and reason -> number of records that do not count.
 
-    The columns are source, id, rater, kind, time, value and text. `source` and `id` are those of the trace that represents equal
-    traces. `traces` has the columns source, id, response_id, user and verified of the traces that feedback may refer to.
+    Each signal counts as a kind of its own. The columns are source, id, rater, kind, time, value, text and signal. `source` and `id` are
+    those of the trace that represents equal traces. `traces` has the columns source, id, response_id, user and verified of the traces that
+    feedback may refer to.
     """
     links = traces.select("source", "id", "response_id", "verified")
     by_id = feedback.filter(pl.col("trace_id").is_not_null()).join(
@@ -48,17 +49,17 @@ def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> 
         .drop("verified")
     )
     by_response = rest.join(named, on=["source", "response_id"], how="inner")
-    columns = ["source", "id", "rater", "kind", "time", "value", "text"]
+    columns = ["source", "id", "rater", "kind", "time", "value", "text", "signal"]
     wanted = [*columns, "ingested", "sender", "trusted"]
     every = pl.concat([found.select(wanted), by_response.select(wanted)])
     credited, ignored = credible(every.join(traces.select("source", "id", "user"), on=["source", "id"], how="inner"))
     joined = credited.select(columns).join(governed.merged, on=["source", "id"], how="inner")
     kept = joined.select(pl.col("keeper_source").alias("source"), pl.col("keeper_id").alias("id"), *columns[2:])
     ordered = kept.with_columns(_RATER.alias("who")).sort("time", "value", "text", nulls_last=False)
-    latest = ordered.unique(["source", "id", "who", "kind"], keep="last", maintain_order=True)
+    latest = ordered.unique(["source", "id", "who", "kind", "signal"], keep="last", maintain_order=True)
     ignored |= {"replaced": len(kept) - len(latest)} if len(latest) < len(kept) else {}
     ignored |= _unattached(rest.join(named, on=["source", "response_id"], how="anti"), governed.refused)
-    return latest.drop("who").sort("source", "id", "time", "kind", "rater"), ignored
+    return latest.drop("who").sort("source", "id", "time", "kind", "rater", "signal"), ignored
 
 
 def _unattached(feedback: pl.DataFrame, refused: pl.DataFrame) -> dict[str, int]:

@@ -22,7 +22,7 @@ _COLUMNS: dict[TableName, tuple[str, ...]] = {
         *("source", "id", "batch", "response_id", "messages", "answer", "model", "status", "consent", "verified"),
         *("sender", "time", "consent_time", "tools"),
     ),
-    "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text", "sender"),
+    "feedback": ("source", "trace_id", "response_id", "rater", "kind", "time", "batch", "value", "text", "sender", "signal"),
     "consent": ("source", "subject", "id", "given", "time", "batch", "sender"),
     "quarantine": ("batch", "position", "reason"),
 }
@@ -31,7 +31,7 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
 )
 _RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
-_VERSION = 2
+_VERSION = 3
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
 
@@ -103,8 +103,8 @@ def response_key(source: str, response: str) -> Key:
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
     """Return the key that identifies a row of `table`.
 
-    Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch. Otherwise one sender
-    could keep out the feedback of another one.
+    Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch, and a signal also by
+    its name. Otherwise one sender could keep out the feedback of another one.
     """
     if table == "traces":
         return bare_key(row) if withheld(row) else full_key(row)
@@ -112,7 +112,8 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
-        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], row["kind"], row["time"], row["sender"])
+        kind = (row["kind"], row["signal"]) if row["kind"] == FeedbackKind.SIGNAL else (row["kind"],)
+        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], *kind, row["time"], row["sender"])
     return hashed("q", row["batch"], row["position"], row["reason"])
 
 

@@ -197,7 +197,8 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batc
 def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> tuple[list[Row], int]:
     """Return (feedback that may be stored, number of stored records whose trace is unknown).
 
-    The text of a correction or reference is content. It is left out if the content of its trace was not kept.
+    The text of a correction or reference is content. It is left out if the content of its trace was not kept, and so is a signal, which
+    serves for nothing else than training.
     """
     subjects = [_subject(batch.source, row) for row in decoded.feedback]
     known = seen.subjects(subjects)

@@ -28,6 +28,7 @@ KINDS = {
     Tier.VERIFIABLE.value: "answer scored by a verifiable reward",
     Tier.FEEDBACK.value: "rated answer",
     Tier.JUDGE.value: "judged answer",
+    Tier.SIGNAL.value: "answer with a signal",
 }
 """Tier that decided the reward of a logged answer -> name of the evidence."""
 BOTH, PAIR_CHOSEN, PAIR_REJECTED, SHOWN = (

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import polars as pl
 
-from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind
 from ratchet.materializer.usable import Usable
 
 
@@ -69,7 +69,8 @@ def logged_references(traces: pl.DataFrame, asked: pl.DataFrame, refused: pl.Dat
 def feedback_became(every: Usable, side: pl.Expr, contested: int) -> dict[str, int]:
     """Return what became of ratings, corrections and reviewers' references: destination -> number of records.
 
-    The numbers add up to all records of the lake's feedback. `contested` of them contradict each other.
+    The numbers add up to all records of the lake's feedback. `contested` of them contradict each other. Signals that count are `signal`:
+    SignalBelief says what they do.
     """
     rows = pl.concat([every.traces.with_columns(side, answered=True), every.questions.with_columns(side, answered=False)])
     placed = every.feedback.join(rows.select("source", "id", "side", "answered"), on=["source", "id"], how="left")
@@ -84,4 +85,6 @@ def feedback_became(every: Usable, side: pl.Expr, contested: int) -> dict[str, i
     counts = dict(placed.select(became.alias("became")).group_by("became").len().sort("became").iter_rows())
     if contested:
         counts |= {"used": counts["used"] - contested, "contradicted": contested}
+    sent = [signal.value for signal in SENT_SIGNALS]
+    counts |= {"signal": int(every.signals["signal"].is_in(sent).sum())}
     return {**every.ignored, **{name: n for name, n in counts.items() if n}}

@@ -2,7 +2,7 @@
 
 Demonstrations are users' corrections, references, and answers that scorers or users judged right. The strongest evidence on a prompt
 decides. If a prompt has a correction, a reference or a verified answer, answers with only user ratings or judge scores are
-left out.
+left out. Signals count only on prompts without any of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ratchet.materializer.labels.label_confidence import believe
 from ratchet.materializer.lake.schemas import frame_of
 
 CORRECTION, REFERENCE = "correction", "reference"
-RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3}
+RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3, Tier.SIGNAL.value: 4}
 """Source of the evidence -> rank, strongest first. Corrections and references rank first, because their authors wrote the right answer."""
 
 

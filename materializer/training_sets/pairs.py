@@ -62,8 +62,8 @@ def make_pairs(
     `prompts` (records.PROMPTS) holds the references, which count as right answers if `references_are_answers` is on.
 
     `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
-    weight of a pair is P(the order is right) - P(it is reversed). For user ratings this is P(chosen right) - P(rejected right); for
-    other tiers it is 1.
+    weight of a pair is P(the order is right) - P(it is reversed). For user ratings and signals this is P(chosen right) - P(rejected
+    right); for other tiers it is 1.
 
     `cluster` maps prompt ids with their prompts (JSON) to clusters of near-duplicates. All pairs of a cluster together weigh as much as
     those of one prompt with the most pairs.
@@ -80,9 +80,9 @@ def make_pairs(
     compared = list(_candidates(clear, settings, salt).iter_rows(named=True))
     for row in [*compared, *_with_given(clear, prompts, settings, salt, {tuple(row[name] for name in _SIDES) for row in compared})]:
         people = {row["user"], row["user_rejected"]} - {None}
-        row["weight"] = row["right"] - row["right_rejected"] if row["tier"] == Tier.FEEDBACK else 1.0
+        row["weight"] = row["right"] - row["right_rejected"] if row["tier"] in (Tier.FEEDBACK, Tier.SIGNAL) else 1.0
         why = None
-        if not row.get("given") and not _common_margin(row, settings.margin, weights):
+        if not row.get("given") and row["tier"] != Tier.SIGNAL and not _common_margin(row, settings.margin, weights):
             why = "margin_on_common_parts"
         elif row["weight"] <= 0:
             why = "noise"

@@ -185,4 +185,4 @@ def _decode_score(score: dict[str, Any], position: str, limits: Limits, into: De
         into.skip("feedback", "score_without_generation")
         return
     known = {"trace_id": about, "response_id": None, "rater": person(score.get("rater")), "time": time, "position": position}
-    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text})
+    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "signal": None})

@@ -40,11 +40,11 @@ def losing(folder: Path) -> LakeDatasets:
     (folder / "golden.jsonl").write_text(json.dumps({"question": GOLDEN_TEXT, "reference": "5"}) + "\n")
     rules = {"regions": ["eu"], "confidentiality": ["low"], "min_users": 2, "max_chars": 2000}
     datasets = make_datasets(folder, make_loop(governance=rules, holdout={"golden": "golden.jsonl"}, snapshot={"newcomer_days": 7}))
-    rated = evaluation("user_feedback", 1.0, user__id="user-1")
+    rated, copied = evaluation("user_feedback", 1.0, user__id="user-1"), evaluation("user_copied", user__id="user-1")
     picture = {"type": "uri", "modality": "image", "uri": "https://example.test/a.png"}
     image = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "what is it?"}, picture]}])
     items = [
-        *twice(1, TRAIN[0], "A: 7", [rated]),
+        *twice(1, TRAIN[0], "A: 7", [rated, copied]),
         *twice(3, TRAIN[0], "A: 7", at=T0 + SECOND, metadata__reference="8"),  # equal traces, and newer right answers
         *twice(5, TRAIN[1], ratchet__origin="probe"),
         *twice(7, TRAIN[1], metadata__consent=False),

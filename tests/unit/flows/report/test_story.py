@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
+from ratchet.contracts.data.beliefs import SignalBelief
 from ratchet.contracts.data.datasets import MaskedData, ProbeReport, PromptCluster, Snapshot
+from ratchet.contracts.data.records import Signal
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.evaluation import UNLIKE, Looks
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, LeftOut, Method, Proposal
-from ratchet.contracts.steps import EvaluateResult, ProbeResult, State
+from ratchet.contracts.steps import EvaluateResult, FreezeResult, ProbeResult, State
 from ratchet.flows.core.folds.rollout import fold_rollout
 from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 from ratchet.flows.report.page import render_report
-from ratchet.flows.report.story import _choice, _evidence, _gate, _length, _notes, _probe, ledger_table, sampling, stopping, tell
+from ratchet.flows.report.story import _choice, _evidence, _gate, _length, _notes, _probe, _signals, ledger_table, sampling, stopping, tell
 from tests.browser import PHONE, content_width
 from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -51,6 +53,23 @@ def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> No
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
     assert _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=None)) == said[:1]
+
+
+def test_signals_are_told_with_their_agreement_and_why_they_have_no_weight() -> None:
+    measured = {"answers": 1200, "rated": 40, "people": 30, "agreeing": 36, "agreement": 0.9, "low": 0.75, "high": 0.97, "others": 0.6}
+    beliefs = (
+        SignalBelief(signal=Signal.COPIED, **measured, gain=0.1, used=True, reason="it agrees with the ratings", labels=7),
+        SignalBelief(signal=Signal.EDITED, answers=1, rated=0, people=0, agreeing=0, used=False, reason="0 rated answers have it"),
+    )
+    section = _signals(knowing(FreezeResult.model_construct(snapshot=Snapshot.model_construct(signals=beliefs))))
+    assert section is not None
+    assert section.table is not None
+    assert section.table.rows == (
+        ("copied", "1,200", "40", "30", "36", "0.90 (0.75 to 0.97)", "0.60", "7", "yes: it agrees with the ratings"),
+        ("edited", "1", "0", "0", "0", "–", "–", "0", "no: 0 rated answers have it"),
+    )
+    assert len(section.table.columns) == len(section.table.rows[0])
+    assert _signals(knowing(FreezeResult.model_construct(snapshot=Snapshot.model_construct(signals=())))) is None
 
 
 def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_counts() -> None:
