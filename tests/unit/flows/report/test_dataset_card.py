@@ -49,7 +49,7 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     assert "| 0.0 to 0.1 | 3 | " in page
     assert "2 users; the most active one has 4 answers (66.7%)." in page
     assert "| traces | 6 |" in page
-    masked = "replaced personal data at ingest: email 1, phone 0, card 0, iban 0, national_id 0, secret 0, ip 0. The rules (version 1-"
+    masked = "replaced personal data at ingest: email 1, phone 0, card 0, iban 0, national_id 0, secret 0, ip 0. The rules (version 2-"
     assert masked in page
     assert "do not mask: person, location; " in page
     assert "Training set " in page
