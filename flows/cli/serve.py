@@ -107,7 +107,7 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         os.environ.pop(variables.PREFECT_OWN, None)
 
     from ratchet.flows.prefect import serve as service  # imported late: Prefect reads its settings on import
-    from ratchet.flows.service.memory import freeze_start
+    from ratchet.flows.service.memory import settle_after_start
     from ratchet.flows.service.process import only_one
 
     served = [service.Served(path, context.loop) for path, context in lines]
@@ -119,7 +119,7 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            freeze_start()
+            settle_after_start()
             asyncio.run(service.serve(home, served, url, installation.progress, beat, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
     service.end_process()
