@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 
-
 _M_ARENA_MAX = -8
 """Parameter of glibc's mallopt: the largest number of heaps."""
 
@@ -15,7 +14,7 @@ def settle_after_start() -> None:
     """Exclude what the start has loaded from the search for garbage, and let all threads share two heaps.
 
     Python searches all objects only when a quarter of them is new. With the objects of the start, cycles of clients and their TLS contexts
-    would stay for a long time. Each run has threads of its own, and glibc would give each of them a heap, whose free parts nobody else uses.
+    would stay for a long time. Each run has threads of its own, and glibc would give each of them a heap whose free parts nobody else uses.
     """
     gc.collect()
     gc.freeze()
