@@ -5,17 +5,19 @@ MLflow takes 80 to 130 MB, is needed a few times per cycle, and cannot be unload
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
+import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.jobs.training import StepFigures
 from ratchet.contracts.serving import ModelVersion
 from ratchet.gates.registry import MlflowRegistry, stored_aliases
@@ -56,11 +58,11 @@ class ProcessRegistry:
 
 
 class _Worker:
-    """The process, started at the first call."""
+    """The process, started at the first call. It ends with its standard input, so that it survives no death of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pool: ProcessPoolExecutor | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._end: threading.Timer | None = None
 
     def call(self, uri: str, folder: Path, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -68,23 +70,40 @@ class _Worker:
         with self._lock:
             if self._end is not None:
                 self._end.cancel()
-            if self._pool is None:  # a process that was forked would begin with the memory and the locks of this one
-                self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _leave_ctrl_c_to_the_parent)
             try:
-                return self._pool.submit(_called, uri, folder, method, arguments).result()
-            except BrokenProcessPool as error:
-                self._pool = None
-                raise Retryable(f"the process that uses the registry died: {error}; it is started again") from error
-            finally:
-                self._end = threading.Timer(IDLE_SECONDS, self._close)
-                self._end.daemon = True
-                self._end.start()
+                raised, answer = self._asked((uri, folder, method, arguments))
+            except (OSError, EOFError, pickle.UnpicklingError) as error:
+                self._stop()
+                raise Retryable("the process that uses the registry died; it is started again at the next try") from error
+            self._end = threading.Timer(IDLE_SECONDS, self._close)
+            self._end.daemon = True
+            self._end.start()
+        if raised:
+            raise answer
+        return answer
+
+    def _asked(self, request: tuple[Any, ...]) -> tuple[bool, Any]:
+        if self._process is None:
+            self._process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        given, answers = self._process.stdin, self._process.stdout
+        assert given is not None
+        assert answers is not None
+        pickle.dump(request, given)
+        given.flush()
+        raised, answer = pickle.load(answers)  # noqa: S301 -- from a process that this one has started
+        return bool(raised), answer
 
     def _close(self) -> None:
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False)
+            self._stop()
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            process.wait()
 
 
 @lru_cache(maxsize=1)
@@ -93,10 +112,26 @@ def _worker() -> _Worker:
     return _Worker()
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process ends with its parent
+def main() -> None:
+    """Answer calls of `MlflowRegistry` from standard input until it ends. A call is (URI, folder, name of the method, arguments)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and this process with it
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what MLflow prints is no answer
+    while True:
+        try:
+            uri, folder, method, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 -- from the process that has started this one
+        except EOFError:
+            return
+        answer: tuple[bool, Any]
+        try:
+            answer = False, getattr(MlflowRegistry(uri, folder), method)(*arguments)
+        except RatchetError as error:
+            answer = True, error.with_traceback(None)
+        except Exception as error:
+            answer = True, Retryable(f"the registry failed: {type(error).__name__}: {error}")
+        pickle.dump(answer, answers)
+        answers.flush()
 
 
-def _called(uri: str, folder: Path, method: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a method of `MlflowRegistry`. Runs in the process of MLflow."""
-    return getattr(MlflowRegistry(uri, folder), method)(*arguments)
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,15 @@ def test_the_process_ends_when_it_is_idle_and_starts_again_after_its_death(tmp_p
         registry.alias("a", "champion", "v-1")
     registry.register(version, tmp_path, {}, {})
 
-    [child] = [one for one in multiprocessing.active_children() if one.is_alive()]
+    child = _worker()._process
+    assert child is not None
     child.kill()
-    child.join(10)
+    child.wait(10)
     with pytest.raises(Retryable, match="the process that uses the registry died"):
         registry.alias("a", "champion", "v-1")
     monkeypatch.setattr(registry_process, "IDLE_SECONDS", 0.1)
     registry.alias("a", "champion", "v-1")
     assert registry.aliases("a") == {"champion": "v-1"}
-    until(lambda: _worker()._pool is None and not multiprocessing.active_children(), 20)
+    last = _worker()._process
+    assert last is not None
+    until(lambda: _worker()._process is None and last.poll() is not None, 20)
