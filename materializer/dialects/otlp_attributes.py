@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(\d{1,6})\.(.+)", re.DOTALL)
 
 
 class Attributes:
-    """Attributes of one span, event or log record. If a key is repeated, its last value counts."""
+    """Attributes of one span, event or log record. If a key is repeated, its last value counts; `earlier` has the others."""
 
     def __init__(self, raw: Any) -> None:
         """Read `raw`, a list of entries or None. Entries without a string key are skipped.
@@ -27,7 +27,9 @@ class Attributes:
         """
         if raw is not None and not isinstance(raw, list):
             raise Rejected("wrong_type", f"attributes must be a list, not {type(raw).__name__}")
-        self._raw = {item["key"]: item.get("value") for item in raw or () if isinstance(item, dict) and isinstance(item.get("key"), str)}
+        pairs = [(item["key"], item.get("value")) for item in raw or () if isinstance(item, dict) and isinstance(item.get("key"), str)]
+        self._raw = dict(pairs)
+        self._pairs = pairs if len(pairs) > len(self._raw) else []
         self._value: Callable[[Any], Any] = any_value
         self._metadata: dict[str, Any] | None = None
 
@@ -51,6 +53,21 @@ class Attributes:
             if value is not None:
                 return value
         return None
+
+    def earlier(self, key: str) -> list[Attributes]:
+        """Return the values of a repeated key before its last one, each as attributes with this key alone."""
+        return [Attributes([{"key": key, "value": value}]) for name, value in self._pairs if name == key][:-1]
+
+    def raw(self, key: str) -> Any:
+        """Return the value of a key as it was received; None if it is missing."""
+        return self._raw.get(key)
+
+    def is_unreadable(self, key: str) -> bool:
+        """Return whether a key has a value that cannot be read, for example the integer `x`. An empty value can be read."""
+        raw = self._raw.get(key)
+        if raw is None or self._value(raw) is not None:
+            return False
+        return not isinstance(raw, dict) or any(inner is not None for inner in raw.values())
 
     def plain(self) -> dict[str, Any]:
         """Return all attributes as Python values."""

@@ -198,7 +198,7 @@ def parse_json(data: bytes | str) -> Any:
         message = str(error).lower()
         reason = (
             "too_deep"
-            if "recursion" in message
+            if "recursion" in message or "depth" in message
             else "invalid_encoding"
             if "utf-8" in message or "surrogate" in message
             else "malformed_json"

@@ -18,7 +18,8 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.model import Frozen
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, json_object
-from ratchet.materializer.dialects.values import consent, name, number, person, rating, short_text, start_time
+from ratchet.materializer.dialects.people.told import told_in_record
+from ratchet.materializer.dialects.values import name, number, person, rating, short_text, start_time
 
 SCORE = "langfuse_score"
 """Key of a prepared score in its record."""
@@ -104,7 +105,7 @@ def observation_of(row: Mapping[str, Any], trace: Mapping[str, Any] | None) -> d
             found[key] = trace[key]
     shared, own = json_object(trace.get("metadata")), json_object(found.get("metadata"))
     found["metadata"] = shared | own
-    if consent(shared.get("consent")) is False:
+    if told_in_record({"metadata": shared}).refuses():  # the observation's metadata may hide it, also in an object
         found["metadata"]["consent"] = False
     found["trace"] = {key: trace[key] for key in ("name", "tags", "release", "version", "environment") if key in trace}
     return found

@@ -6,12 +6,14 @@ begin with `attributes.`. Each span becomes an OTLP span, which the OTLP dialect
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.otlp import decode_request
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.people.told import Told, told, told_in_record
 from ratchet.materializer.dialects.values import parse_json
 
 _COLUMN = "attributes."
@@ -20,6 +22,7 @@ _STARTS = ("start_time", "startTime", "start_time_unix_nano", "startTimeUnixNano
 _ENDS = ("end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano")
 _INDEXED = "llm."
 """OpenInference numbers the items of its lists: `llm.input_messages.0.message.role`. A nested form has lists."""
+_CONSENT = "metadata.consent"
 _MODEL_CALLS = ("CHAT_MODEL", "LLM")
 
 
@@ -30,14 +33,16 @@ def is_plain_spans(record: Any) -> bool:
 
 def decode_plain_spans(record: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
     """Decode the spans of a record for which `is_plain_spans` is true. A bad span does not affect the others."""
-    spans = _spans_of_mlflow(record) or [record]
-    shared = _of_mlflow_trace(record)
+    spans = _spans_of_mlflow(record)
+    around = [told_in_record(part) for part in _of_mlflow_trace(record)] if spans else []
+    shared = {key: value for part in _of_mlflow_trace(record) for key, value in part.items()} if spans else {}
+    spans = spans or [record]
     resource = record.get("resource")
     held = {"attributes": _attributes(resource.get("attributes"))} if isinstance(resource, dict) else None
     converted = []
     for number, span in enumerate(spans):
         try:
-            converted.append(_converted(span, shared))
+            converted.append(_converted(span, shared, around))
         except (Rejected, RecursionError) as error:
             reason = error if isinstance(error, Rejected) else Rejected("too_deep", "the attributes nest too deeply")
             into.reject("traces", f"{position}, span {number}", reason)
@@ -58,13 +63,24 @@ def _id(span: Mapping[str, Any], kind: str) -> Any:
     return value.removeprefix("0x") if isinstance(value, str) else value
 
 
-def _converted(span: Any, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the OTLP span of a span. `shared` are attributes of its trace."""
+def _converted(span: Any, shared: Mapping[str, Any], around: Sequence[Told]) -> dict[str, Any]:
+    """Return the OTLP span of a span. `shared` are attributes of its trace, and `around` is what the parts of the trace say.
+
+    The same key can be in several parts, and one value replaces the other. So each part is asked for a refusal by itself.
+    """
     if not isinstance(span, dict) or not _is_span(span):
         raise Rejected("wrong_type", "a span needs a trace id, a span id, a start and attributes")
     inner = span.get("attributes")
-    given = {**(inner if isinstance(inner, dict) else {}), **{k.removeprefix(_COLUMN): v for k, v in span.items() if k.startswith(_COLUMN)}}
-    flat = {**shared, **dict(_flat(given, "", _DEPTH))}
+    nested = list(_flat(inner if isinstance(inner, dict) else {}, "", _DEPTH))
+    columns = list(_flat({k.removeprefix(_COLUMN): v for k, v in span.items() if k.startswith(_COLUMN)}, "", _DEPTH))
+    flat = {**shared, **dict(nested), **dict(columns)}
+    beside = told_in_record({key: value for key, value in span.items() if not key.startswith("attributes")}, ("events", "data", "context"))
+    for fact, key in (("user", "user.id"), ("session", "session.id")):
+        if (known := beside.value(fact)) is not None:  # type: ignore[arg-type]
+            flat.setdefault(key, known)
+    each = [told(Attributes.of_values({key: value})) for key, value in (*nested, *columns)]
+    if any(one.refuses() for one in (beside, *around, *each)):
+        flat = {key: value for key, value in flat.items() if key != _CONSENT} | {_CONSENT: False}
     kind = span.get("span_kind")
     if isinstance(kind, str) and "openinference.span.kind" not in flat and kind.upper() == "LLM":
         flat["openinference.span.kind"] = "LLM"
@@ -131,15 +147,16 @@ def _spans_of_mlflow(record: Mapping[str, Any]) -> list[Any]:
     return spans if isinstance(spans, list) and spans and all(isinstance(span, dict) and _is_span(span) for span in spans) else []
 
 
-def _of_mlflow_trace(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a trace of MLflow says about its user: its metadata and tags."""
+def _of_mlflow_trace(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a trace of MLflow says about itself: its metadata and its tags, which are an object or a list of keys with values."""
     info = record.get("info")
-    if not isinstance(info, dict):
-        return {}
-    held = [info.get(key) for key in ("trace_metadata", "request_metadata", "tags")]
-    return {
-        key: value for part in held if isinstance(part, dict) for key, value in part.items() if not key.startswith("mlflow.trace.spans")
-    }
+    held = [info.get(key) for key in ("trace_metadata", "request_metadata", "tags")] if isinstance(info, dict) else []
+    listed = [
+        {one["key"]: one.get("value") for one in part if isinstance(one, dict) and isinstance(one.get("key"), str)}
+        for part in held
+        if isinstance(part, list)
+    ]
+    return [part for part in (*held, *listed) if isinstance(part, dict)]
 
 
 def _attributes(values: Any) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.people.told import Told, merged, told
+from ratchet.materializer.dialects.people.told import Told, merged, told, told_in_part
 
 _OF_TRACE = ("langfuse.trace", "langsmith.trace", "mlflow.trace")
 
@@ -60,17 +60,32 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
         parents[key] = span.get("parentSpanId")
         try:
             attributes = Attributes(span.get("attributes"))
-            said = told(attributes)
-            whole = _refusals(said, lambda place: place.startswith(_OF_TRACE))
-            if whole.consents:
-                of_traces[key[0]] = merged(of_traces.get(key[0], Told()), whole)
-            if said.consents and not is_call(attributes):
-                of_spans[key] = _refusals(said, lambda _: True)
-                if whole.consents or (of_spans[key].consents and not span.get("parentSpanId")):
-                    refusing.setdefault(key[0], span.get("startTimeUnixNano"))
-        except Rejected:  # a span that cannot be read is quarantined, or is no model call
+        except Rejected:  # the span has no attributes, so that it says nothing
             continue
+        said, contains_calls = _read(attributes, is_call)
+        whole = _refusals(said, lambda place: place.startswith(_OF_TRACE))
+        if whole.consents:
+            of_traces[key[0]] = merged(of_traces.get(key[0], Told()), whole)
+        if contains_calls:
+            of_spans[key] = _refusals(said, lambda _: True)
+            if whole.consents or (of_spans[key].consents and not span.get("parentSpanId")):
+                refusing.setdefault(key[0], span.get("startTimeUnixNano"))
     return Above(parents, {key: one for key, one in of_spans.items() if one.consents}, of_traces, refusing)
+
+
+def _read(attributes: Attributes, is_call: Callable[[Attributes], bool]) -> tuple[Told, bool]:
+    """Return what a span says, and whether this counts for the calls below it.
+
+    If an attribute cannot be read, the others still count, and the span is taken for one that contains calls.
+    """
+    try:
+        said = told(attributes)
+    except Rejected:
+        said = told_in_part(attributes)
+    try:
+        return said, bool(said.consents) and not is_call(attributes)
+    except Rejected:
+        return said, True
 
 
 def _refusals(said: Told, counts: Callable[[str], bool]) -> Told:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.places import ROOTS, Fact, Meaning, meaning, named
 from ratchet.materializer.dialects.statement import Statement
@@ -65,18 +66,67 @@ class Told:
 
 
 def told(attributes: Attributes) -> Told:
-    """Return what attributes say: of a span, a log record or a resource."""
+    """Return what attributes say: of a span, a log record or a resource.
+
+    Of a repeated key the last value counts, but a refusal counts from every value. A consent that cannot be read is a refusal.
+    """
     made = Told()
     for key in attributes:
         found = meaning(key)
+        if found is not None:
+            _tell(made, attributes, key, found)
+    return made
+
+
+def told_in_part(attributes: Attributes) -> Told:
+    """Return what attributes say of which some cannot be read, so that `told` raises Rejected. These are left out.
+
+    One that cannot be read is a refusal if its key means consent, or if it names consent inside.
+    """
+    made = Told()
+    for key in attributes:
+        found, one = meaning(key), Told()
         if found is None:
             continue
-        value = attributes.get(key)
-        if found.fact is None:
-            _open(made, found.place, value, 0)
-        else:
-            made._add(found, _unquoted(value) if key.startswith("mlflow.") else value)
+        try:
+            _tell(one, attributes, key, found)
+        except Rejected:
+            values = [attributes.raw(key), *(part.raw(key) for part in attributes.earlier(key))]
+            refuses = found.fact == "consent" or (found.fact is None and _names_consent(values))
+            one = Told(consents=[(found.place, False)] if refuses else [])
+        made = merged(made, one)
     return made
+
+
+def _tell(made: Told, attributes: Attributes, key: str, found: Meaning) -> None:
+    """Add what one attribute says. `found` is the meaning of its key."""
+    if found.fact in (None, "consent"):
+        for part in attributes.earlier(key):
+            before = Told()
+            _tell(before, part, key, found)
+            made.consents += [one for one in before.consents if Told(consents=[one]).refuses()]
+    value = attributes.get(key)
+    if found.fact is None:
+        _open(made, found.place, value, 0)
+    elif found.fact == "consent" and attributes.is_unreadable(key):
+        made._add(found, False)
+    else:
+        made._add(found, _unquoted(value) if key.startswith("mlflow.") else value)
+
+
+def _names_consent(raw: Any) -> bool:
+    """Return whether an OTLP value, which may be nested too deep to be converted, has a key that means consent."""
+    left = [raw]
+    while left:
+        at = left.pop()
+        if isinstance(at, list):
+            left += at
+        elif isinstance(at, dict):
+            found = meaning(at["key"]) if isinstance(at.get("key"), str) else None
+            if found is not None and found.fact == "consent":
+                return True
+            left += at.values()
+    return False
 
 
 def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> Told:

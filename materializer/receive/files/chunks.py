@@ -18,6 +18,8 @@ from ratchet.contracts.ids import Digest
 
 CHUNK = 32 << 20
 """Bytes of lines after which a chunk ends, at the end of a line."""
+_KEPT = 2 * CHUNK
+"""Largest part, in bytes, that is kept in memory. One is larger if a line is."""
 _BLOCK = 1 << 20
 
 
@@ -76,23 +78,38 @@ def _end_of_chunk(block: bytes, wanted: int) -> int:
 
 
 class _Parts:
-    """Opens parts of a stream. A part that begins where the last one was read to its end goes on with the same stream."""
+    """Opens parts of a stream. A part that begins where the last one was read to its end goes on with the same stream.
+
+    The bytes of the part that was opened last are kept, because the quarantine opens it again for its bad records.
+    """
 
     def __init__(self, open_whole: Callable[[], BinaryIO]) -> None:
         self._open_whole = open_whole
         self._left: tuple[int, BinaryIO] | None = None
+        self._kept: tuple[int, bytes] | None = None
 
     def open(self, offset: int, length: int | None) -> BinaryIO:
         """Open a part as a stream that can be read forwards."""
+        if self._kept is not None and self._kept[0] == offset:
+            return io.BytesIO(self._kept[1])
+        self._kept = None
+        stream = self._at(offset)
+        if length is None or length > _KEPT:
+            return cast(BinaryIO, io.BufferedReader(_Part(self, stream, offset, length), _BLOCK))
+        data = stream.read(length)
+        self.leave(offset + len(data), stream)
+        self._kept = offset, data
+        return io.BytesIO(data)
+
+    def _at(self, offset: int) -> BinaryIO:
         left, self._left = self._left, None
         if left is not None and left[0] == offset:
-            stream = left[1]
-        else:
-            if left is not None:
-                left[1].close()
-            stream = self._open_whole()
-            stream.seek(offset)
-        return cast(BinaryIO, io.BufferedReader(_Part(self, stream, offset, length), _BLOCK))
+            return left[1]
+        if left is not None:
+            left[1].close()
+        stream = self._open_whole()
+        stream.seek(offset)
+        return stream
 
     def leave(self, at: int, stream: BinaryIO) -> None:
         """Keep the stream for the part that begins at `at`."""

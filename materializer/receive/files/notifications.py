@@ -49,9 +49,10 @@ class QueueListener:
         self._stopped.set()
 
     def _listen(self) -> None:
-        client, told = _client(self.url), ""
+        client, told = None, ""
         while not self._stopped.is_set() and time.monotonic() - self._asked < _FORGOTTEN:
             try:
+                client = client or _client(self.url)
                 found = client.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10, WaitTimeSeconds=_WAIT).get("Messages", [])
                 if found:
                     self._arrived.set()

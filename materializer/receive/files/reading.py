@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
-import orjson
-
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.decode import DAMAGE_FRAME, DAMAGE_LINE
 from ratchet.materializer.dialects.values import parse_json
@@ -22,6 +20,7 @@ from ratchet.materializer.receive.files.streams import (
     dumped,
     frames_hold_json,
     json_lines,
+    line_of,
     stream_of,
     table_rows,
 )
@@ -74,7 +73,7 @@ def converted(rows: Iterable[dict[str, Any] | bytes], convert: Convert) -> Itera
     """Yield each record, converted, as a line of JSON. Lines that are no records are passed on for the decoder to reject."""
     for row in rows:
         if isinstance(row, dict):
-            yield orjson.dumps(convert(row), default=str) + b"\n"
+            yield line_of(convert(row))
         else:
             yield row if row.endswith(b"\n") else row + b"\n"
 

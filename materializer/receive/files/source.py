@@ -11,7 +11,7 @@ from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SourceSettings
-from ratchet.materializer.receive.files.chunks import CHUNK, chunks_of
+from ratchet.materializer.receive.files.chunks import CHUNK, Chunk, chunks_of
 from ratchet.materializer.receive.files.content import Content
 from ratchet.materializer.receive.files.delivered import Delivered
 from ratchet.materializer.receive.files.reading import content_of, joined, open_records, open_requests, requests_format
@@ -78,6 +78,8 @@ class FileSource:
         self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else None
         self._form = ""
         self._members: dict[Digest, list[StoredFile]] = {}
+        self._divided: dict[str, tuple[str, list[Chunk]]] = {}
+        """Name of a large file -> its version and its chunks, so that it is not divided at each look for news."""
 
     def batches(self) -> Iterator[RawBatch]:
         """Yield the batches. Raises ConfigError if the place does not exist, Retryable if it cannot be read."""
@@ -103,8 +105,18 @@ class FileSource:
         if form == "otlp-proto" or file.size <= (CHUNK // _DENSE if stored_densely else CHUNK):
             yield RawBatch(self.name, form, file.identity(), file.origin, opened)
             return
+        version, chunks = self._divided.get(file.name, ("", []))
+        if version == file.version:
+            yield from (self._batch_of(chunk, file, form) for chunk in chunks)
+            return
+        found = []
         for chunk in chunks_of(opened):
-            yield RawBatch(self.name, form, chunk.digest, file.origin, chunk.open, first=chunk.first, offset=chunk.offset)
+            found.append(chunk)
+            yield self._batch_of(chunk, file, form)
+        self._divided[file.name] = file.version, found
+
+    def _batch_of(self, chunk: Chunk, file: StoredFile, form: str) -> RawBatch:
+        return RawBatch(self.name, form, chunk.digest, file.origin, chunk.open, first=chunk.first, offset=chunk.offset)
 
     def look(self, most: int) -> tuple[int, list[Unread]]:
         """Look at up to `most` files. Return (number of those that would be read, the others). Raises like `batches`."""

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import itertools
+import sqlite3
 import struct
 import sys
 import zlib
@@ -20,13 +21,14 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 
-from ratchet.contracts.errors import Rejected
+from ratchet.contracts.errors import RatchetError, Rejected
 from ratchet.materializer.dialects.values import parse_json
 from ratchet.materializer.lake.arrow import pa, pq
+from ratchet.materializer.receive.files.array_elements import array_elements
 from ratchet.materializer.receive.files.content import MAX_MESSAGE, Compression, Content, kind_of_message
 
-MAX_WHOLE = 256 << 20
-"""Largest file that is read as one JSON value, in decompressed bytes. A larger one is read line by line."""
+MAX_WHOLE = 32 << 20
+"""Largest file that is read as one JSON value, in decompressed bytes. A larger one is read line by line. An array has no limit."""
 MAX_RATIO = 300
 """How many times larger than its compressed bytes a stream may become. Texts become about ten times larger; a file that was made to fill
 the memory a thousand times."""
@@ -34,6 +36,12 @@ _FREE = 64 << 20
 """Decompressed bytes from which on the ratio counts."""
 ROWS = 256
 """Rows of a table that are in memory at a time."""
+_TOO_DEEP = b"[" * 2000 + b"]" * 2000 + b"\n"
+"""Stands for a record that nests too deeply to be written. The decoder cannot parse it either, and says why."""
+_NO_JSON = b'"this record cannot be written as JSON"\n'
+"""Stands for a record that cannot be written for another reason. A text is no record, so that the dialect rejects it as `wrong_type`."""
+_TOLD = (OSError, RatchetError, sqlite3.Error, MemoryError)
+"""Errors that say nothing about the content, such as those of a network: the batch must be read again later."""
 
 
 class _Counted(io.RawIOBase):
@@ -58,7 +66,10 @@ class _Counted(io.RawIOBase):
 
 
 class _Pieces(io.RawIOBase):
-    """A stream of the bytes that an iterator yields."""
+    """A stream of the bytes that an iterator yields.
+
+    An unexpected error of the iterator becomes EOFError, so that content costs its own file and does not stop the source.
+    """
 
     def __init__(self, pieces: Iterator[bytes], close: Callable[[], None]) -> None:
         self._pieces, self._close, self._rest = pieces, close, memoryview(b"")
@@ -91,7 +102,12 @@ class _Pieces(io.RawIOBase):
 
     def _fill(self) -> bool:
         while not self._rest:
-            piece = next(self._pieces, None)
+            try:
+                piece = next(self._pieces, None)
+            except (EOFError, *_TOLD):
+                raise
+            except Exception as error:
+                raise EOFError(f"the rest of the file cannot be read: {type(error).__name__}") from error  # a message may quote a user
             if piece is None:
                 return False
             self._rest = memoryview(piece)
@@ -146,15 +162,16 @@ def json_lines(stream: BinaryIO, content: Content) -> BinaryIO:
         return plain
     try:
         data = plain.read(MAX_WHOLE + 1)
-        if len(data) > MAX_WHOLE:
-            return stream_of(_and_then(data, plain), plain.close)
-        value = parse_json(data.removeprefix(b"\xef\xbb\xbf"))
     except EOFError:
         return stream_of(_damaged(), plain.close)
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
+        return stream_of(array_elements(stream_of(_and_then(data, plain), plain.close)), plain.close)
+    if len(data) > MAX_WHOLE:
+        return stream_of(_and_then(data, plain), plain.close)
+    try:
+        parse_json(data.removeprefix(b"\xef\xbb\xbf"))
     except Rejected:
         return stream_of([data], plain.close)  # JSON Lines or malformed: the decoder reports errors per line
-    if isinstance(value, list):
-        return stream_of((orjson.dumps(item) + b"\n" for item in value), plain.close)
     return stream_of([data.replace(b"\n", b" ").replace(b"\r", b" ")], plain.close)  # JSON strings contain no unescaped line breaks
 
 
@@ -259,4 +276,15 @@ def _jsonable(value: Any) -> Any:
 def dumped(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     """Yield rows as lines of JSON. A value that JSON does not have becomes its text."""
     for row in rows:
-        yield orjson.dumps(row, default=str) + b"\n"
+        yield line_of(row)
+
+
+def line_of(record: Any) -> bytes:
+    """Return a record as a line of JSON. Never raises: a record that cannot be written becomes a line that the decoder quarantines.
+
+    A value that JSON does not have becomes its text. JSON that can be read may nest too deeply to be written.
+    """
+    try:
+        return orjson.dumps(record, default=str) + b"\n"
+    except (TypeError, RecursionError) as error:  # the errors of orjson are TypeErrors
+        return _TOO_DEEP if "recursion" in str(error).lower() else _NO_JSON

@@ -15,12 +15,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import orjson
-
 from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.dialects.exports.langfuse_export import SCORE, ScoreMeaning, observation_of, score_of
+from ratchet.materializer.receive.files.streams import line_of
 from ratchet.materializer.receive.langfuse.client import LangfuseClient
 from ratchet.materializer.receive.langfuse.generations import Generations
 
@@ -57,7 +56,12 @@ class LangfuseApi:
         self._connect, self._state, self._meanings, self._since, self._now = connect, state, meanings, since, now
         self._expand = ",".join(dict.fromkeys((*_KEYS, *expand)))
         self._generations = Generations(state)
-        self._slices: dict[Digest, tuple[Path, datetime]] = {}
+        self._slices: dict[Digest, tuple[Path, datetime, datetime]] = {}
+        """The slices that the lake does not have yet: digest -> (file, begin, end)."""
+        self._delivered: datetime | None = None
+        """The latest end of a slice that the lake has."""
+        self._until: datetime | None = None
+        """Where the cursor stands."""
 
     def batches(self) -> Iterator[RawBatch]:
         """Yield a batch per slice of time. Raises ConfigError if the server refuses the keys, Retryable if it does not answer."""
@@ -68,6 +72,8 @@ class LangfuseApi:
         folder, size = self._state / "slices", 0
         shutil.rmtree(folder, ignore_errors=True)  # what an interrupted ingest has left is read again
         folder.mkdir(parents=True, mode=0o700)
+        self._slices.clear()
+        self._delivered, self._until = None, begin
         client = self._connect()
         try:
             while begin < last and size < _MOST:
@@ -75,8 +81,9 @@ class LangfuseApi:
                 path = folder / begin.strftime("%Y-%m-%dT%H-%M-%S.%f.jsonl")
                 content = self._write(client, path, begin - _AGAIN, end)
                 size += path.stat().st_size
-                batch = RawBatch(self.name, "langfuse", content, f"{self.name}/{path.name}", _opener(path))
-                self._slices[batch.digest] = path, end
+                identity = hashlib.sha256(f"{begin.isoformat()} {end.isoformat()} {content}".encode()).hexdigest()  # empty slices differ
+                batch = RawBatch(self.name, "langfuse", identity, f"{self.name}/{path.name}", _opener(path))
+                self._slices[batch.digest] = path, begin, end
                 yield batch
                 begin = end
         finally:
@@ -103,7 +110,7 @@ class LangfuseApi:
         whole, size = hashlib.sha256(), 0
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             for record in self._records(client, begin, end):
-                line = orjson.dumps(record, default=str) + b"\n"
+                line = line_of(record)
                 whole.update(line)
                 size += len(line)
                 if size > _LARGEST:
@@ -126,13 +133,18 @@ class LangfuseApi:
         return score | {"observationId": self._generations.before(str(score["traceId"]), score["time"])}
 
     def done(self, batch: RawBatch) -> None:
-        """Delete the slice and move the cursor to its end."""
-        path, end = self._slices.pop(batch.digest, (None, None))
-        if path is None or end is None:
+        """Delete the slice and move the cursor to its end, but never past a slice that the lake does not have, nor backwards."""
+        found = self._slices.pop(batch.digest, None)
+        if found is None:
             return
-        new = self._state / "cursor.json.new"
-        new.write_text(json.dumps({"until": end.isoformat()}))
-        new.replace(self._state / "cursor.json")
+        path, _, end = found
+        self._delivered = max(end, self._delivered or end)
+        until = min([self._delivered, *(begin for _, begin, _ in self._slices.values())])
+        if self._until is None or until > self._until:
+            new = self._state / "cursor.json.new"
+            new.write_text(json.dumps({"until": until.isoformat()}))
+            new.replace(self._state / "cursor.json")
+            self._until = until
         path.unlink(missing_ok=True)
 
 

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import orjson
-
 from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest
@@ -30,7 +28,7 @@ from ratchet.materializer.receive.files.content import Content
 from ratchet.materializer.receive.files.delivered import Delivered
 from ratchet.materializer.receive.files.reading import content_of, rows_of
 from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of
-from ratchet.materializer.receive.files.streams import stream_of
+from ratchet.materializer.receive.files.streams import line_of, stream_of
 from ratchet.materializer.receive.langfuse.generations import Generations
 from ratchet.materializer.receive.langfuse.layout import TABLES, Project, Ready, projects, readiness
 
@@ -114,12 +112,12 @@ class BlobExport:
                     if isinstance(row, bytes):
                         yield row
                     elif UNCLEAR in row:
-                        yield orjson.dumps(row) + b"\n"
+                        yield line_of(row)
                     else:
                         trace = joined.of(row.get("trace_id") or row.get("traceId"))
                         record = observation_of(row, trace)
                         note(record)
-                        yield _line(record if trace is not None or not traces else _without_trace(record))
+                        yield line_of(record if trace is not None or not traces else _without_trace(record))
 
         return self._batch(RawBatch(self.name, "langfuse", identity, file.origin, lambda: stream_of(lines())), file)
 
@@ -143,7 +141,7 @@ class BlobExport:
         identity = identity_of([file], "langfuse scores", *answered)
 
         def opened() -> BinaryIO:
-            return stream_of(row if isinstance(row, bytes) else _line(row) for row in prepared())
+            return stream_of(row if isinstance(row, bytes) else line_of(row) for row in prepared())
 
         return self._batch(RawBatch(self.name, "langfuse", identity, file.origin, opened), file)
 
@@ -193,12 +191,15 @@ class _Traces:
         self._found: dict[str, dict[str, Any]] = {}
 
     def of(self, identity: Any) -> dict[str, Any] | None:
+        """Return the fields of a trace; None if it is not there, or if the identity is no text."""
+        if not isinstance(identity, str):
+            return None
         while identity not in self._found and self._files:
             file = self._files.pop(0)
             for row in _counted(rows_of(file, content_of(file)), None):
                 if isinstance(row, dict) and isinstance(row.get("id"), str):
                     self._found.setdefault(row["id"], trace_fields(row))
-        return self._found.get(identity) if isinstance(identity, str) else None
+        return self._found.get(identity)
 
 
 def _counted(rows: Iterator[dict[str, Any] | bytes], promised: int | None) -> Iterator[dict[str, Any] | bytes]:
@@ -220,7 +221,3 @@ def _without_trace(record: dict[str, Any]) -> dict[str, Any]:
     if record.get("type") != "GENERATION":
         return record
     return {UNCLEAR: {"reason": "missing_trace", "detail": f"the export has no trace {str(record.get('traceId'))[:64]!r}"}}
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    return orjson.dumps(record, default=str) + b"\n"

@@ -14,9 +14,11 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import TraceSource
 from ratchet.materializer.dialects.admission import Admission, unmasked
 from ratchet.materializer.dialects.decode import BUILT_IN, decode, record_of
-from ratchet.materializer.dialects.people.told import shares
+from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.people.told import as_object, shares, told
 from ratchet.materializer.dialects.screening.sample import repeated_answer
 from ratchet.materializer.dialects.statement import STATED
+from ratchet.materializer.dialects.values import dump, parse_json
 
 RECORDS = 20_000
 """Records after which a trial ends."""
@@ -81,7 +83,7 @@ def try_source(
     """Decode what the source has, up to RECORDS records. `mask` and `mask_record` mask rows and records. Raises like the source."""
     found, rows, feedback = Trial(), list[Row](), 0
     details: dict[str, str] = {}
-    told: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for batch in source.batches():
         part, cut = _part_of(batch)
         decoded = decode(part, limits, BUILT_IN, Admission(mask=mask))
@@ -92,7 +94,7 @@ def try_source(
             found.quarantined[bad.reason, details.setdefault(bad.reason, bad.detail)] += bad.count
         if len(found.examples) < EXAMPLES:
             found.examples += _examples(part, decoded, EXAMPLES - len(found.examples), mask_record)
-        told += decoded.told
+        counts += decoded.told
         rows += [_counted(row) for row in decoded.traces]
         feedback += len(decoded.feedback)
         found.kept += len(decoded.traces) + len(decoded.feedback) + len(decoded.consents)
@@ -101,7 +103,7 @@ def try_source(
             break
     repeated = repeated_answer(rows)
     found.repeated = repeated.sentence if repeated else None
-    found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(told) if share.places})
+    found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(counts) if share.places})
     found.unread = list(getattr(source, "unread", ()))
     return found
 
@@ -175,37 +177,91 @@ def _part_of(batch: RawBatch) -> tuple[RawBatch, list[bool]]:
 
 
 def _examples(batch: RawBatch, decoded: Decoded, count: int, mask_record: Callable[[], Callable[[Any], Any]]) -> Iterator[Example]:
-    """Yield the first rows of calls with their masked records. A record that cannot be masked is left out."""
+    """Yield the first call of each of the first `count` records, with the masked record.
+
+    A record in which a person refuses is left out, because it has the person's texts. So is one that cannot be masked.
+    """
+    records: dict[int, list[Row]] = {}
+    for row in sorted(decoded.traces, key=lambda row: row[PLACE].offset):
+        records.setdefault(row[PLACE].offset, []).append(row)
+    refusing = {_record_at(row["position"]) for row in decoded.consents if row["given"] is False}
     with batch.open() as stream:
-        at = 0
-        for row in sorted(decoded.traces, key=lambda row: row[PLACE].offset)[:count]:
-            place = row[PLACE]
-            if place.offset < at:
-                continue  # a second call of the same record
-            stream.read(place.offset - at)
-            data = stream.read(place.length)
-            at = place.offset + place.length
-            try:
-                record = mask_record()(record_of(batch.format, data))
-                yield _example(f"{batch.origin}, {row['position']}", record, row)
-            except Rejected:
+        at = batch.offset  # places count from the beginning of the file
+        for offset, rows in records.items():
+            if count <= 0:
+                break
+            row = rows[0]
+            said = [one[STATED] for one in rows]
+            if any(one is not None and not one.given for one in said) or _record_at(row["position"]) in refusing:
                 continue
+            stream.read(offset - at)
+            data = stream.read(row[PLACE].length)
+            at = offset + len(data)
+            people = {one[key]: f"[{key.upper()}]" for one in rows for key in ("session", "user") if one[key] is not None}
+            try:
+                record = record_of(batch.format, data)
+                if _refuses(record):
+                    continue
+                record = mask_record()(_without(record, people))
+                shown = row | {key: _without(row[key], people) for key in _TEXTS if row.get(key) is not None}
+            except (Rejected, RecursionError):
+                continue
+            count -= 1
+            yield Example(f"{batch.origin}, {row['position']}", record, shown, "not stated" if said[0] is None else "yes")
 
 
-def _example(position: str, record: Any, row: Row) -> Example:
-    """Return an example without the ids of people. Ingest stores pseudonyms in their place."""
-    people = {row[key]: f"[{key.upper()}]" for key in ("user", "session") if row[key] is not None}
-    shown = row | {key: people[row[key]] for key in ("user", "session") if row[key] is not None}
-    said = row[STATED]
-    return Example(position, _without(record, people), shown, "not stated" if said is None else "yes" if said.given else "refused")
+_TEXTS = ("user", "session", "messages", "answer", "tools", "reference")
+"""Columns of an example in which the ids of people are replaced."""
+_SHORT = 4
+"""Characters of an id from which it is replaced inside of a text. A shorter one is part of many words."""
+
+
+def _record_at(position: str) -> str:
+    """Return the place of a record, of the position of a part of it: `line 3` of `line 3, span 2`."""
+    return position.partition(", ")[0]
+
+
+def _refuses(record: Any) -> bool:
+    """Return whether any OTLP attributes in a record refuse: also of a span without a row, whose texts would be shown too."""
+    left = [record]
+    while left:
+        at = left.pop()
+        if isinstance(at, dict):
+            if isinstance(at.get("attributes"), list) and told(Attributes(at["attributes"])).refuses():
+                return True
+            left += at.values()
+        elif isinstance(at, list):
+            left += at
+    return False
 
 
 def _without(value: Any, people: Mapping[str, str]) -> Any:
-    """Return a value without the ids of people, which are whole texts or numbers in it, also in JSON as text."""
+    """Return a value without the ids of people, where ingest stores pseudonyms.
+
+    An id is a whole text or number, also in JSON as text, or a part of a text if it has at least _SHORT characters.
+    """
     if isinstance(value, dict):
-        return {key: _without(item, people) for key, item in value.items()}
+        return {_without(key, people): _without(item, people) for key, item in value.items()}
     if isinstance(value, list):
         return [_without(item, people) for item in value]
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return value
-    return people.get(str(value).strip(), value)
+    whole = people.get(str(value).strip())
+    if whole is not None or not isinstance(value, str):
+        return value if whole is None else whole
+    inner = _parsed(value)
+    if inner is not None and (hidden := _without(inner, people)) != inner:
+        value = dump(hidden)
+    for person in sorted((one for one in people if len(one) >= _SHORT), key=len, reverse=True):
+        value = value.replace(person, people[person])
+    return value
+
+
+def _parsed(text: str) -> Any:
+    """Return what a text has as JSON or as Python's printed form: an object, a list or a text; None for any other text."""
+    if text.lstrip()[:1] not in ("{", "[", '"'):
+        return None
+    try:
+        return parse_json(text)
+    except Rejected:
+        return as_object(text) or None

@@ -106,11 +106,26 @@ def test_a_call_is_read_in_each_form(record: dict[str, Any]) -> None:
     assert row["model"] == "clerk-1"
 
 
-@pytest.mark.parametrize(
-    "record", [COLUMNS | {"attributes.metadata": '{"consent": false}'}, MLFLOW | {"info": {"tags": {"consent": "no"}}}]
-)
+REFUSED: list[dict[str, Any]] = [
+    COLUMNS | {"attributes.metadata": '{"consent": false}'},
+    COLUMNS | {"attributes.metadata": None, "metadata": {"consent": False}},
+    COLUMNS | {"attributes.metadata": None, "consent": False},
+    COLUMNS | {"attributes": {"metadata": {"consent": False}}, "attributes.metadata": None, "attributes.metadata.consent": True},
+    NESTED | {"attributes": {**NESTED["attributes"], "metadata": {"consent": False}, "metadata.consent": True}},  # type: ignore[dict-item]
+    MLFLOW | {"info": {"tags": {"consent": "no"}}},
+    MLFLOW | {"info": {"trace_metadata": {"consent": "false"}, "tags": {"consent": "true"}}},
+    MLFLOW | {"info": {"tags": [{"key": "consent", "value": "false"}]}},
+]
+
+
+@pytest.mark.parametrize("record", REFUSED)
 def test_a_refusal_is_heard(record: dict[str, Any]) -> None:
     assert [row["answer"] for row in decoded(record).traces] == [None]
+
+
+def test_a_user_beside_the_attributes_is_known() -> None:
+    record = {key: value for key, value in COLUMNS.items() if key != "attributes.user.id"} | {"metadata": {"user_id": "u-2"}}
+    assert [row["user"] for row in decoded(record).traces] == ["u-2"]
 
 
 @pytest.mark.parametrize("status", [{"status_code": "ERROR"}, {"status": {"status_code": "StatusCode.ERROR"}}, {"status": {"code": 2}}])

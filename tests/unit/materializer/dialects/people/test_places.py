@@ -188,6 +188,72 @@ def test_a_refusal_of_an_agent_counts_for_the_calls_below_it_and_one_of_the_trac
     assert [row["messages"] is None for row in found.traces] == [True, True]
 
 
+def _agent_and_call(*attributes: dict[str, Any]) -> list[bool]:
+    """Whether a call has content below an agent with these attributes, and beside it in another request's trace."""
+    agent = span(
+        2, gen_ai__operation__name="invoke_agent", gen_ai__input__messages=None, gen_ai__output__messages=None, metadata__consent=None
+    )
+    agent["attributes"] += attributes
+    below = span(10, SECRET, SECRET, metadata__consent=None) | {"traceId": agent["traceId"], "parentSpanId": agent["spanId"]}
+    found = decode(batch(spans(agent, below, span(11, SECRET, SECRET, metadata__consent=None))), ASSUMED)
+    return [row["messages"] is not None for row in sorted(found.traces, key=lambda row: str(row["id"]))]
+
+
+REPEATED = [
+    [attribute("metadata.consent", False), attribute("metadata.consent", True)],
+    [attribute("metadata.consent", "no"), attribute("metadata.consent", True), attribute("metadata.consent", True)],
+    [attribute("metadata", json.dumps({"consent": False})), attribute("metadata", json.dumps({"consent": True}))],
+]
+
+
+@pytest.mark.parametrize("attributes", REPEATED)
+def test_a_refusal_counts_from_every_value_of_a_repeated_key(attributes: list[dict[str, Any]]) -> None:
+    assert traced(*attributes)[0]["messages"] is None
+    assert sorted(_agent_and_call(*attributes)) == [False, True]
+
+
+def test_of_a_repeated_key_that_never_refuses_the_last_value_counts() -> None:
+    row, found = traced(*[attribute("metadata.consent", True)] * 2, attribute("user.id", "a"), attribute("user.id", "b"), limits=REQUIRED)
+    assert (row["answer"], row["user"]) == (SECRET, "b")
+    assert found.told["consent", ""] == 1
+
+
+def _deep(inner: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(70):
+        inner = {"kvlistValue": {"values": [{"key": "x", "value": inner}]}}
+    return inner
+
+
+UNREADABLE = [
+    [attribute("metadata.consent", False), {"key": "metadata", "value": _deep({"stringValue": "x"})}],
+    [{"key": "metadata", "value": _deep(kvlist({"consent": False}))}],
+    [{"key": "metadata.consent", "value": _deep({"boolValue": True})}],
+    [attribute("user_consent", False), {"key": "gen_ai.request.model", "value": _deep({"stringValue": "x"})}],
+]
+
+
+@pytest.mark.parametrize("attributes", UNREADABLE)
+def test_an_agent_with_an_attribute_that_cannot_be_read_still_refuses(attributes: list[dict[str, Any]]) -> None:
+    assert sorted(_agent_and_call(*attributes)) == [False, True]
+
+
+def test_an_agent_that_says_nothing_in_what_can_be_read_does_not_refuse() -> None:
+    assert _agent_and_call({"key": "metadata", "value": _deep({"stringValue": "x"})}) == [True, True]
+
+
+@pytest.mark.parametrize("value", [{"intValue": "x"}, {"doubleValue": "NaN"}, {"boolValue": 3}, {"unknownValue": 1}, False])
+def test_a_consent_that_cannot_be_read_is_a_refusal(value: Any) -> None:
+    one = {"key": "metadata.consent", "value": value}
+    assert traced(one)[0]["messages"] is None
+    assert traced(one, attribute("metadata.consent", True))[0]["messages"] is None
+    assert sorted(_agent_and_call(one)) == [False, True]
+
+
+@pytest.mark.parametrize("value", [None, {}, {"stringValue": None}])
+def test_an_empty_consent_is_no_statement(value: Any) -> None:
+    assert traced({"key": "metadata.consent", "value": value})[0]["messages"] is not None
+
+
 def test_the_page_on_applications_has_the_same_table() -> None:
     page = (Path(__file__).parents[5] / "docs/howto/connect-an-application.md").read_text()
     table = page.partition("### Where consent, user and session are read")[2].partition("- **Names.**")[0]

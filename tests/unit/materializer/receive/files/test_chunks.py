@@ -74,6 +74,30 @@ def test_chunks_of_a_grown_file_stay_the_same_and_any_may_be_opened() -> None:
         assert stream.read(4) == data[before[2].offset + 3 :][:4]
 
 
+def test_bad_records_of_each_part_are_read_again_without_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, opens = b"".join(b"%d\n" % number for number in range(1000)), 0
+
+    def whole() -> BinaryIO:
+        nonlocal opens
+        opens += 1
+        return io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type,return-value]
+
+    found = list(chunks_of(whole, 300))
+    opens = 0
+    for chunk in found:
+        for _ in range(3):
+            with chunk.open() as stream:
+                stream.read()
+    assert opens <= 3, "the last part, which has no known end, is opened anew"
+    monkeypatch.setattr(files, "CHUNK", 300)
+    monkeypatch.setattr(files, "chunks_of", lambda opener: chunks_of(opener, 300))
+    (tmp_path / "a.jsonl").write_text("".join(call(number) for number in range(20)))
+    source = opened("jsonl", tmp_path, tmp_path / "state")
+    first = [batch.digest for batch in source.batches()]
+    monkeypatch.setattr(files, "chunks_of", lambda _: pytest.fail("the file has not changed"))
+    assert [batch.digest for batch in source.batches()] == first
+
+
 @pytest.mark.parametrize("form", ["plain", "gzip"])
 def test_the_lake_gets_the_same_from_chunks(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [call(number, "x" * (number % 50)) for number in range(200)]

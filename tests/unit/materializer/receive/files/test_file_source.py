@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,15 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.errors import ConfigError
+from ratchet.materializer.dialects.decode import decode
+from ratchet.materializer.receive.files import streams
 from ratchet.materializer.receive.files.content import recognise
 from ratchet.materializer.receive.files.source import open_file
-from tests.unit.materializer.receive.kinds import ingested, opened, reasons
+from ratchet.materializer.receive.files.streams import line_of, stream_of
+from tests.unit.materializer.receive.kinds import NOW, ingested, opened, reasons
 
 TIME = 1_790_000_000_000_000_000
 
@@ -189,3 +196,50 @@ def test_a_record_of_a_compressed_file_can_be_read_again_at_its_place(tmp_path: 
 def test_any_bytes_are_recognised_or_named(head: bytes) -> None:
     found = recognise(head, "file")
     assert found.why or found.form != "unknown"
+
+
+DEEP = "[" * 300 + "]" * 300
+"""JSON that can be read, but nests too deeply to be written."""
+TOO_DEEP = ("too_deep", "malformed_json")
+"""Reasons for a record that nests too deeply, by the version of the parser."""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "litellm", "otlp"])
+def test_a_record_that_cannot_be_written_costs_only_itself(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(f'[{{"id": "1", "metadata": {DEEP}}}, {{"id": "2"}}]')
+    [batch] = opened(kind, tmp_path, tmp_path / "state").batches()
+    found = decode(batch, Limits(NOW, True, {}))
+    first, second = found.bad
+    assert (first.position, second.position) == ("line 1", "line 2")
+    assert first.reason in (*TOO_DEEP, second.reason)  # both are no calls
+
+
+@pytest.mark.parametrize("form", ["jsonl", "litellm", "langfuse", "otlp-json"])
+def test_a_line_in_the_place_of_a_record_is_rejected(form: str) -> None:
+    deep: Any = json.loads(DEEP)
+    lines = line_of({"a": deep}) + line_of({"a": 1 << 70})
+    found = decode(RawBatch("s", form, "d", "o", lambda: io.BytesIO(lines)), Limits(NOW, True, {}))
+    first, second = found.bad
+    assert first.reason in TOO_DEEP
+    assert second.reason == "wrong_type"
+
+
+def test_an_unexpected_error_becomes_a_damaged_file_and_one_of_the_network_does_not() -> None:
+    def failing(error: Exception) -> Iterator[bytes]:
+        yield b"first\n"
+        raise error
+
+    with pytest.raises(EOFError, match="cannot be read: AttributeError"):
+        stream_of(failing(AttributeError("secret"))).read()
+    with pytest.raises(OSError, match="network"):
+        stream_of(failing(OSError("network"))).read()
+
+
+def test_an_array_of_any_size_and_the_lines_of_a_large_file_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = '{"id": "%s", "timestamp": "2026-01-01T00:00:00Z", "messages": "q", "response": "a"}'
+    monkeypatch.setattr(streams, "MAX_WHOLE", 100)
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(f" [{record % 1},\n{record % 2}]".encode()))
+    (tmp_path / "b.json").write_text(f"{record % 3}\n{record % 4}\n")
+    found = ingested(opened("jsonl", tmp_path, tmp_path / "state"))
+    assert [row["id"] for row in found.traces] == ["1", "2", "3", "4"]
+    assert not found.bad

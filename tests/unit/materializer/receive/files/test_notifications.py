@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from boto3.session import Session
+from botocore.exceptions import NoRegionError
 from pydantic import ValidationError
 
 from ratchet.contracts.loop import SourceSettings
@@ -73,3 +74,21 @@ def test_a_process_has_one_listener_for_a_queue() -> None:
 def test_a_queue_needs_a_place_on_s3_and_a_url(path: str, queue: str) -> None:
     with pytest.raises(ValidationError, match="queue"):
         SourceSettings(name="s", kind="jsonl", path=path, queue=queue)
+
+
+def test_a_client_that_cannot_be_made_is_told_and_tried_again(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def failing(url: str) -> Any:
+        tried.append(url)
+        raise NoRegionError
+
+    monkeypatch.setattr(notifications, "_client", failing)
+    monkeypatch.setattr(notifications, "_AGAIN", 0.01)
+    listening = QueueListener("http://queue.example/1/q")
+    assert not listening.arrived()
+    until(lambda: len(tried) > 2, 10)
+    assert caplog.text.count("cannot be read") == 1
+    assert listening._thread is not None
+    assert listening._thread.is_alive()
+    listening.stop()

@@ -15,7 +15,7 @@ from ratchet.materializer.dialects.exports.langfuse_export import USER_FEEDBACK
 from ratchet.materializer.receive.langfuse import client as client_module
 from ratchet.materializer.receive.langfuse.api import LangfuseApi
 from ratchet.materializer.receive.langfuse.client import LangfuseClient
-from tests.unit.materializer.receive.kinds import ingested, opened
+from tests.unit.materializer.receive.kinds import ingested, opened, reasons
 from tests.unit.materializer.receive.langfuse.api_server import KEYS, LangfuseServer, langfuse_server
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -150,3 +150,30 @@ def test_the_state_has_no_content_and_no_name_of_a_user(server: LangfuseServer, 
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"question" not in stored
     assert b"u1" not in stored
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1,)])
+def test_the_cursor_does_not_pass_a_slice_that_the_lake_does_not_have(
+    server: LangfuseServer, order: tuple[int, ...], tmp_path: Path
+) -> None:
+    reading = source(server, tmp_path)
+    batches = list(reading.batches())  # without any calls
+    assert len({batch.digest for batch in batches}) == len(batches) == 2
+    cursor, ends = tmp_path / "cursor.json", [NOW - timedelta(days=1), NOW - timedelta(minutes=5)]
+    for done, number in enumerate(order):
+        reading.done(batches[number])
+        finished = set(order[: done + 1])
+        if 0 not in finished:
+            assert not cursor.exists()
+        else:
+            assert json.loads(cursor.read_text())["until"] == ends[1 if 1 in finished else 0].isoformat()
+    if order == (1,):  # the first one has failed
+        assert len(list(reading.batches())) == 2
+
+
+def test_an_observation_that_nests_too_deeply_costs_only_itself(server: LangfuseServer, tmp_path: Path) -> None:
+    deep: Any = json.loads("[" * 300 + "]" * 300)
+    server.observations = [observation("a") | {"input": deep}, observation("b")]
+    found = ingested(source(server, tmp_path))
+    assert {row["id"] for row in found.traces} == {"b"}
+    assert set(reasons(found)) < {"too_deep", "malformed_json"}  # by the version of the parser

@@ -240,6 +240,23 @@ def test_a_file_that_has_grown_is_read_again_and_others_are_not(tmp_path: Path) 
     assert [row["id"] for row in ingested(opened("langfuse", export, state)).traces] == ["b", "c"]
 
 
+@pytest.mark.parametrize(
+    ("of_trace", "own"),
+    [
+        ({"privacy": {"consent": False}}, {"privacy": {"x": 1}}),
+        ({"user_consent": False}, {"user_consent": True}),
+        ({"Consent": False}, {"Consent": True}),
+        ({"consent": False}, {"consent": True}),
+        ({"a": json.dumps({"consent": "no"})}, {"a": "b"}),
+    ],
+)
+def test_a_refusal_in_the_metadata_of_the_trace_is_not_hidden_by_the_observation(of_trace: Any, own: Any, tmp_path: Path) -> None:
+    write(tmp_path / "export", "observations", FIRST, [generation("a", metadata=own)])
+    write(tmp_path / "export", "traces", FIRST, [trace(metadata=of_trace)])
+    [row] = ingested(opened("langfuse", tmp_path / "export", tmp_path / "state")).traces
+    assert (row["messages"], row["answer"], row["consent"]) == (None, None, False)
+
+
 def test_files_outside_of_the_layout_are_named(tmp_path: Path) -> None:
     write(tmp_path / "export", "observations_v2", FIRST, [generation("a")])
     (tmp_path / "export" / "notes.txt").write_text("hello")
@@ -262,3 +279,16 @@ def test_the_shared_export_gives_the_published_counts(tmp_path: Path) -> None:
     assert sum(row["value"] == 1.0 for row in found.feedback) == expected["feedback_positive"]
     assert len({row["user"] for row in found.traces}) == expected["users"]
     assert found.bad == []
+
+
+def test_rows_that_nest_too_deeply_or_name_no_trace_cost_only_themselves(tmp_path: Path) -> None:
+    deep: Any = json.loads("[" * 300 + "]" * 300)
+    write(tmp_path / "export", "traces", FIRST, [trace()])
+    (tmp_path / "export/prefix/project/observations").mkdir()
+    rows = [generation("list", trace_id=["t"]), generation("good")]
+    nested = json.dumps(generation("deep", input="x")).replace('"x"', json.dumps(deep))
+    content = nested.encode() + b"\n" + lines(rows)
+    (tmp_path / f"export/prefix/project/observations/{FIRST}.jsonl").write_bytes(content)
+    found = ingested(opened("langfuse", tmp_path / "export", tmp_path / "state"))
+    assert [row["id"] for row in found.traces] == ["good"]
+    assert reasons(found) in [{reason: 1, "missing_trace": 1} for reason in ("too_deep", "malformed_json")]  # by the version of the parser
