@@ -115,11 +115,11 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         _cron_makes_sense(one.path, one.loop.trigger.cron)
     with only_one(home, url) as beat, _claimed(installation, [one.line for one in served]) as claims:
         rows = _start_lines(lines, installation, beat)
+        settle_after_start()
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
         with _guarded([context for _, context in lines], installation):
-            settle_after_start()
             asyncio.run(service.serve(home, served, url, installation.progress, beat, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
     service.end_process()
