@@ -70,3 +70,12 @@ def served(monkeypatch: pytest.MonkeyPatch, address: str = "127.0.0.1") -> Itera
     finally:
         if not server.runs:
             server.start()
+
+
+@contextmanager
+def served_by_default(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """Like `served`; also makes the server the one that a client without settings uses, as a source on S3 does."""
+    with served(monkeypatch) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.settings.endpoint or "")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield server

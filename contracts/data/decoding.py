@@ -84,8 +84,8 @@ class Decoded:
     masked: Counter[str] = field(default_factory=Counter)
     """Kind of personal data -> number of parts of the rows' texts that were replaced."""
     told: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(fact, place) -> number of model calls whose record names it there. Facts are consent, refusal, user and session, and `call` with an
-    empty place, which counts all calls whose descriptions were read. `people.told.shares` makes shares of them."""
+    """(fact, place) -> number of model calls whose record names the fact at this place. The facts are consent, refusal, user and session.
+    The key ("call", "") counts all calls that were read. `people.told.shares` computes the shares."""
 
     def skip(self, kind: Kind, reason: str) -> None:
         """Count a readable record that is not stored, by its reason."""

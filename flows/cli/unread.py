@@ -14,7 +14,7 @@ SHOWN = 5
 
 
 def unread_text(files: Sequence[Unread]) -> str:
-    """Return a sentence about files that are not read, with the first of them."""
+    """Return a sentence that counts the files that are not read, and names the first ones."""
     shown = ", ".join(f"{file.name} ({file.why})" for file in files[:SHOWN])
     more = f", and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
     return f"{len(files)} {'file is' if len(files) == 1 else 'files are'} not read: {shown}{more}"

@@ -224,7 +224,7 @@ def _about(trace: Row) -> Row:
 
 
 def _decode_signals(value: Any, trace: Row, position: str, into: Decoded) -> None:
-    """Decode the names of signals: one name, or a list of them. An unknown name is quarantined by itself."""
+    """Decode the names of signals: one name, or a list of names. An unknown name is quarantined; the other names are kept."""
     for index, stated in enumerate(value if isinstance(value, list) else [] if value is None else [value], 1):
         if isinstance(stated, str) and stated in SENT_SIGNALS:
             row = {"kind": FeedbackKind.SIGNAL.value, "value": None, "text": None, "signal": stated}

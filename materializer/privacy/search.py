@@ -36,7 +36,7 @@ _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 
 
 class Scan:
-    """A text with what the clues look at. All forms have the length of the text, so that places are the same in all of them."""
+    """A text in the forms in which clues are searched. All forms have the same length, so a position is the same in each form."""
 
     __slots__ = ("keys", "low", "numbers", "plain", "shape", "text")
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from tests.docs.walk import ROOT, blocks, flaws
 from tests.e2e.terminals import reading
-from tests.s3 import S3, served
+from tests.s3 import S3, served_by_default
 from tests.unit.materializer.receive.langfuse.api_server import KEYS, langfuse_server
 
 pytestmark = pytest.mark.slow
@@ -28,7 +27,6 @@ KEPT = {
 """Page -> (traces, feedback, reasons for traces) that its source gives."""
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize("page", list(KEPT))
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
     path, folder = ROOT / "docs" / "howto" / page, tmp_path / "reader"
@@ -49,9 +47,7 @@ def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with served(monkeypatch) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.settings.endpoint or "")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with served_by_default(monkeypatch) as server:
         yield server
 
 

@@ -1,7 +1,7 @@
 """Recognises a turn of a user that is nothing but thanks, in several languages.
 
-The whole text must consist of phrases of the tables, and at least one of them must thank. "Thanks, but that is wrong" has other words, so
-it is no thanks. Irony is not recognised.
+The whole text must consist of phrases of the tables, and at least one phrase must be a thank-you. "Thanks, but that is wrong" has other
+words, so it does not count. Irony is not recognised.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple
 
 from ratchet.contracts.ids import Digest
+from ratchet.materializer.receive.files.streams import stream_of
 
 CHUNK = 32 << 20
 """Bytes of lines after which a chunk ends, at the end of a line."""
@@ -95,9 +96,9 @@ class _Parts:
         self._kept = None
         stream = self._at(offset)
         if length is None or length > _KEPT:
-            return cast(BinaryIO, io.BufferedReader(_Part(self, stream, offset, length), _BLOCK))
+            return self._streamed(stream, offset, length)
         data = stream.read(length)
-        self.leave(offset + len(data), stream)
+        self._leave(offset + len(data), stream)
         self._kept = offset, data
         return io.BytesIO(data)
 
@@ -111,51 +112,29 @@ class _Parts:
         stream.seek(offset)
         return stream
 
-    def leave(self, at: int, stream: BinaryIO) -> None:
+    def _streamed(self, stream: BinaryIO, offset: int, length: int | None) -> BinaryIO:
+        """Return a part that is too large to be kept, or whose length is not known."""
+        taken = 0
+
+        def pieces() -> Iterator[bytes]:
+            nonlocal taken
+            while length is None or taken < length:
+                piece: bytes = stream.read1(_BLOCK if length is None else min(_BLOCK, length - taken))  # type: ignore[attr-defined]
+                if not piece:
+                    return
+                taken += len(piece)
+                yield piece
+
+        def close() -> None:
+            if taken == length:
+                self._leave(offset + taken, stream)
+            else:
+                stream.close()
+
+        return stream_of(pieces(), close)
+
+    def _leave(self, at: int, stream: BinaryIO) -> None:
         """Keep the stream for the part that begins at `at`."""
         if self._left is not None:
             self._left[1].close()
         self._left = at, stream
-
-
-class _Part(io.RawIOBase):
-    def __init__(self, parts: _Parts, stream: BinaryIO, offset: int, length: int | None) -> None:
-        self._parts, self._stream, self._offset, self._length = parts, stream, offset, length
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Skip to a later place of the part. Raises OSError for an earlier one."""
-        target = offset if whence == io.SEEK_SET else self._at + offset if whence == io.SEEK_CUR else -1
-        if target < self._at:
-            raise io.UnsupportedOperation("the part can only be read forwards")
-        while self._at < target and self._take(min(target - self._at, _BLOCK)):
-            pass
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        taken = self._take(len(buffer))
-        buffer[: len(taken)] = taken
-        return len(taken)
-
-    def _take(self, most: int) -> bytes:
-        wanted = most if self._length is None else min(most, self._length - self._at)
-        data: bytes = self._stream.read1(wanted) if wanted > 0 else b""  # type: ignore[attr-defined]
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        if not self.closed:
-            if self._length is not None and self._at == self._length:
-                self._parts.leave(self._offset + self._at, self._stream)
-            else:
-                self._stream.close()
-        super().close()

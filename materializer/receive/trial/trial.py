@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.data.decoding import PLACE, Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import TraceSource
 from ratchet.materializer.dialects.admission import Admission, unmasked
-from ratchet.materializer.dialects.decode import BUILT_IN, decode, record_of
+from ratchet.materializer.dialects.decode import BUILT_IN, MAX_RECORD, decode, record_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.told import as_object, shares, told
 from ratchet.materializer.dialects.screening.sample import repeated_answer
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import dump, parse_json
+from ratchet.materializer.receive.files.streams import stream_of
 
 RECORDS = 20_000
 """Records after which a trial ends."""
@@ -137,30 +137,17 @@ def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int, places: Mappin
     )
 
 
-class _Part(io.RawIOBase):
-    """The first bytes of a stream, up to the end of a line after MOST_BYTES."""
-
-    def __init__(self, stream: BinaryIO, cut: list[bool]) -> None:
-        self._stream, self._left, self._cut = stream, MOST_BYTES, cut
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if self._left <= 0:
-            self._cut.append(True)
-            return 0
-        data = self._stream.read(min(len(buffer), self._left))
-        self._left -= len(data)
-        if data and self._left <= 0 and not data.endswith(b"\n"):
-            data += self._stream.readline(len(buffer) - len(data))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
+def _begin(stream: BinaryIO, cut: list[bool]) -> Iterator[bytes]:
+    """Yield the first MOST_BYTES of a stream, up to the end of a line. Then `cut` gets an element."""
+    left, last = MOST_BYTES, b""
+    while left > 0 and (piece := stream.read(min(left, 1 << 20))):
+        left -= len(piece)
+        last = piece
+        yield piece
+    if left <= 0:
+        cut.append(True)
+        if not last.endswith(b"\n"):
+            yield stream.readline(MAX_RECORD + 1)
 
 
 def _part_of(batch: RawBatch) -> tuple[RawBatch, list[bool]]:
@@ -171,7 +158,8 @@ def _part_of(batch: RawBatch) -> tuple[RawBatch, list[bool]]:
     cut: list[bool] = []
 
     def opened() -> BinaryIO:
-        return cast(BinaryIO, io.BufferedReader(_Part(batch.open(), cut), 1 << 20))
+        stream = batch.open()
+        return stream_of(_begin(stream, cut), stream.close)
 
     return (batch if batch.format == "otlp-proto" else replace(batch, open=opened)), cut
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.contracts.errors import ConfigError, Retryable
-from tests.s3 import S3, served
+from tests.s3 import S3, served_by_default
 from tests.unit.materializer.receive.files.test_file_source import COLLECTOR, trace_request
 from tests.unit.materializer.receive.files.test_tables import MAPPING, write
 from tests.unit.materializer.receive.kinds import ingested, opened
@@ -21,9 +21,7 @@ RECORD = '{"id": "%s", "timestamp": "2026-01-01T00:00:00Z", "messages": "q", "re
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with served(monkeypatch) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.settings.endpoint or "")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with served_by_default(monkeypatch) as server:
         yield server
 
 

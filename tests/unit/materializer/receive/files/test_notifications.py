@@ -13,16 +13,14 @@ from pydantic import ValidationError
 from ratchet.contracts.loop import SourceSettings
 from ratchet.materializer.receive.files import notifications
 from ratchet.materializer.receive.files.notifications import QueueListener, listener
-from tests.s3 import S3, served
+from tests.s3 import S3, served_by_default
 from tests.waiting import until
 
 
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     monkeypatch.setattr(notifications, "_WAIT", 1)
-    with served(monkeypatch) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.settings.endpoint or "")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with served_by_default(monkeypatch) as server:
         yield server
 
 
