@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import subprocess
-from collections.abc import Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
-from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
-from ratchet.flows.cli.output import json_option, open_installation, print_json, span, table, watched
+from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
+from ratchet.flows.cli.setup.evidence_check import newest_freeze, power
+from ratchet.flows.cli.setup.finding import Finding
 from ratchet.flows.cli.setup.sample_check import sampled
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.cli.unread import unread_text
 
 if TYPE_CHECKING:
-    from ratchet.contracts.serving import Arm
     from ratchet.flows.composition.installation import Installation
-    from ratchet.flows.core.folds.cycle import CycleView
     from ratchet.flows.engine.context import LineContext
 
 
@@ -56,8 +52,8 @@ def check(loop: str, as_json: bool) -> None:
             _safety,
             _privacy,
             _quarantine,
-            _frozen,
-            _power,
+            newest_freeze,
+            power,
         )
         findings = owned + [finding for part in parts for finding in part(context)]
     bad = [text for level, _, text in findings if level == "error"]
@@ -73,7 +69,6 @@ def check(loop: str, as_json: bool) -> None:
         raise ConfigError(f"{loop}: " + "; ".join(bad))
 
 
-Finding = tuple[str, str, str]
 LOOKED_AT = 200
 """Files of a source whose content is looked at."""
 
@@ -310,188 +305,3 @@ def _quarantine(context: LineContext) -> list[Finding]:
     alarm = is_alarm(counts, settings, context.line_view().alarm is not None)
     advice = f"; see `ratchet quarantine list {context.line}`" if alarm else ""
     return [("warning" if alarm else "ok", "quarantine", f"in the last {settings.alarm_window / 3600:g} h, {alarm_text(counts)}{advice}")]
-
-
-def _frozen(context: LineContext) -> list[Finding]:
-    """Warn about the data of the newest freeze: too large a cluster of near-duplicates, and scorers that scored no answer of it."""
-    from ratchet.contracts.steps import FreezeResult
-    from ratchet.flows.core.data_notes import crowding, silent_scorers
-
-    frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
-    if frozen is None:
-        return []
-    warning = crowding(frozen.snapshot.largest_cluster)
-    known = {version.name for version in context.rewards.versions}
-    silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
-    return [*([("warning", "prompts", warning)] if warning else []), *(("warning", "reward", text) for text in silent_scorers(silent))]
-
-
-def _power(context: LineContext) -> list[Finding]:
-    """Estimate which gains the gate can see, and which margins the rollout can decide with the line's ratings."""
-    return [*(("note", "gate", text) for text in _visible_gains(context)), *_development(context), *decidable(context)]
-
-
-DISCORDANCE = 0.3
-"""Share of prompts that two models of a line typically answer with different success."""
-
-
-def _development(context: LineContext) -> list[Finding]:
-    """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
-    from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW
-    from ratchet.contracts.steps import PlanResult
-    from ratchet.flows.core.search import LEAST_PROMPTS
-    from ratchet.trainers import cross_validation
-    from ratchet.trainers.length import LEAST
-
-    planned = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(PlanResult))), None)
-    if planned is None or not context.loop.holdout.development:
-        return []
-    prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
-    if prompts < CROSS_VALIDATED_BELOW and folded >= cross_validation.LEAST:
-        text = f"{prompts} development prompts: runs of SFT and DPO find their number of steps by cross-validation over {folded} prompts"
-        return [("note", "training", f"{text}, if the recipe has folds")]
-    if prompts < LEAST:
-        return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]
-    error = math.sqrt(DISCORDANCE / prompts)
-    searched = "" if prompts >= LEAST_PROMPTS else f"; a search over recipes needs {LEAST_PROMPTS}"
-    told = f"{prompts} development prompts tell models apart that differ by about {error:.2f} (one standard error)"
-    return [("note", "training", told + searched)]
-
-
-def decidable(context: LineContext) -> Iterator[Finding]:
-    """Yield findings about the margin that the rollout can decide with the champion's ratings of the past time of one step."""
-    from ratchet.gates.rollout_forecast import forecast, ratings_needed, time_needed
-    from ratchet.gates.sequential import MOST_RATINGS
-
-    settings = context.loop.rollout
-    context.progress("reading the lake …", 0, 0)
-    past = f"in the last {span(settings.max_seconds)}"
-    live = _live(context, settings.max_seconds)
-    if settings.mirror:
-        yield _mirrored(context, live)
-        return
-    rated = live.rated if live else ()
-    found = forecast(settings, rated)
-    mirror = _mirror_remedy(context, live)
-    if found is None:
-        needed = f"a margin of {settings.margin:g} needs about {ratings_needed(settings):,} ratings if each is of another user{mirror}"
-        yield "note", "rollout", f"fewer than two users have rated live answers {past}; {needed}"
-        return
-    who = f"{found.people:,} users gave {found.ratings:,.0f} ratings {past}"
-    if not found.enough_people:
-        enough = f"they count as {found.effective:.0f} of rollout.min_people = {settings.min_people} effective people per version"
-        level, remedy = ("error", 'set rollout.unit = "session", or wait') if settings.unit == "user" else ("warning", "wait")
-        yield level, "rollout", f"{who}; {enough}, so no rollout can be decided; {remedy} until more users rate{mirror}"
-        return
-    smallest = math.ceil(found.margin * 1000) / 1000
-    decided = f"a step of rollout.max_seconds decides margins of {smallest:g} and more, if both versions are equal (probability 0.8)"
-    if found.margin <= settings.margin:
-        yield "ok", "rollout", f"{who}; {decided}"
-        return
-    times = time_needed(settings, rated)
-    longer = f", or rollout.max_seconds to {times * settings.max_seconds:,.0f}" if times else ""
-    by_session = ', or rollout.unit to "session"' if settings.unit == "user" else ""
-    remedy = f"set rollout.margin to {smallest:g} or more{longer}{by_session}{mirror}"
-    # Ratings above a limit per person do not count, so longer times would not help: the people themselves differ too much.
-    never = settings.unit == "user" and times is None and found.ratings >= MOST_RATINGS * found.people
-    yield "error" if never else "warning", "rollout", f"{who}; {decided}, not rollout.margin = {settings.margin:g}; {remedy}"
-
-
-def _pairs(context: LineContext, live: Arm | None) -> tuple[int, str]:
-    """Return the number of mirrored pairs that decide `rollout.margin`, and the assumed spread of their differences in words.
-
-    The number of people is that of the live traffic; without any, the least one that can decide.
-    """
-    from ratchet.gates.rollout_forecast import pairs_needed
-    from ratchet.gates.statistics import deviation_of
-
-    newest = next((report for cycle in reversed(_cycles(context)) if (report := cycle.report)), None)
-    overall = newest.comparison("overall") if newest else None
-    known = overall is not None and overall.n > 1
-    deviation = deviation_of(overall.difference) if overall is not None and known else math.sqrt(DISCORDANCE)
-    spread = f"if the rewards of a pair differ with a standard deviation of {deviation:.2f}"
-    people = max(MIRROR_PEOPLE, (live.users or 0) if live else 0)
-    return pairs_needed(context.loop.rollout, deviation, people), spread + (", as in the newest evaluation" if known else ", assumed")
-
-
-def _mirror_remedy(context: LineContext, live: Arm | None) -> str:
-    """Return the setting of mirrored prompts that decides the margin, as the end of a remedy. Empty if it would not decide either."""
-    if not context.rewards.unseen() or _few_people(live):
-        return ""
-    pairs, spread = _pairs(context, live)
-    return f"; or set rollout.mirror to {pairs} or more: so many users' prompts, asked again at both versions, decide it ({spread})"
-
-
-def _mirrored(context: LineContext, live: Arm | None) -> Finding:
-    """Say whether the mirrored prompts of a rollout can decide `rollout.margin`."""
-    settings = context.loop.rollout
-    if not context.rewards.unseen():
-        return "error", "rollout", "rollout.mirror needs a scorer for unseen answers; add one to [[rewards]], or set rollout.mirror to 0"
-    pairs, spread = _pairs(context, live)
-    needed = f"about {pairs:,} mirrored prompts decide rollout.margin = {settings.margin:g}, if both versions are equal ({spread})"
-    if settings.mirror < pairs:
-        return (
-            "warning",
-            "rollout",
-            f"rollout.mirror = {settings.mirror} is too few: {needed}; set it to {pairs} or more, or widen rollout.margin",
-        )
-    if live is None:
-        return "note", "rollout", f"{needed}; there is no live traffic yet"
-    people = live.users or 0
-    who = f"{people:,} users sent {live.requests:,} requests in the last {span(settings.max_seconds)}"
-    if _few_people(live):
-        return (
-            "warning",
-            "rollout",
-            f"{who}; mirrored prompts of fewer than {1 / MIRROR_SHARE:.0f} people decide nothing; wait for more users",
-        )
-    if live.requests < pairs:
-        longer = f"set rollout.max_seconds to {pairs / max(1, live.requests) * settings.max_seconds:,.0f} or more, or widen rollout.margin"
-        return "warning", "rollout", f"{who}; {needed}; {longer}"
-    return "ok", "rollout", f"{who}; {needed}; near-duplicates and prompts that may not be used are not asked"
-
-
-def _few_people(live: Arm | None) -> bool:
-    return live is not None and live.users is not None and live.users < 1 / MIRROR_SHARE
-
-
-def _live(context: LineContext, seconds: float) -> Arm | None:
-    """Return the evidence of the champion's live answers in the last `seconds`. None if that cannot be measured."""
-    champion, now = context.line_view().champion, context.clock.now()
-    if champion is None:
-        return None
-    try:
-        return context.metrics.evidence(champion.tag, "-", now - timedelta(seconds=seconds), now).champion
-    except (RatchetError, ValueError):
-        return None
-
-
-def _visible_gains(context: LineContext) -> Iterator[str]:
-    """Yield sentences about the smallest gains that the gate can see: for round numbers of prompts, and as the newest evaluation shows.
-
-    A gain is visible if the gate shows it with probability 0.8. Its lower bound must exceed gate.min_effect.
-    """
-    from ratchet.flows.core.triggers import edition_history, evaluation_level
-    from ratchet.gates.statistics import detectable_effect, deviation_of
-
-    gate, history = context.loop.gate, edition_history(context.line_view(), context.loop.holdout.rotate_after)
-    level = evaluation_level(context.loop, history)
-
-    def gain(n: int, deviation: float = 0.5) -> float:
-        return gate.min_effect + detectable_effect(n, level, deviation=deviation)
-
-    least = gate.min_prompts
-    more = "; ".join(f"{n:,} prompts: {gain(n):.2f}" for n in (300, 1000, 3000) if n > least)
-    yield f"with {least} prompts the gate only sees gains above {gain(least):.2f}" + (f"; {more}" if more else "")
-    newest = next((report for cycle in reversed(_cycles(context)) if (report := cycle.report)), None)
-    overall = newest.comparison("overall") if newest else None
-    if newest is not None and overall is not None:
-        whole = newest.looks.clusters if newest.looks and newest.looks.stopped else overall.n
-        seen = gain(whole, deviation_of(overall.difference))
-        compared = f"{overall.n:,} prompts" if whole == overall.n else f"{overall.n:,} of {whole:,} prompts before it stopped"
-        of_all = "" if whole == overall.n else " with all of them"
-        yield f"the newest evaluation compared {compared}; with its spread, the gate sees gains above {seen:.2f}{of_all}"
-
-
-def _cycles(context: LineContext) -> list[CycleView]:
-    return [context.cycle_view(stream) for stream in context.ledger.streams(f"cycle/{context.line}/")]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import RatchetError
+from ratchet.flows.cli.setup.finding import Finding
 
 if TYPE_CHECKING:
     from ratchet.contracts.ports import TraceSource
     from ratchet.flows.engine.context import LineContext
-
-Finding = tuple[str, str, str]
 
 
 def sampled(context: LineContext) -> list[Finding]:

@@ -15,7 +15,8 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
-from ratchet.flows.cli.setup.check import _frozen, _jobs, _machine, _safety, decidable
+from ratchet.flows.cli.setup.check import _jobs, _machine, _safety
+from ratchet.flows.cli.setup.evidence_check import decidable, newest_freeze
 from ratchet.flows.composition.extensions import open_trainers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
@@ -210,5 +211,5 @@ def test_scorers_without_an_effect_are_said_while_the_loop_file_has_them(monkeyp
     made = context.datasets.freeze("s", context.clock.now(), context.datasets.edition(1))
     snapshot = made.model_copy(update={"silent_scorers": {"user_feedback": "it reads ratings", "gone": "it is removed"}})
     cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot))
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda _: [cycle])
-    assert _frozen(context) == [("warning", "reward", "The scorer user_feedback has no effect: it reads ratings")]
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda _: [cycle])
+    assert newest_freeze(context) == [("warning", "reward", "The scorer user_feedback has no effect: it reads ratings")]

@@ -390,8 +390,8 @@ def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
     snapshot.live()
     frozen, cluster = snapshot.view().result(FreezeResult), PromptCluster(prompts=80, of=100, side="held")
     crowded = frozen.model_copy(update={"snapshot": frozen.snapshot.model_copy(update={"largest_cluster": cluster})})
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [knowing(crowded)])
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._visible_gains", lambda context: iter(()))
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda context: [knowing(crowded)])
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._visible_gains", lambda context: iter(()))
     [warning] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "prompts"]
     assert warning["level"] == "warning"
     assert "80 of 100 prompts" in warning["text"]
@@ -409,8 +409,8 @@ def test_check_says_what_the_development_prompts_can_tell(
     line: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: int, text: str
 ) -> None:
     planned = plan_result(development_prompts=prompts)
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._cycles", lambda context: [knowing(planned)])
-    monkeypatch.setattr("ratchet.flows.cli.setup.check._visible_gains", lambda context: iter(()))
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda context: [knowing(planned)])
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._visible_gains", lambda context: iter(()))
     [note] = [one for one in as_json("check", tmp_path / "loop.toml")["findings"] if one["about"] == "training"]
     assert note["text"].endswith(text)
 
