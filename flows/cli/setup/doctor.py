@@ -21,6 +21,7 @@ from ratchet.contracts.errors import RatchetError
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import complete_line
 from ratchet.flows.cli.output import json_option, print_json, table
+from ratchet.flows.cli.setup.finding import Finding
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.config.home import Home
 from ratchet.runtime.extensions import ExtensionKind, offers, provider
@@ -56,9 +57,6 @@ def doctor(loop: str | None, gpu: bool, as_json: bool) -> None:
         marks = {"ok": "✓", "note": "·", "error": "✗"}
         table("ratchet doctor", ["", "check", "result"], [[marks[level], about, text] for level, about, text in findings])
     sys.exit(1 if any(level == "error" for level, _, _ in findings) else 0)
-
-
-Finding = tuple[str, str, str]
 
 
 def package_requirements() -> dict[str, SpecifierSet]:

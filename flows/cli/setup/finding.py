@@ -1,4 +1,4 @@
-"""A finding of `ratchet check`."""
+"""A finding of `ratchet check` or `ratchet doctor`."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def _unquoted(value: Any) -> Any:
     return value
 
 
-MAPPED = "mapping"
+MAPPED = "the key of the trace format"
 """Place of the consent that the loop file maps, or of the key `consent` of JSON Lines. It always counts."""
 
 
