@@ -23,7 +23,7 @@ from ratchet.flows.cli.unread import unread_text
 if TYPE_CHECKING:
     from ratchet.contracts.loop import Loop
     from ratchet.materializer.receive.trial.recognition import Recognised
-    from ratchet.materializer.receive.trial.trial import Coverage, Example, Trial
+    from ratchet.materializer.receive.trial.trial import Coverage, Example, SourceTrial
 
 _TEXT = 120
 """Characters of a text that are shown."""
@@ -72,7 +72,7 @@ def _loop(path: Path | None) -> Loop | None:
     return None if path is None else load_loop(path)
 
 
-def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | None) -> tuple[Recognised, Trial | None, str | None]:
+def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | None) -> tuple[Recognised, SourceTrial | None, str | None]:
     """Return (what the place is, what was read, the block for the loop file). The last two are None if nothing reads it."""
     from ratchet.contracts.data.decoding import Limits
     from ratchet.contracts.loop import SourceSettings
@@ -134,7 +134,7 @@ def source_block(settings: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _as_json(found: Recognised, trial: Trial | None, block: str | None, given: Mapping[str, str]) -> dict[str, Any]:
+def _as_json(found: Recognised, trial: SourceTrial | None, block: str | None, given: Mapping[str, str]) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "kind": found.kind,
         "why": found.why,
@@ -169,7 +169,7 @@ def _read(example: Example) -> dict[str, Any]:
     return row | {"time": datetime.fromtimestamp(row["time"] / 1_000_000, UTC).isoformat(), "consent": example.consent}
 
 
-def _show(place: str, found: Recognised, trial: Trial | None, block: str | None, given: Mapping[str, str], assumed: bool) -> None:
+def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str | None, given: Mapping[str, str], assumed: bool) -> None:
     say(f"{place}: {f'a source of the kind {found.kind} reads it' if found.kind else 'no kind of source reads it'} ({found.why})")
     if found.guesses:
         rows = [

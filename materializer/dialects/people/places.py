@@ -26,7 +26,7 @@ DESCRIBED = PEOPLE | frozenset[Fact]({"region", "slice", "confidentiality"})
 ALL = DESCRIBED | frozenset[Fact]({"reference"})
 
 
-class Place(NamedTuple):
+class FactPlace(NamedTuple):
     """A beginning of keys, and what is read from it."""
 
     name: str
@@ -35,42 +35,42 @@ class Place(NamedTuple):
     """A reference is evidence, so it is not read where a key is too general to mean the right answer."""
 
 
-PLACES: tuple[Place, ...] = (
-    Place("metadata", "Ratchet; OpenInference; LiteLLM; Langfuse's exports (the observation's metadata)"),
-    Place("langfuse.observation.metadata", "Langfuse SDK 3 to 5"),
-    Place("langfuse.trace.metadata", "Langfuse SDK 3 to 5"),
-    Place("langfuse.trace", "Langfuse SDK 3 to 5", PEOPLE),
-    Place("langfuse", "Langfuse SDK 3 to 5 (`langfuse.user.id`, `langfuse.session.id`)", PEOPLE),
-    Place("traceloop.association.properties", "OpenLLMetry"),
-    Place("ai.telemetry.metadata", "Vercel AI SDK"),
-    Place("langsmith.metadata", "LangSmith"),
-    Place("langsmith.trace.metadata", "LangSmith"),
-    Place("langsmith.trace", "LangSmith (`langsmith.trace.session_id`)", PEOPLE),
-    Place("mlflow.trace.metadata", "MLflow"),
-    Place("mlflow.traceMetadata", "MLflow"),
-    Place("mlflow.trace.tag", "MLflow"),
-    Place("mlflow.trace", "MLflow (`mlflow.trace.user`, `mlflow.trace.session`)", PEOPLE),
-    Place("mlflow", "MLflow", PEOPLE),
-    Place("metadata.requester_metadata", "LiteLLM"),
-    Place("requester_metadata", "LiteLLM"),
-    Place("metadata.spend_logs_metadata", "LiteLLM"),
-    Place("metadata.user_api_key_metadata", "LiteLLM", PEOPLE),
-    Place("metadata.user_api_key_auth_metadata", "LiteLLM", PEOPLE),
-    Place("model_parameters.metadata", "LiteLLM"),
-    Place("trace.metadata", "exports of Langfuse with their trace"),
-    Place("traceMetadata", "exports of Langfuse with their trace"),
-    Place("trace_metadata", "exports of Langfuse with their trace"),
-    Place("trace", "exports of Langfuse with their trace", PEOPLE),
-    Place("baggage", "OpenTelemetry baggage, Logfire"),
-    Place("baggage_conflict", "Logfire"),
-    Place("llm.invocation_parameters.metadata", "OpenInference"),
-    Place("gen_ai.request.metadata", "OpenLLMetry"),
-    Place("llm.invocation_parameters", "OpenInference (`user` of a request to OpenAI)", PEOPLE),
-    Place("gen_ai.request", "OpenLLMetry (`gen_ai.request.user`)", PEOPLE),
-    Place("gen_ai.openai.request", "OpenTelemetry", PEOPLE),
-    Place("gen_ai", "OpenTelemetry (`gen_ai.conversation.id`)", PEOPLE),
-    Place("llm", "OpenLLMetry, LiteLLM (`llm.user`)", PEOPLE),
-    Place(PLAIN, "OpenTelemetry (`user.id`, `enduser.id`, `session.id`); pydantic-ai and Logfire; Strands; JSON Lines", DESCRIBED),
+PLACES: tuple[FactPlace, ...] = (
+    FactPlace("metadata", "Ratchet; OpenInference; LiteLLM; Langfuse's exports (the observation's metadata)"),
+    FactPlace("langfuse.observation.metadata", "Langfuse SDK 3 to 5"),
+    FactPlace("langfuse.trace.metadata", "Langfuse SDK 3 to 5"),
+    FactPlace("langfuse.trace", "Langfuse SDK 3 to 5", PEOPLE),
+    FactPlace("langfuse", "Langfuse SDK 3 to 5 (`langfuse.user.id`, `langfuse.session.id`)", PEOPLE),
+    FactPlace("traceloop.association.properties", "OpenLLMetry"),
+    FactPlace("ai.telemetry.metadata", "Vercel AI SDK"),
+    FactPlace("langsmith.metadata", "LangSmith"),
+    FactPlace("langsmith.trace.metadata", "LangSmith"),
+    FactPlace("langsmith.trace", "LangSmith (`langsmith.trace.session_id`)", PEOPLE),
+    FactPlace("mlflow.trace.metadata", "MLflow"),
+    FactPlace("mlflow.traceMetadata", "MLflow"),
+    FactPlace("mlflow.trace.tag", "MLflow"),
+    FactPlace("mlflow.trace", "MLflow (`mlflow.trace.user`, `mlflow.trace.session`)", PEOPLE),
+    FactPlace("mlflow", "MLflow", PEOPLE),
+    FactPlace("metadata.requester_metadata", "LiteLLM"),
+    FactPlace("requester_metadata", "LiteLLM"),
+    FactPlace("metadata.spend_logs_metadata", "LiteLLM"),
+    FactPlace("metadata.user_api_key_metadata", "LiteLLM", PEOPLE),
+    FactPlace("metadata.user_api_key_auth_metadata", "LiteLLM", PEOPLE),
+    FactPlace("model_parameters.metadata", "LiteLLM"),
+    FactPlace("trace.metadata", "exports of Langfuse with their trace"),
+    FactPlace("traceMetadata", "exports of Langfuse with their trace"),
+    FactPlace("trace_metadata", "exports of Langfuse with their trace"),
+    FactPlace("trace", "exports of Langfuse with their trace", PEOPLE),
+    FactPlace("baggage", "OpenTelemetry baggage, Logfire"),
+    FactPlace("baggage_conflict", "Logfire"),
+    FactPlace("llm.invocation_parameters.metadata", "OpenInference"),
+    FactPlace("gen_ai.request.metadata", "OpenLLMetry"),
+    FactPlace("llm.invocation_parameters", "OpenInference (`user` of a request to OpenAI)", PEOPLE),
+    FactPlace("gen_ai.request", "OpenLLMetry (`gen_ai.request.user`)", PEOPLE),
+    FactPlace("gen_ai.openai.request", "OpenTelemetry", PEOPLE),
+    FactPlace("gen_ai", "OpenTelemetry (`gen_ai.conversation.id`)", PEOPLE),
+    FactPlace("llm", "OpenLLMetry, LiteLLM (`llm.user`)", PEOPLE),
+    FactPlace(PLAIN, "OpenTelemetry (`user.id`, `enduser.id`, `session.id`); pydantic-ai and Logfire; Strands; JSON Lines", DESCRIBED),
 )
 """All places, the most reliable first: of two users that a record names, the one of the first place counts. Plain keys come before all
 others for users and sessions."""

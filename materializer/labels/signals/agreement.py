@@ -32,7 +32,7 @@ LEAST_PEOPLE = 10
 """Least number of users who asked for them. With fewer, the variance between users is not known well enough."""
 
 
-class Share(NamedTuple):
+class Proportion(NamedTuple):
     """A share with its interval."""
 
     estimate: float
@@ -91,7 +91,7 @@ def _why_not(found: SignalBelief, settings: SignalSettings) -> str | None:
     return None if found.signal in settings.use else "it passes, and signals.use does not name it"
 
 
-def clustered_share(cases: Sequence[tuple[str, bool]]) -> Share | None:
+def clustered_share(cases: Sequence[tuple[str, bool]]) -> Proportion | None:
     """Return the share of true cases with a two-sided interval at LEVEL. A case is (person, holds). None without cases.
 
     With one person, the interval is [0, 1].
@@ -103,7 +103,7 @@ def clustered_share(cases: Sequence[tuple[str, bool]]) -> Share | None:
     sizes, totals = Counter(person for person, _ in cases), Counter(person for person, holds in cases if holds)
     people = len(sizes)
     if people < 2:
-        return Share(estimate, 0.0, 1.0)
+        return Proportion(estimate, 0.0, 1.0)
     residuals = math.fsum((totals[person] - estimate * size) ** 2 for person, size in sizes.items())
     variance = people / (people - 1) * residuals / n**2
     if estimate in (0.0, 1.0):
@@ -113,14 +113,14 @@ def clustered_share(cases: Sequence[tuple[str, bool]]) -> Share | None:
     return _wilson(estimate, effective, _student(people - 1))
 
 
-def _wilson(estimate: float, n: float, quantile: float) -> Share:
+def _wilson(estimate: float, n: float, quantile: float) -> Proportion:
     square = quantile**2 / n
     centre = (estimate + square / 2) / (1 + square)
     half = quantile * math.sqrt(estimate * (1 - estimate) / n + square / (4 * n)) / (1 + square)
-    return Share(estimate, max(0.0, centre - half), min(1.0, centre + half))
+    return Proportion(estimate, max(0.0, centre - half), min(1.0, centre + half))
 
 
-def _reach(share: Share, other: Share) -> float:
+def _reach(share: Proportion, other: Proportion) -> float:
     """Return how far the lower bound of a difference is below its estimate."""
     return math.hypot(share.estimate - share.low, other.high - other.estimate)
 

@@ -58,7 +58,7 @@ class Example:
 
 
 @dataclass
-class Trial:
+class SourceTrial:
     """What a trial found."""
 
     kept: int = 0
@@ -79,9 +79,9 @@ def try_source(
     limits: Limits,
     mask: Callable[[Row], Counter[str]] = unmasked,
     mask_record: Callable[[], Callable[[Any], Any]] = lambda: lambda value: value,
-) -> Trial:
+) -> SourceTrial:
     """Decode what the source has, up to RECORDS records. `mask` and `mask_record` mask rows and records. Raises like the source."""
-    found, rows, feedback = Trial(), list[Row](), 0
+    found, rows, feedback = SourceTrial(), list[Row](), 0
     details: dict[str, str] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for batch in source.batches():

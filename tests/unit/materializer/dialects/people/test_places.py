@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.materializer.dialects.decode import decode
-from ratchet.materializer.dialects.people.places import ALL, DESCRIBED, PLACES, PLAIN, Place, meaning
+from ratchet.materializer.dialects.people.places import ALL, DESCRIBED, PLACES, PLAIN, FactPlace, meaning
 from ratchet.materializer.dialects.people.told import shares
 from ratchet.materializer.dialects.statement import STATED
 from tests.unit.materializer.records import T0, attribute, batch, span, spans
@@ -29,7 +29,7 @@ def kvlist(values: dict[str, Any]) -> dict[str, Any]:
     return {"kvlistValue": {"values": [attribute(key, value) for key, value in values.items()]}}
 
 
-def forms(place: Place, name: str, value: Any) -> Iterator[dict[str, Any]]:
+def forms(place: FactPlace, name: str, value: Any) -> Iterator[dict[str, Any]]:
     """The attributes by which a library can write a value in a place: flat, as JSON text, as an object, printed by Python."""
     if place.name == PLAIN:
         yield attribute(name, value)
@@ -55,7 +55,7 @@ def traced(*more: dict[str, Any], limits: Limits = ASSUMED, resource: list[Any] 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 @pytest.mark.parametrize("value", [False, "false", "no", 0, "False"])
-def test_a_refusal_is_honoured_from_every_place(place: Place, value: Any) -> None:
+def test_a_refusal_is_honoured_from_every_place(place: FactPlace, value: Any) -> None:
     for form in forms(place, "consent", value):
         agreed = attribute("ai.telemetry.metadata.consent" if place.name == "metadata" else "metadata.consent", True)
         for row, _ in (traced(form), traced(resource=[form]), traced(form, agreed)):
@@ -65,7 +65,7 @@ def test_a_refusal_is_honoured_from_every_place(place: Place, value: Any) -> Non
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_a_consent_counts_only_from_the_places_of_the_loop_file(place: Place) -> None:
+def test_a_consent_counts_only_from_the_places_of_the_loop_file(place: FactPlace) -> None:
     named = replace(REQUIRED, consent_places=(place.name,))
     unnamed = replace(REQUIRED, consent_places=("elsewhere",))
     for form in forms(place, "consent", True):
@@ -76,7 +76,7 @@ def test_a_consent_counts_only_from_the_places_of_the_loop_file(place: Place) ->
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 @pytest.mark.parametrize("fact", ["user", "session"])
-def test_users_and_sessions_are_found_in_every_place(place: Place, fact: str) -> None:
+def test_users_and_sessions_are_found_in_every_place(place: FactPlace, fact: str) -> None:
     for name in SPELLINGS[fact]:
         for form in forms(place, name, "one-7"):
             for row, found in (traced(form), traced(resource=[form])):
@@ -86,7 +86,7 @@ def test_users_and_sessions_are_found_in_every_place(place: Place, fact: str) ->
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_a_region_a_slice_and_a_label_are_read_where_they_mean_it(place: Place) -> None:
+def test_a_region_a_slice_and_a_label_are_read_where_they_mean_it(place: FactPlace) -> None:
     for fact in ("region", "slice", "confidentiality", "reference"):
         for form in forms(place, fact, "north"):
             assert traced(form)[0][fact] == ("north" if fact in place.facts else None), form

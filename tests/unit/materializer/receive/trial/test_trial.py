@@ -10,7 +10,7 @@ from typing import Any
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.ports import TraceSource
-from ratchet.materializer.receive.trial.trial import Trial, try_source
+from ratchet.materializer.receive.trial.trial import SourceTrial, try_source
 from tests.unit.materializer.records import T0, attribute, batch, span, spans
 
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
@@ -31,11 +31,11 @@ class Batches(TraceSource):
         return None
 
 
-def tried(*given: RawBatch) -> Trial:
+def tried(*given: RawBatch) -> SourceTrial:
     return try_source(Batches(*given), LIMITS)
 
 
-def shown(trial: Trial) -> str:
+def shown(trial: SourceTrial) -> str:
     return json.dumps([(one.record, one.row["messages"], one.row["answer"], one.row["user"], one.row["session"]) for one in trial.examples])
 
 
