@@ -184,7 +184,8 @@ def test_the_ledger_names_the_dialects_of_each_batch(played: Played) -> None:
     (stream,) = played.context.ledger.streams(ingest_stream("support", ""))
     done = next(row for row in played.context.ledger.read(stream) if row.kind == "done")
     assert [(one["name"], one["distribution"]) for one in done.data["dialects"]] == [
-        ("jsonl", "ratchet"), ("otlp", "ratchet"), ("support-chat", "example-plugin"),
+        ("jsonl", "ratchet"), ("langfuse", "ratchet"), ("litellm", "ratchet"), ("otlp", "ratchet"),
+        ("support-chat", "example-plugin"),
     ]  # fmt: skip
 
 
