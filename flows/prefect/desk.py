@@ -57,7 +57,7 @@ _READY_SECONDS = 20.0
 """Seconds between two signs of life. Prefect shows a deployment as ready for 60 s after one."""
 _BUSY = (429, 502, 503, 504)
 """HTTP status codes with which the server, or a proxy before it, says that it cannot answer now."""
-_INPUT_SECONDS = 2.0
+_INPUT_SECONDS = 5.0
 """Seconds between two readings of the inputs of a run whose state has not changed."""
 _CYCLES = 50
 """Number of cycles whose runs are read with one request."""
@@ -96,7 +96,9 @@ class Desk:
         self._ready = self._swept = float("-inf")
         self._outbox = Outbox(home, host.installation.ledger)
         self._ledger = host.installation.ledger
-        self.carriers = Carriers(host, say)
+        self._suspended: list[str] = []
+        """Lines whose run has left since the last look, to wait for a person."""
+        self.carriers = Carriers(host, say, self._suspended.append)
 
     def on_news(self, news: News) -> None:
         """Take the news about a line. Called from other threads."""
@@ -261,7 +263,12 @@ class Desk:
                     self._say(f"{request.id}: {closed}")
 
     async def _sweep(self, client: PrefectClient) -> None:
-        """Compare the newest cycles of the changed lines with their runs, and mend the runs."""
+        """Compare the newest cycles of the changed lines with their runs, and mend the runs.
+
+        A line whose run was just suspended is one of them: a person may have answered before the run had left this process.
+        """
+        while self._suspended:
+            self._changed.add(self._suspended.pop())
         while self._changed:
             line = self._changed.pop()
             self._failed.add(line)
@@ -321,6 +328,8 @@ class Desk:
             await self._schedule(client, runs[0], "AwaitingRetry", "the cycle is still open in the ledger; the run goes on")
         elif alive is not None and alive.state is not None and alive.state.type is StateType.PAUSED:
             await self._compare_suspended(client, cycle, alive)
+        elif alive is not None and alive.state is not None and alive.state.type is StateType.RUNNING:
+            await self._schedule(client, alive, "AwaitingRetry", "the run was answered while it was being suspended; it goes on")
         elif alive is not None and alive.state is not None and alive.state.type is StateType.CANCELLING:
             await self._cancel_if_asked(cycle, alive)
             await self._schedule(client, alive, "AwaitingRetry", "the cycle is cancelled; the run ends")

@@ -38,11 +38,12 @@ class _Expected(logging.Filter):
 
 
 class Carriers:
-    """The runs that this process carries. `say` receives unexpected errors."""
+    """The runs that this process carries. `say` receives unexpected errors, `suspended` the line of a run that has left to wait."""
 
-    def __init__(self, host: Host, say: Callable[[str], None]) -> None:
+    def __init__(self, host: Host, say: Callable[[str], None], suspended: Callable[[str], None]) -> None:
         self._host = host
         self._say = say
+        self._suspended = suspended
         self._threads: dict[UUID, threading.Thread] = {}
         self._lock = threading.Lock()
         for name in ("prefect.flow_runs", "prefect.task_runs"):
@@ -69,9 +70,12 @@ class Carriers:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _carry(self, run: FlowRun) -> None:
+        waits = False
         try:
-            with contextlib.suppress(Pause, Abort):
+            with contextlib.suppress(Abort):
                 asyncio.run(_execute(run))
+        except Pause as error:
+            waits = error.state is not None and error.state.is_paused()
         except BaseException as error:  # the desk finds the cycle without a run that carries it, and schedules the run again
             self._say(f"the run {run.name} ended with {type(error).__name__}: {error}")
         finally:
@@ -80,6 +84,8 @@ class Carriers:
             for cycle, carrier in list(self._host.carried.items()):
                 if carrier == str(run.id):
                     self._host.forget(cycle)
+            if waits:
+                self._suspended(str(run.parameters["line"]))
             give_back()
 
 

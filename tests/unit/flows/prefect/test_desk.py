@@ -12,14 +12,17 @@ from uuid import uuid4
 import httpx
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.states import Running
 
 from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.fakes import MemoryLedger
 from ratchet.contracts.ids import cycle_stream
 from ratchet.flows.config.home import Home
+from ratchet.flows.core.folds.cycle import fold_cycle
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.prefect.cycle.host import Host
+from ratchet.flows.prefect.cycle.run_names import cycle_tag
 from ratchet.flows.prefect.desk import Desk, is_outage
 from ratchet.flows.service.keeper import News
 
@@ -139,3 +142,28 @@ def test_cycles_that_ended_while_nobody_served_the_line_are_told_once(tmp_path: 
         restarted.on_news(News(fold_line("good", ledger.read(line)), None, None, IngestReport()))
         asyncio.run(restarted._take_news(client))
     assert sorted(server.events) == ["ratchet.cycle.ended"] * 3 + ["ratchet.cycle.opened"] * 3
+
+
+def test_a_run_that_was_answered_while_it_was_suspended_goes_on_at_the_next_look(tmp_path: Path, said: list[str]) -> None:
+    desk, server, cycle = desk_of(tmp_path, said), Server({}), cycle_stream("good", 1)
+    opened = Row(kind="opened", data={"reason": "a test", "traces": 0})
+    desk._ledger.append([Append(stream=cycle, after=0, rows=(opened,))], None, NOON)
+    row = Row(kind="cycle_opened", key=cycle, data={"traces": 0, "reason": "a test"})
+    desk._ledger.append([Append(stream="line/good", after=1, rows=(row,))], None, NOON)
+    desk._host.installation.cycle = lambda *_: fold_cycle(desk._ledger.read(cycle))  # type: ignore[method-assign]
+    desk._due.clear()
+    asyncio.run(desk.look(server))  # type: ignore[arg-type]
+    run, states = SimpleNamespace(id=uuid4(), name="good/0001", tags=[cycle_tag(cycle)], state=Running()), []
+
+    async def runs(flow_run_filter: Any, **_: Any) -> list[Any]:
+        return [run] if flow_run_filter.tags.all_[1:] == [cycle_tag(cycle)] else []
+
+    async def set_state(_: Any, state: Any, **__: Any) -> None:
+        states.append(state.name)
+
+    server.read_flow_runs, server.set_flow_run_state = runs, set_state  # type: ignore[method-assign, attr-defined]
+    asyncio.run(desk.look(server))  # type: ignore[arg-type]
+    assert states == [], "only a run that has left this process needs another state"
+    desk.carriers._suspended("good")
+    asyncio.run(desk.look(server))  # type: ignore[arg-type]
+    assert states == ["AwaitingRetry"]
