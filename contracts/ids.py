@@ -9,6 +9,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,11 +19,14 @@ Digest: TypeAlias = str
 """SHA-256 of content, as lower-case hexadecimal text."""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical(value: Any) -> bytes:
     """Return the canonical JSON encoding of `value`: sorted keys, no spaces, UTF-8. Raises `ValueError` for NaN and infinities."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def digest(value: Any) -> Digest:
@@ -62,6 +66,7 @@ NORMALISER = 1
 """Version of `normalise`. The holdout split depends on it, so every change of `normalise` needs a new version."""
 
 
+@lru_cache(maxsize=8)  # the prompt and the root of a conversation are often one text
 def normalise(text: str) -> str:
     """Normalise text, version 1: Unicode NFKC, case folding, one space for each run of white space."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -107,13 +108,54 @@ def _permutations() -> tuple[Signature, Signature]:
 
 def buckets(signed: Signature) -> list[int]:
     """Return a 64-bit hash of each band of a signature."""
-    bands = signed.reshape(_BANDS, _ROWS).astype(np.uint64)
-    found = np.arange(_BANDS, dtype=np.uint64)
-    for row in range(_ROWS):
-        found = (found ^ bands[:, row]) * np.uint64(0x9E3779B97F4A7C15)  # wraps around
-        found ^= found >> np.uint64(29)
-    hashes: list[int] = found.tolist()
+    hashes: list[int] = _bucket(signed.reshape(_BANDS, _ROWS), np.arange(_BANDS, dtype=np.uint64)).tolist()
     return hashes
+
+
+def may_be_near(signatures: npt.NDArray[np.uint32], threshold: float = THRESHOLD) -> npt.NDArray[np.bool_]:
+    """Return which texts may be a near-duplicate of another one, by their signatures (texts x PERMUTATIONS).
+
+    A `NearIndex` finds nothing near to the others, and nothing near to any text because of them. It needs much memory and time for a text,
+    and in most traffic few texts are like another one.
+    """
+    found = np.zeros(len(signatures), dtype=bool)
+    for band in range(_BANDS):
+        hashes = _bucket(signatures[:, band * _ROWS : (band + 1) * _ROWS], band)
+        order = np.argsort(hashes, kind="stable")
+        begins = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0])
+        sizes = np.diff(np.r_[begins, len(order)])
+        for begin, size in zip(begins[sizes > _KEPT].tolist(), sizes[sizes > _KEPT].tolist(), strict=True):
+            found[order[begin : begin + size]] = True  # a bucket keeps only some of them
+        for size in range(2, _KEPT + 1):
+            members = order[begins[sizes == size][:, None] + np.arange(size)]
+            for one, other in combinations(range(size), 2):
+                _mark(found, signatures, members[:, one], members[:, other], threshold - _MARGIN)
+    return found
+
+
+def _mark(
+    found: npt.NDArray[np.bool_],
+    signatures: npt.NDArray[np.uint32],
+    ones: npt.NDArray[np.intp],
+    others: npt.NDArray[np.intp],
+    least: float,
+) -> None:
+    """Set `found` for the pairs of texts whose signatures have at least the similarity `least`."""
+    for at in range(0, len(ones), _BLOCK):
+        one, other = ones[at : at + _BLOCK], others[at : at + _BLOCK]
+        new = ~(found[one] & found[other])
+        one, other = one[new], other[new]
+        alike = (signatures[one] == signatures[other]).mean(axis=1) >= least
+        found[one[alike]] = found[other[alike]] = True
+
+
+def _bucket(rows: npt.NDArray[np.uint32], band: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return a 64-bit hash of each of the `rows` of a band, or of bands."""
+    found = np.full(len(rows), band, dtype=np.uint64) if isinstance(band, int) else band.copy()
+    for row in range(_ROWS):
+        found = (found ^ rows[:, row].astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)  # wraps around
+        found ^= found >> np.uint64(29)
+    return found
 
 
 class NearIndex:
@@ -191,9 +233,10 @@ def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str
 
     `texts` are normalised. The result depends on the texts only, not on their order.
     """
-    index, joined = NearIndex(threshold), Joined()
-    for key in sorted(texts):
-        signed = signature(shingles(texts[key]))
+    index, joined, keys = NearIndex(threshold), Joined(), sorted(texts)
+    every = np.array([signature(shingles(texts[key])) for key in keys], dtype=np.uint32).reshape(-1, PERMUTATIONS)
+    for at in np.flatnonzero(may_be_near(every, threshold)).tolist():
+        key, signed = keys[at], every[at]
         bands = buckets(signed)
         for other in index.near(texts[key], signed, joined.root, bands):
             joined.join(key, other)

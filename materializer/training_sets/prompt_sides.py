@@ -8,19 +8,42 @@ stored. The unit is the root of a conversation, its first user message.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ratchet.contracts.ids import Digest
-from ratchet.materializer.training_sets.near_duplicates import RECIPE, THRESHOLD, Joined, NearIndex, Signature, buckets, shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import (
+    PERMUTATIONS,
+    RECIPE,
+    THRESHOLD,
+    Joined,
+    NearIndex,
+    Signature,
+    buckets,
+    may_be_near,
+    shingles,
+    signature,
+)
 
 FILE = "prompts.sqlite"
 """Name of the database in the folder of a lake. It contains digests and signatures, and no texts."""
+
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS prompts (root TEXT PRIMARY KEY, side INTEGER NOT NULL, cluster TEXT NOT NULL, "
+    "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))",
+    "CREATE TRIGGER IF NOT EXISTS sides_stay BEFORE UPDATE ON prompts BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
+    "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL)",  # without a side
+)
+_SIGNED = 2000
+"""Prompts whose signatures are stored with one commit: a quarter of a second of work."""
 
 
 class Side(IntEnum):
@@ -59,19 +82,24 @@ class PromptSides:
         `texts` maps roots to their normalised texts, `is_held` is the decision by hash. With `founding`, the first call of a database lets
         the hash decide for all of its prompts: these were used with that side before near-duplicates were considered.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                found = self._assign(connection, texts, is_held, founding)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-        return found
+        with self._open() as connection:
+            return self._assign(connection, texts, is_held, founding)
+
+    def sign(self, texts: Mapping[Digest, str]) -> None:
+        """Store the signatures of new prompts, so that `assign` need not compute them. An interrupted call goes on where it ended.
+
+        `texts` maps roots to their normalised texts.
+        """
+        with self._open() as connection:
+            known = _roots(connection, "SELECT root FROM prompts UNION ALL SELECT root FROM signatures")
+        new = [root for root in texts if root not in known]
+        for at in range(0, len(new), _SIGNED):
+            rows = [(root, signature(shingles(texts[root])).tobytes(), RECIPE) for root in new[at : at + _SIGNED]]
+            with self._open() as connection:
+                connection.executemany("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", rows)
 
     def signatures(self) -> dict[Digest, Signature]:
-        """Return the signatures of all prompts by their roots."""
+        """Return the signatures of all prompts with a side, by their roots."""
         if not self._path.exists():
             return {}
         with closing(sqlite3.connect(self._path, timeout=30)) as connection:
@@ -90,63 +118,107 @@ class PromptSides:
             members.setdefault(joined.root(cluster), []).append(cluster)
         return {root: (cluster, tuple(members[joined.root(cluster)])) for root, cluster in rows}
 
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for one transaction."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for statement in _TABLES:
+                    connection.execute(statement)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+
     def _assign(
         self, connection: sqlite3.Connection, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool
     ) -> dict[Digest, Placed]:
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS prompts (root TEXT PRIMARY KEY, side INTEGER NOT NULL, cluster TEXT NOT NULL, "
-            "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID"
-        )
-        connection.execute("CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))")
-        connection.execute(
-            "CREATE TRIGGER IF NOT EXISTS sides_stay BEFORE UPDATE ON prompts "
-            "BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END"
-        )
         rows = connection.execute("SELECT root, side, cluster FROM prompts").fetchall()
         known = {root: Placed(Side(side), cluster) for root, side, cluster in rows}
         joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         new = sorted(texts.keys() - known.keys())
         if new:
-            indexes = _indexes(connection, texts, self._threshold)
+            placing = _Placing(connection, texts, new, self._threshold, known, joined)
             hashed = founding and not known
-            for root in new:
-                self._place(connection, root, texts[root], indexes, known, joined, is_held, hashed)
+            for number, root in enumerate(new):
+                placing.place(number, root, is_held(root), hashed)
+            placing.store()
         return {root: Placed(known[root].side, joined.root(known[root].cluster)) for root in texts}
 
-    def _place(
+
+class _Placing:
+    """Decides the sides of `new` prompts, one after another, and adds them to `known` and `joined`.
+
+    Only prompts that may be near to another one are searched. A search is limited, so that prompts of a crowded side would displace the few
+    of the other one; hence there is an index per side.
+    """
+
+    def __init__(
         self,
         connection: sqlite3.Connection,
-        root: Digest,
-        text: str,
-        indexes: Mapping[Side, NearIndex],
+        texts: Mapping[Digest, str],
+        new: Sequence[Digest],
+        threshold: float,
         known: dict[str, Placed],
         joined: Joined,
-        is_held: Callable[[Digest], bool],
-        hashed: bool,
     ) -> None:
-        signed = signature(shingles(text))
-        bands = buckets(signed)
+        self._connection, self._texts, self._known, self._joined = connection, texts, known, joined
+        self._signatures = _signatures(connection, texts, new)
+        placed = connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)).fetchall()
+        before = np.frombuffer(b"".join(row[2] for row in placed), dtype=np.uint32).reshape(-1, PERMUTATIONS)
+        near = may_be_near(np.concatenate([before, self._signatures]), threshold)
+        self._is_searched = near[len(placed) :]
+        self._indexes = {side: NearIndex(threshold) for side in Side}
+        for at in np.flatnonzero(near[: len(placed)]).tolist():
+            root, side, _ = placed[at]
+            self._indexes[Side(side)].add(root, before[at], texts.get(root))
+        self._rows: list[tuple[str, int, str, bytes, int]] = []
+
+    def place(self, number: int, root: Digest, is_held: bool, hashed: bool) -> None:
+        """Decide the side of the new prompt `number`. With `hashed`, the hash decides alone."""
+        signed, own = self._signatures[number], Side.HELD if is_held else Side.TRAIN
+        placed = Placed(own, root)
+        if self._is_searched[number]:
+            bands = buckets(signed)
+            placed = self._near(root, signed, bands, own, hashed)
+            self._indexes[placed.side].add(root, signed, self._texts[root], bands)
+        self._rows.append((root, int(placed.side), placed.cluster, signed.tobytes(), RECIPE))
+        self._known[root] = placed
+
+    def _near(self, root: Digest, signed: Signature, bands: Sequence[int], own: Side, hashed: bool) -> Placed:
+        """Return side and cluster of a new prompt by its near-duplicates, and join their clusters."""
 
         def near(side: Side) -> list[str]:
-            return indexes[side].near(text, signed, lambda key: joined.root(known[key].cluster), bands)
+            return self._indexes[side].near(self._texts[root], signed, lambda key: self._joined.root(self._known[key].cluster), bands)
 
         found = {side: near(side) for side in (Side.TRAIN, Side.HELD)}
         sides = [side for side in found if found[side]]
-        own = Side.HELD if is_held(root) else Side.TRAIN
         side = own if hashed or not sides else sides[0] if len(sides) == 1 else Side.NEITHER
-        alike = [known[key].cluster for key in (near(side) if side is Side.NEITHER else found[side])]
+        alike = [self._known[key].cluster for key in (near(side) if side is Side.NEITHER else found[side])]
         cluster = alike[0] if alike else root
         for other in alike[1:]:
-            connection.execute("INSERT OR IGNORE INTO joins VALUES (?, ?)", (cluster, other))
-            joined.join(cluster, other)
-        connection.execute("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", (root, int(side), cluster, signed.tobytes(), RECIPE))
-        known[root] = Placed(side, cluster)
-        indexes[side].add(root, signed, text, bands)
+            self._connection.execute("INSERT OR IGNORE INTO joins VALUES (?, ?)", (cluster, other))
+            self._joined.join(cluster, other)
+        return Placed(side, cluster)
+
+    def store(self) -> None:
+        """Store the sides of the new prompts."""
+        self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", self._rows)
+        self._connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
 
 
-def _indexes(connection: sqlite3.Connection, texts: Mapping[Digest, str], threshold: float) -> dict[Side, NearIndex]:
-    """Return an index per side. A search is limited, so that prompts of a crowded side would displace the few of the other one."""
-    indexes = {side: NearIndex(threshold) for side in Side}
-    for root, side, data in connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)):
-        indexes[Side(side)].add(root, np.frombuffer(data, dtype=np.uint32), texts.get(root))
-    return indexes
+def _roots(connection: sqlite3.Connection, query: str) -> set[Digest]:
+    return {root for (root,) in connection.execute(query)}
+
+
+def _signatures(connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> npt.NDArray[np.uint32]:
+    """Return the signatures of new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
+    stored = dict(connection.execute("SELECT root, signature FROM signatures WHERE recipe = ?", (RECIPE,)))
+    found = np.empty((len(roots), PERMUTATIONS), dtype=np.uint32)
+    for number, root in enumerate(roots):
+        known = stored.get(root)
+        found[number] = signature(shingles(texts[root])) if known is None else np.frombuffer(known, dtype=np.uint32)
+    return found

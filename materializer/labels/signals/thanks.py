@@ -13,6 +13,8 @@ from functools import lru_cache
 
 LONGEST = 60
 """Characters of the longest text that can be nothing but thanks."""
+_BEGIN = 4 * LONGEST
+"""Characters of a longer text that are looked at first: most turns are longer than thanks, and their letters need no second look."""
 
 THANKS: dict[str, tuple[str, ...]] = {
     "ar": ("شكرا", "شكرا لك", "شكرا جزيلا"),
@@ -72,6 +74,9 @@ UNSPACED_AROUND = ("非常", "太", "好的", "很好", "了", "啦", "どうも
 
 def is_thanks(text: str, more: Sequence[str] = ()) -> bool:
     """Return whether a user's turn is nothing but thanks. `more` are further phrases that thank."""
+    begin = text[:_BEGIN]
+    if len(text) > _BEGIN and len(_plain(begin)) > 2 * LONGEST:  # the rest can compose with the last characters of the begin, no others
+        return False
     plain = _plain(text)
     if not plain or len(plain) > LONGEST:
         return False
@@ -81,9 +86,19 @@ def is_thanks(text: str, more: Sequence[str] = ()) -> bool:
 
 def _plain(text: str) -> str:
     """Return the text in lower case, with one space in place of everything that is no letter, mark or digit."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    kept = "".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in folded)
-    return " ".join(kept.split())
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().translate(_KEPT).split())
+
+
+class _Kept(dict[int, str]):
+    """Code of a character -> the character itself if it is a letter, mark or digit, else a space. Filled as characters occur."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = kept = char if unicodedata.category(char)[0] in "LMN" else " "
+        return kept
+
+
+_KEPT = _Kept()
 
 
 @lru_cache(maxsize=8)
