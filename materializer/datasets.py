@@ -137,6 +137,10 @@ class LakeDatasets:
             keeping=Keeping(self.loop.quarantine, self._masker.masked_value),
         )
 
+    def prepare(self) -> None:
+        """Compute and store what edition and freeze need of each new prompt."""
+        self._split.sign()
+
     @property
     def quarantine(self) -> LakeQuarantine:
         """The quarantined records of the line."""
@@ -240,7 +244,7 @@ class LakeDatasets:
         return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
 
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
-        return usable(settled, self.loop, self._split.assignment(), as_of)
+        return usable(settled, self.loop, lambda prompts: self._split.identify(prompts, again=as_of is None), as_of)
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""

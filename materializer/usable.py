@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import polars as pl
 
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import Loop
 from ratchet.materializer.consent import spoken
 from ratchet.materializer.governance import Governed, govern
@@ -17,11 +16,9 @@ from ratchet.materializer.labels.credible import without_newcomers
 from ratchet.materializer.labels.scores import attach
 from ratchet.materializer.labels.signals.sessions import session_signals
 from ratchet.materializer.settled import Settled
-from ratchet.materializer.training_sets.holdout import identify_prompts
-from ratchet.materializer.training_sets.prompt_sides import Placed
 
-Assign = Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]]
-"""Returns the sides of roots with their normalised texts."""
+Identify = Callable[[pl.DataFrame], pl.DataFrame]
+"""Returns the ids and sides of prompts, as `identify_prompts`."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +52,10 @@ class Usable:
         return replace(self, traces=self.traces.filter(holds), questions=self.questions.filter(holds), asked=self.asked.filter(holds))
 
 
-def usable(settled: Settled, loop: Loop, assign: Assign | None, as_of: datetime | None = None) -> Usable:
-    """Apply the rules of `loop` to the records of a lake. Without `as_of`, new users do not wait, and no signals of sessions are computed.
+def usable(settled: Settled, loop: Loop, identify: Identify, as_of: datetime | None = None) -> Usable:
+    """Apply the rules of `loop` to the records of a lake.
 
-    `assign` decides the sides of prompts where near-duplicates are considered.
+    Without `as_of`, new users do not wait, and no signals of sessions are computed.
     """
     governed = govern(settled.traces, loop.governance)
     heard = spoken(settled.feedback, settled.refusing)
@@ -76,7 +73,7 @@ def usable(settled: Settled, loop: Loop, assign: Assign | None, as_of: datetime 
     if len(waited) < len(heard):
         ignored |= {"newcomer": len(heard) - len(waited)}
     questions = _answered(governed, feedback)
-    ids = identify_prompts(pl.concat([governed.used, questions]), loop.line.salt, loop.holdout.fraction, assign)
+    ids = identify(pl.concat([governed.used.select("messages", "tools"), questions.select("messages", "tools")]))
     frames = (frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked))
     traces, questions, asked = frames
     return Usable(traces, questions, asked, governed.refused, feedback, signals, ignored, governed.out)

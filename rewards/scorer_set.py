@@ -136,6 +136,8 @@ class ScorerSet:
         for scorer, judge, places in _undecided(self.scorers, labels):
             chosen = judge.selected([samples[place] for place in places])
             judged.append((scorer, judge, [places[place] for place in chosen]))
+        if not judged:
+            return labels
         return [_with_correction(sample, label) for sample, label in zip(samples, _judged(samples, rows, judged), strict=True)]
 
     def _by_people(self, label: Label) -> bool:
@@ -161,12 +163,17 @@ class ScorerSet:
         rows = zip(*columns, strict=True) if columns else [()] * len(samples)
         return [_decide(list(zip(panel, row, strict=True)))[0] for row in rows]
 
+    def has_judges(self) -> bool:
+        """Return whether some scorer is a judge, whose agreement with people is measured on all samples of `label`."""
+        return any(scorer.judge is not None for scorer in self.scorers)
+
     def beliefs(self) -> tuple[JudgeBelief, ...]:
         """Return for each judge whether it is believed, as measured last."""
         found = [scorer.judge.belief() for scorer in self.scorers if scorer.judge is not None]
         return tuple(belief for belief in found if belief is not None)
 
 
+_TIERS = tuple(Tier)
 _Row = list[tuple[Scorer, float | None]]
 """The scores of one sample."""
 _Judging = tuple[Scorer, Consulted, list[int]]
@@ -232,8 +239,12 @@ def _scores(scorer: Scorer, samples: Sequence[Mapping[str, Any]]) -> list[float 
 
 
 def _decide(scored: Sequence[tuple[Scorer, float | None]]) -> tuple[float | None, Tier | None]:
-    for tier in Tier:
-        speaking = [(scorer, score) for scorer, score in scored if scorer.version.tier == tier and score is not None]
+    by_tier: dict[Tier, list[tuple[Scorer, float]]] = {}
+    for scorer, score in scored:
+        if score is not None:
+            by_tier.setdefault(scorer.version.tier, []).append((scorer, score))
+    for tier in _TIERS:
+        speaking = by_tier.get(tier, ())
         if any(scorer.alone for scorer, _ in speaking):
             total = sum(scorer.version.weight for scorer, _ in speaking)
             return sum(scorer.version.weight * score for scorer, score in speaking) / total, tier

@@ -84,6 +84,9 @@ class FakeDatasets:
         self.world.once(f"ingest/{batch.digest}", lambda: canonical(report))
         return report
 
+    def prepare(self) -> None:
+        """Do nothing."""
+
     def cursor(self) -> Cursor:
         """Return a cursor with the configured number of traces."""
         return Cursor(traces=self.traces, feedback=0, newest=None)

@@ -88,6 +88,12 @@ class Datasets(Protocol):
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Write one batch to the lake exactly once. Batches are identified by digest, records by (source, id)."""
 
+    def prepare(self) -> None:
+        """Do the part of the next `edition` and `freeze` that depends on nothing but the ingested records. Their results stay the same.
+
+        It may take longer than an ingest. An interrupted call loses little: the next one goes on.
+        """
+
     def cursor(self) -> Cursor:
         """Return the current state of the lake."""
         ...

@@ -26,6 +26,8 @@ ANONYMOUS = "\x00anonymous"
 distinguished, and caps per person do not apply."""
 TRACE_KEYS = ("latency_ms", "input_tokens", "output_tokens", "model")
 """Columns of a trace that a scorer of logged answers may read."""
+_AT_ONCE = 20_000
+"""Answers that are scored at once. As Python objects, they need many times the memory of their columns."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
@@ -113,13 +115,22 @@ def label(
     `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
     apply; `salt` is part of its hash.
     """
-    asked = pl.concat([traces, questions])
+    asked = pl.concat([traces, questions]).join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id")
     if asked.is_empty():
         return empty_frame(SAMPLES)
+    feedback = feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left")
+    named = bool(asked["user"].is_not_null().any() or feedback["rater"].is_not_null().any())
+    at_once = len(asked) if scorer_set.has_judges() else _AT_ONCE  # a judge is measured on all samples
+    parts = (asked[at : at + at_once] for at in range(0, len(asked), at_once))
+    return pl.concat([_labelled(part, feedback, scorer_set, salt, ANONYMOUS if named else None) for part in parts])
+
+
+def _labelled(asked: pl.DataFrame, feedback: pl.DataFrame, scorer_set: ScorerSet, salt: str, nameless: str | None) -> pl.DataFrame:
+    """Return records.SAMPLES of some rows. `nameless` is the user to whom corrections of unknown people are charged."""
     feedback_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in feedback.iter_rows(named=True):
+    for row in feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left").iter_rows(named=True):
         feedback_of.setdefault((row["source"], row["id"]), []).append(row)
-    rows = asked.join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id").to_dicts()
+    rows = asked.to_dicts()
     samples = [
         {
             "prompt": orjson.loads(row["messages"]),
@@ -136,11 +147,11 @@ def label(
         _sample(row, row["answer"], label, "traffic", pseudonym(_judge(row, sample, label), salt))
         for (row, sample), label in zip(given, labels, strict=True)
     ]
-    return frame_of(answered + _corrections(rows, samples, scorer_set, salt), SAMPLES)
+    return frame_of(answered + _corrections(rows, samples, scorer_set, salt, nameless), SAMPLES)
 
 
 def _corrections(
-    rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], scorer_set: ScorerSet, salt: str
+    rows: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]], scorer_set: ScorerSet, salt: str, nameless: str | None
 ) -> list[dict[str, Any]]:
     """Return corrections as separate answers with reward 1. A correction that a better reference proves wrong is left out."""
     found = [
@@ -153,8 +164,6 @@ def _corrections(
         [sample | {"answer": person_answer(item["text"], row["tools"]), "feedback": []} for row, sample, item in found]
     )
     right = Label(1.0, Tier.VERIFIABLE, {CORRECTION: 1.0}, 0)
-    named = any(row["user"] for row in rows) or any(item["rater"] for sample in samples for item in sample["feedback"])
-    nameless = ANONYMOUS if named else None
     rights = []
     for (row, _, item), seen in zip(found, checked, strict=True):
         refuted = row["reference_kind"] != FeedbackKind.CORRECTION and seen.tier == Tier.VERIFIABLE and (seen.reward or 0.0) < 1

@@ -7,7 +7,7 @@ A paraphrase in other words is not recognised, and may be on the other side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,55 @@ def held_out(root: Digest, salt: str, fraction: float) -> bool:
 
 
 def identify_prompts(
-    prompts: pl.DataFrame, salt: str, fraction: float, assign: Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None = None
+    prompts: pl.DataFrame,
+    salt: str,
+    fraction: float,
+    assign: Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None = None,
+    known: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return one row per distinct prompt. The columns are messages and tools (both JSON), prompt_id, root_id, held, excluded and cluster.
 
     `assign` returns the sides of roots with their normalised texts; without it, the hash decides alone. Excluded prompts are near to both
-    sides.
+    sides. `known` is a former result: its prompts need not be identified again.
     """
-    rows, texts = [], dict[Digest, str]()
-    for text, tools in prompts.select("messages", "tools").unique().sort("messages", "tools").iter_rows():
-        parsed = orjson.loads(text)
-        root = root_id(parsed)
-        texts[root] = root_text(parsed)
-        rows.append((text, tools, prompt_id(parsed, orjson.loads(tools) if tools else ()), root))
+    identified = _identified(prompts.select("messages", "tools").unique(), known)
+    texts = _Texts(identified)
     placed = {root: Placed(Side(held_out(root, salt, fraction)), root) for root in texts} if assign is None else assign(texts)
-    schema: dict[str, Any] = dict.fromkeys(("messages", "tools", "prompt_id", "root_id"), pl.String)
-    schema |= {"held": pl.Boolean, "excluded": pl.Boolean, "cluster": pl.String}
-    sides = [(placed[row[3]].side is Side.HELD, placed[row[3]].side is Side.NEITHER, placed[row[3]].cluster) for row in rows]
-    return pl.DataFrame([row + side for row, side in zip(rows, sides, strict=True)], schema=schema, orient="row")
+    rows = [(root, (side := placed[root]).side is Side.HELD, side.side is Side.NEITHER, side.cluster) for root in texts]
+    schema: dict[str, Any] = {"root_id": pl.String, "held": pl.Boolean, "excluded": pl.Boolean, "cluster": pl.String}
+    return identified.join(pl.DataFrame(rows, schema=schema, orient="row"), on="root_id").sort("messages", "tools")
+
+
+def _identified(prompts: pl.DataFrame, known: pl.DataFrame | None) -> pl.DataFrame:
+    """Return distinct prompts with prompt_id and root_id."""
+    before = prompts.clear() if known is None else known
+    columns: dict[str, Any] = dict.fromkeys(("messages", "tools", "prompt_id", "root_id"), pl.String)
+    rows = []
+    for text, tools in prompts.join(before, on=["messages", "tools"], how="anti", nulls_equal=True).iter_rows():
+        parsed = orjson.loads(text)
+        rows.append((text, tools, prompt_id(parsed, orjson.loads(tools) if tools else ()), root_id(parsed)))
+    new = pl.DataFrame(rows, schema=columns, orient="row")
+    if known is None:
+        return new
+    found = prompts.join(known.select(list(columns)), on=["messages", "tools"], nulls_equal=True)
+    return pl.concat([found.select(list(columns)), new])
+
+
+class _Texts(Mapping[Digest, str]):
+    """Root of a prompt -> its normalised text, which is computed when it is asked for: most prompts were placed before."""
+
+    def __init__(self, identified: pl.DataFrame) -> None:
+        self._messages = identified["messages"]
+        self._places = {root: place for place, root in enumerate(identified["root_id"].to_list())}
+
+    def __getitem__(self, root: Digest) -> str:
+        return root_text(orjson.loads(self._messages[self._places[root]]))
+
+    def __iter__(self) -> Iterator[Digest]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def independent(prompts: pl.DataFrame, identified: pl.DataFrame, salt: str) -> pl.DataFrame:

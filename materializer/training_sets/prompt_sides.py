@@ -40,10 +40,10 @@ _TABLES = (
     "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))",
     "CREATE TRIGGER IF NOT EXISTS sides_stay BEFORE UPDATE ON prompts BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
-    "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL)",  # without a side
+    "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS signed (snapshot INTEGER NOT NULL)",
 )
-_SIGNED = 2000
-"""Prompts whose signatures are stored with one commit: a quarter of a second of work."""
+"""`signatures` has those of prompts without a side, `signed` the snapshot of the traces whose prompts have signatures."""
 
 
 class Side(IntEnum):
@@ -86,17 +86,28 @@ class PromptSides:
             return self._assign(connection, texts, is_held, founding)
 
     def sign(self, texts: Mapping[Digest, str]) -> None:
-        """Store the signatures of new prompts, so that `assign` need not compute them. An interrupted call goes on where it ended.
-
-        `texts` maps roots to their normalised texts.
-        """
+        """Store the signatures of those prompts that are not known, so that `assign` need not compute them. `texts` are as there."""
+        roots, marks = list(texts), ",".join("?" * len(texts))
         with self._open() as connection:
-            known = _roots(connection, "SELECT root FROM prompts UNION ALL SELECT root FROM signatures")
-        new = [root for root in texts if root not in known]
-        for at in range(0, len(new), _SIGNED):
-            rows = [(root, signature(shingles(texts[root])).tobytes(), RECIPE) for root in new[at : at + _SIGNED]]
-            with self._open() as connection:
-                connection.executemany("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", rows)
+            known = {
+                root
+                for table in ("prompts", "signatures")
+                for (root,) in connection.execute(f"SELECT root FROM {table} WHERE recipe = {RECIPE} AND root IN ({marks})", roots)  # noqa: S608
+            }
+            rows = [(root, signature(shingles(text)).tobytes(), RECIPE) for root, text in texts.items() if root not in known]
+            connection.executemany("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", rows)
+
+    def signed(self) -> int | None:
+        """Return the last argument of `sign_until`; None without any."""
+        with self._open() as connection:
+            row = connection.execute("SELECT snapshot FROM signed").fetchone()
+        return row[0] if row else None
+
+    def sign_until(self, snapshot: int) -> None:
+        """Remember that the prompts of an Iceberg snapshot of the traces have signatures."""
+        with self._open() as connection:
+            connection.execute("DELETE FROM signed")
+            connection.execute("INSERT INTO signed VALUES (?)", (snapshot,))
 
     def signatures(self) -> dict[Digest, Signature]:
         """Return the signatures of all prompts with a side, by their roots."""
@@ -208,10 +219,6 @@ class _Placing:
         """Store the sides of the new prompts."""
         self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", self._rows)
         self._connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
-
-
-def _roots(connection: sqlite3.Connection, query: str) -> set[Digest]:
-    return {root for (root,) in connection.execute(query)}
 
 
 def _signatures(connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> npt.NDArray[np.uint32]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import orjson
 import polars as pl
 
 from ratchet.contracts.data.datasets import PromptCluster
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import NORMALISER, Digest, root_text
+from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.training_sets.development import Part, is_development, part_of
-from ratchet.materializer.training_sets.holdout import held_out
+from ratchet.materializer.training_sets.holdout import held_out, identify_prompts
 from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Side
+
+_SIGNED = 2000
+"""Prompts whose signatures are stored with one commit: a quarter of a second of work."""
 
 
 class Split:
@@ -28,6 +31,7 @@ class Split:
         self._settings = loop.holdout
         self._artifacts = artifacts
         self._lake = lake
+        self._identified: pl.DataFrame | None = None
 
     def pin(self) -> None:
         """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently.
@@ -61,9 +65,17 @@ class Split:
         self._artifacts.bind(f"near/{line}", self._artifacts.put(stamped({"recipe": RECIPE, "founding": not is_new})))
         return True
 
-    def assignment(self) -> Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None:
-        """Return the function that decides and stores the sides of prompts; None if the hash decides alone."""
-        return self._assign if self.near() else None
+    def identify(self, prompts: pl.DataFrame, again: bool) -> pl.DataFrame:
+        """Return the result of `identify_prompts`, and decide and store the sides of new prompts.
+
+        With `again`, the ids stay in memory until the next call: a cycle freezes its edition and then its snapshot, from the same prompts.
+        """
+        assign = self._assign if self.near() else None
+        known, self._identified = self._identified, None
+        found = identify_prompts(prompts, self._line.salt, self._settings.fraction, assign, known)
+        if again:
+            self._identified = found
+        return found
 
     def _assign(self, texts: Mapping[Digest, str]) -> Mapping[Digest, Placed]:
         bound = self._artifacts.resolve(f"near/{self._line.name}")
@@ -71,6 +83,23 @@ class Split:
         with self._lake.writing():
             sides = PromptSides(self._lake.root, self._settings.similarity)
             return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
+
+    def sign(self) -> None:
+        """Compute the signatures of the prompts that were ingested since the last call. An interrupted call goes on where it ended.
+
+        Does nothing if near-duplicates are not considered. Decides no side: that happens when a prompt may first be used.
+        """
+        newest = self._lake.snapshot("traces")
+        sides = PromptSides(self._lake.root, self._settings.similarity)
+        if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
+            return
+        added = self._lake.added("traces", since, ("messages",))["messages"].drop_nulls().unique()
+        for at in range(0, len(added), _SIGNED):
+            prompts = [orjson.loads(messages) for messages in added[at : at + _SIGNED]]
+            with self._lake.writing():
+                sides.sign({root_id(messages): root_text(messages) for messages in prompts})
+        with self._lake.writing():
+            sides.sign_until(newest)
 
     def _pin_development(self) -> None:
         """Bind the share of development prompts on the training side. Raises ConfigError if the line was bound with another share."""

@@ -1,0 +1,162 @@
+"""Tests that a freeze gives the same, whether or not its work was prepared, repeated, interrupted, or done without a shortcut."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ratchet.contracts.data.datasets import Snapshot
+from ratchet.contracts.ids import root_id, root_text
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.labels import scores
+from ratchet.materializer.training_sets import near_duplicates, prompt_sides, split
+from ratchet.materializer.training_sets.near_duplicates import clusters, may_be_near, shingles, signature
+from ratchet.materializer.training_sets.prompt_sides import FILE, PromptSides
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import batch, evaluation, span, spans
+from tests.unit.materializer.small_datasets import LATER
+
+WORDS = [f"{start}{end}" for start in ("inv", "ord", "ship", "acc", "cat") for end in ("oice", "er", "ment", "ount", "alog", "ing", "s1")]
+
+
+def texts(seed: int, count: int) -> list[str]:
+    """Return texts of which some are rewordings of others, and some are made from one template."""
+    draw, found = random.Random(seed), list[str]()
+    for _ in range(count):
+        kind = draw.random()
+        if kind < 0.3 and found:
+            words = draw.choice(found).split()
+            words[draw.randrange(len(words))] = draw.choice(WORDS)
+            found.append(" ".join(words))
+        elif kind < 0.6:
+            found.append(f"show me the logs of {draw.choice(WORDS)} in the last {draw.randrange(40)} minutes please")
+        else:
+            found.append(" ".join(draw.choice(WORDS) for _ in range(draw.randrange(1, 40))))
+    return found
+
+
+def roots(found: list[str]) -> dict[str, str]:
+    """Map the roots of texts to the texts."""
+    asked = [[{"role": "user", "content": text}] for text in found]
+    return {root_id(messages): root_text(messages) for messages in asked}
+
+
+def held(root: str) -> bool:
+    """Return the decision by hash."""
+    return int(root[:2], 16) < 100
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10_000), cut=st.integers(0, 150))
+def test_prompts_without_a_possible_near_duplicate_need_no_search(tmp_path_factory: pytest.TempPathFactory, seed: int, cut: int) -> None:
+    """The result is that of a search for every prompt."""
+    found, some = roots(texts(seed, 150)), roots(texts(seed, cut))
+    short, full = (PromptSides(tmp_path_factory.mktemp("sides")) for _ in range(2))
+    first, second = short.assign(some, held), short.assign(found, held)
+    grouped = clusters(found)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (prompt_sides, near_duplicates):
+            patch.setattr(module, "may_be_near", lambda rows, *_: np.ones(len(rows), dtype=bool))
+        assert (full.assign(some, held), full.assign(found, held)) == (first, second)
+        assert clusters(found) == grouped
+
+
+def test_few_of_different_texts_may_be_near() -> None:
+    drawn = [random.Random(seed) for seed in range(300)]
+    found = [" ".join(f"{draw.choice(WORDS)}{draw.randrange(10_000)}" for _ in range(60)) for draw in drawn]
+    found += [f"{found[0]} please"]
+    near = may_be_near(np.array([signature(shingles(text)) for text in found]))
+    assert near[0]
+    assert near[-1]
+    assert near.sum() < 10
+
+
+def traffic(datasets: LakeDatasets) -> None:
+    """Ingest 120 questions with ratings and corrections, also of people without a name."""
+    said = texts(3, 120)
+    items: list[Any] = []
+    for number, text in enumerate(said, 1):
+        events = [evaluation("user_feedback", number % 2)] if number % 3 else [evaluation("user_correction", text=f"A: {number % 5}")]
+        more = {"user__id": None} if number % 4 == 0 else {}
+        items.append(span(number, text, events=events, metadata__reference=str(number % 5) if number % 7 == 0 else None, **more))
+    datasets.ingest(batch(spans(*items[:60])))
+    datasets.ingest(batch(spans(*items[60:])))
+
+
+def frozen(datasets: LakeDatasets) -> tuple[Snapshot, str]:
+    """Freeze the first edition and a snapshot."""
+    edition = datasets.edition(1)
+    return datasets.freeze("s", LATER, edition), edition.prompts
+
+
+def test_a_prepared_freeze_gives_the_same(tmp_path: Path) -> None:
+    plain, prepared = _two(tmp_path)
+    prepared.prepare()
+    with closing(sqlite3.connect(prepared.lake.root / FILE)) as connection:
+        assert connection.execute("SELECT count(*) FROM signatures").fetchone()[0] > 50
+    snapshots = [frozen(datasets) for datasets in (plain, prepared)]
+    assert snapshots[0][0].content == snapshots[1][0].content
+    assert snapshots[0][0].counts == snapshots[1][0].counts
+    assert snapshots[0][1] == snapshots[1][1]
+    with closing(sqlite3.connect(prepared.lake.root / FILE)) as connection:
+        assert connection.execute("SELECT count(*) FROM signatures").fetchone()[0] == 0, "they have moved to the prompts"
+
+
+def _two(folder: Path) -> tuple[LakeDatasets, LakeDatasets]:
+    found = make_datasets(folder / "one"), make_datasets(folder / "two")
+    for datasets in found:
+        traffic(datasets)
+    return found
+
+
+def test_preparation_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = make_datasets(tmp_path)
+    traffic(datasets)
+    monkeypatch.setattr(split, "_SIGNED", 10)
+    made: list[str] = []
+
+    def counting(found: Any) -> Any:
+        if len(made) == 35:
+            raise KeyboardInterrupt
+        made.append("one")
+        return signature(found)
+
+    monkeypatch.setattr(prompt_sides, "signature", counting)
+    with pytest.raises(KeyboardInterrupt):
+        datasets.prepare()
+    made.clear()
+    made.extend([""] * 1000)
+    datasets.prepare()
+    repeated = len(made) - 1000
+    made.clear()
+    made.extend([""] * 1000)
+    datasets.prepare()
+    assert len(made) == 1000, "nothing is new"
+    with closing(sqlite3.connect(datasets.lake.root / FILE)) as connection:
+        assert repeated == connection.execute("SELECT count(*) FROM signatures").fetchone()[0] - 30, "three parts were kept"
+    frozen(datasets)
+    assert len(made) == 1000, "the freeze computes no signature"
+
+
+def test_prompts_are_not_prepared_where_near_duplicates_do_not_count(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": False}))
+    traffic(datasets)
+    datasets.prepare()
+    assert not (datasets.lake.root / FILE).exists()
+
+
+def test_answers_are_scored_in_parts_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = _two(tmp_path)
+    whole = frozen(one)[0]
+    monkeypatch.setattr(scores, "_AT_ONCE", 7)
+    assert frozen(two)[0].content == whole.content
+    assert whole.counts["corrections"] > 0
