@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,7 @@ CATALOG = "catalog.sqlite"
 def lake_cursor(root: Path) -> Cursor:
     """Return the row counts of the lake in the folder `root` and the time of its newest commit. Nothing is created.
 
-    Raises Retryable if the lake was moved, or if its catalog cannot be read.
+    Raises Retryable if its catalog cannot be read.
     """
     traces, newest = table_size(root, "traces")
     feedback, newest_feedback = table_size(root, "feedback")
@@ -33,23 +32,18 @@ def table_size(root: Path, name: str) -> tuple[int, datetime | None]:
     Raises Retryable as `lake_cursor`.
     """
     file = _tables(root.resolve()).get(name)
-    return _size(Path(file)) if file else (0, None)
+    return _size(file) if file else (0, None)
 
 
-def check_place(root: Path, files: Iterable[str]) -> None:
-    """Raise Retryable if one of these files is not below `root`: the lake was moved or copied, and its files contain absolute paths.
+def here(root: Path, location: str) -> Path:
+    """Return the metadata file that a catalog names, in the folder where the lake is now.
 
-    Without this check, a copy would read and write the files of the original. A cycle that needs the lake waits until it is back.
+    The catalog has absolute paths. After the folder was moved or copied, they lead to its former place until the lake is opened.
     """
-    for path in files:
-        if not Path(path).resolve().is_relative_to(root):
-            raise Retryable(
-                f"the lake in {root} was written in {path.partition('/warehouse/')[0]}, and its files contain absolute paths; "
-                "move RATCHET_HOME back to its former path, or make the former path a symbolic link to the present one"
-            )
+    return root / "warehouse" / location.rpartition("/warehouse/")[2]
 
 
-def _tables(root: Path) -> dict[str, str]:
+def _tables(root: Path) -> dict[str, Path]:
     """Return the current metadata file of each table; none if there is no lake yet."""
     catalog = root / CATALOG
     if not catalog.exists():
@@ -59,9 +53,7 @@ def _tables(root: Path) -> dict[str, str]:
             rows = connection.execute("SELECT table_name, metadata_location FROM iceberg_tables").fetchall()
     except sqlite3.Error as error:
         raise Retryable(f"the catalog of the lake {catalog} cannot be read: {error}") from error
-    found = {name: str(file).removeprefix("file://") for name, file in rows}
-    check_place(root, found.values())
-    return found
+    return {name: here(root, str(file)) for name, file in rows}
 
 
 def _size(file: Path) -> tuple[int, datetime | None]:

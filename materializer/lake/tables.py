@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import polars as pl
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -23,7 +24,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
-from sqlalchemy import select
 
 from ratchet.contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES, Column
 from ratchet.contracts.errors import Retryable
@@ -32,8 +32,9 @@ from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
+from ratchet.materializer.lake.moved import adopt_place, was_moved
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
-from ratchet.materializer.lake.size import CATALOG, check_place, table_size
+from ratchet.materializer.lake.size import CATALOG, table_size
 
 TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
@@ -57,7 +58,7 @@ BATCH = "ratchet.batch"
 class Lake:
     """The Iceberg tables below `root`. Missing tables are created at first use.
 
-    Every method raises Retryable if the folder was moved since its tables were created.
+    The folder may be moved or copied while nobody uses it.
     """
 
     def __init__(self, root: Path) -> None:
@@ -69,15 +70,23 @@ class Lake:
     def _catalog(self) -> SqlCatalog:
         warehouse = self.root / "warehouse"
         warehouse.mkdir(parents=True, exist_ok=True)
+        self._adopt_place()
         catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
         catalog.create_namespace_if_not_exists("ratchet")
-        self._check_place(catalog)
         return catalog
 
-    def _check_place(self, catalog: SqlCatalog) -> None:
-        with catalog.engine.connect() as connection:
-            files = connection.execute(select(IcebergTables.metadata_location)).scalars().all()
-        check_place(self.root, [str(file).removeprefix("file://") for file in files])
+    def _adopt_place(self) -> None:
+        """Correct the absolute paths of the tables if the folder was moved or copied. Raises Retryable if that fails."""
+        if not was_moved(self.root):
+            return
+        try:
+            with self._locked(".moving"):  # a writer may have the write lock already; none has written before this
+                adopt_place(self.root)
+        except (OSError, ValueError, KeyError, sqlite3.Error) as error:
+            raise Retryable(
+                f"the lake in {self.root} was moved, and the paths in its metadata cannot be corrected: {type(error).__name__}: {error}; "
+                "try again, or restore the folder from a backup"
+            ) from error
 
     def _table(self, name: TableName) -> Table:
         try:
@@ -96,11 +105,14 @@ class Lake:
                 update.union_by_name(iceberg_schema(TABLES[name]))
         return table
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""
+        return self._locked(".writing")
+
+    @contextmanager
+    def _locked(self, file: str) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.root / ".writing", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.root / file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield

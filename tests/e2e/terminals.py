@@ -128,7 +128,7 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def replace(folder: Path, saved: Path) -> None:
-    """Bring a folder back to its saved state, at the same path: the tables of the lake contain absolute paths."""
+    """Bring a folder back to its saved state."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(saved, folder, symlinks=True)
 

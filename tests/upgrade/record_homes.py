@@ -6,8 +6,7 @@ The script checks COMMIT out (or a tag), runs its command line with tiny setting
 copy of the folder. The result is homes/VERSION.tar.xz: one folder per state with the home folder and the loop file. The models have some
 ten thousand weights. Files that a release creates again are left out.
 
-Iceberg files contain absolute paths, so that a lake can only be read where it was written. All homes are therefore recorded in the fixed
-folder `PLACE`, and the tests unpack them there.
+Iceberg files contain absolute paths. All homes are therefore recorded in the fixed folder `PLACE`, and the tests unpack them there.
 """
 
 from __future__ import annotations

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.errors import Retryable
 from ratchet.materializer.lake import compaction, tables
-from ratchet.materializer.lake.tables import Lake
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
@@ -67,19 +64,3 @@ def test_partitions_separate_days_and_consent(tmp_path: Path) -> None:
     }
     assert len(folders) == 3
     assert all("consent=" in folder and "day=" in folder for folder in folders)
-
-
-def test_moved_or_copied_lake_names_both_places_and_a_link_at_the_former_one_makes_it_readable(tmp_path: Path) -> None:
-    former, present = tmp_path / "former", tmp_path / "present"
-    former.mkdir()
-    make_datasets(former).ingest(batch(spans(span(1))))
-    [root] = [path.parent.relative_to(former) for path in former.rglob("catalog.sqlite")]
-    shutil.copytree(former, present)
-    with pytest.raises(Retryable, match=f"the lake in {present / root} was written in {former / root}, .* symbolic link"):
-        Lake(present / root).size("traces")
-    shutil.rmtree(former)
-    with pytest.raises(Retryable, match="move RATCHET_HOME back"):
-        Lake(present / root).scan("traces")
-    former.symlink_to(present)
-    assert Lake(present / root).size("traces")[0] == 1
-    assert Lake(former / root).size("traces")[0] == 1
