@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -25,6 +25,9 @@ SCORE = "langfuse_score"
 """Key of a prepared score in its record."""
 UNCLEAR = "langfuse_unclear"
 """Key of a record that only reports what is wrong with an export: {"reason": ..., "detail": ...}."""
+UNCLEAR_REASONS = ("damaged_file", "count_mismatch", "missing_trace")
+_SKIPPED = ("other_score", "other_category")
+"""Reasons for which `score_of` leaves out a score."""
 _WORD = re.compile(r"_([a-z0-9])")
 _JSON = ("metadata", "modelParameters", "usageDetails", "toolDefinitions")
 
@@ -65,13 +68,20 @@ class LangfuseDialect(JsonlDialect):
         if not isinstance(record, dict):
             raise Rejected("wrong_type", f"a row must be an object, not {type(record).__name__}")
         if UNCLEAR in record:
-            raise Rejected(str(record[UNCLEAR]["reason"]), str(record[UNCLEAR]["detail"]))
+            raise _unclear(record[UNCLEAR])
         if SCORE in record:
             _decode_score(record[SCORE], position, limits, into)
         elif is_observation(record):
             decode_observation(record, position, limits, into)
         else:
             raise Rejected("wrong_type", "the row is no observation of Langfuse: type, trace_id or start_time is missing")
+
+
+def _unclear(report: Any) -> Rejected:
+    found = report if isinstance(report, dict) else {}
+    if found.get("reason") not in UNCLEAR_REASONS:
+        return Rejected("wrong_type", "the row reports something unknown about an export of Langfuse")
+    return Rejected(found["reason"], str(found.get("detail")))
 
 
 def camel(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,11 +170,14 @@ def _scaled(value: Any, meaning: ScoreMeaning) -> Any:
     return value if found is None else (found - meaning.min) / (meaning.max - meaning.min)
 
 
-def _decode_score(score: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
+def _decode_score(score: Any, position: str, limits: Limits, into: Decoded) -> None:
     """Write the feedback row of a prepared score, or count it as skipped."""
-    becomes: Literal["rating", "correction", "none"] = score["becomes"]
-    if becomes == "none":
+    becomes = score.get("becomes") if isinstance(score, dict) else None
+    if becomes == "none" and score.get("why") in _SKIPPED:
         into.skip("feedback", score["why"])
+        return
+    if becomes not in ("rating", "correction"):
+        into.reject("feedback", position, Rejected("wrong_type", "the row is no prepared score of Langfuse"))
         return
     try:
         if name(score.get("id")) is None:
