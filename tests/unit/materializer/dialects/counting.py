@@ -17,8 +17,8 @@ _BESIDE = ("feedback", "correction")
 def records_in(form: str, line: bytes, is_kept: bool) -> int:
     """Return how many outcomes the records of a line must have: kept, skipped, quarantined or duplicate.
 
-    `form` is the format of the batch. `is_kept` says whether the line's trace has become a row; ratings and signals in a quarantined line of
-    JSON Lines are part of the quarantined record.
+    `form` is the format of the batch. `is_kept` says whether the line's trace has become a row; ratings and signals in a quarantined line
+    of JSON Lines are part of the quarantined record.
     """
     if not line.strip():
         return 0
