@@ -11,10 +11,12 @@ from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SourceSettings
+from ratchet.materializer.dialects.exports.langfuse_export import SentSignal
+from ratchet.materializer.dialects.exports.litellm import with_signals
 from ratchet.materializer.receive.files.chunks import CHUNK, Chunk, chunks_of
 from ratchet.materializer.receive.files.content import Content
 from ratchet.materializer.receive.files.delivered import Delivered
-from ratchet.materializer.receive.files.reading import content_of, joined, open_records, open_requests, requests_format
+from ratchet.materializer.receive.files.reading import Convert, content_of, joined, open_records, open_requests, requests_format
 from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
 from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
 
@@ -36,8 +38,15 @@ _GROUP_BYTES, _GROUP_FILES = 8 << 20, 2000
 
 
 def open_files(settings: SourceSettings, folder: Path, state: Path) -> FileSource:
-    """Files of OTLP requests, of records as JSON Lines, or of LiteLLM's log. A relative path starts at `folder`, that of the loop file."""
+    """Files of OTLP requests, or of records as JSON Lines. A relative path starts at `folder`, that of the loop file."""
     return FileSource(settings.name, settings.kind, _storage(settings, folder), state)
+
+
+def open_litellm(settings: SourceSettings, folder: Path, state: Path, signals: dict[str, SentSignal] | None = None) -> FileSource:
+    """LiteLLM's log. `signals` says which keys of the metadata state a signal: key -> name of the signal."""
+    names = {key: str(signal) for key, signal in (signals or {}).items()}
+    convert = partial(with_signals, names=names) if names else None
+    return FileSource(settings.name, settings.kind, _storage(settings, folder), state, convert=convert)
 
 
 def open_tables(settings: SourceSettings, folder: Path, state: Path, reward: RewardColumn | None = None) -> FileSource:
@@ -68,6 +77,7 @@ class FileSource:
         state: Path | None = None,
         reward: RewardColumn | None = None,
         mapping: dict[str, str] | None = None,
+        convert: Convert | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -75,7 +85,7 @@ class FileSource:
         self.unread: list[Unread] = []
         self._joins = self.storage.remote or kind == "litellm"
         self._delivered = Delivered(state) if state is not None and self._joins else None
-        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else None
+        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else convert
         self._form = ""
         self._members: dict[Digest, list[StoredFile]] = {}
         self._divided: dict[str, tuple[str, list[Chunk]]] = {}

@@ -40,7 +40,7 @@ class Coverage:
     session: int = 0
     tools: int = 0
     feedback: int = 0
-    """Ratings and corrections."""
+    """Ratings, corrections and signals."""
     reference: int = 0
     places: Mapping[str, str] = field(default_factory=dict)
     """consent, refusal, user or session -> the places that name it, with numbers of calls."""

@@ -201,9 +201,44 @@ def test_scores_mean_what_the_loop_file_says(tmp_path: Path) -> None:
     assert "home" not in json.dumps(found.feedback)
 
 
+def test_a_score_that_the_loop_file_calls_a_signal_is_no_rating(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    write(export, "observations_v2", FIRST, [generation("o")])
+    action = {"name": "action", "data_type": "CATEGORICAL"}
+    rows = [
+        score("1", 1, name="copied"),
+        score("2", 0, name="copied"),
+        score("3", True, name="redo", data_type="BOOLEAN"),
+        score("4", False, name="redo", data_type="BOOLEAN"),
+        score("5", None, **action, string_value="left"),
+        score("6", None, **action, string_value="stayed"),
+        score("7", "perhaps", name="copied"),
+        score("8", 1),
+    ]
+    write(export, "scores", FIRST, rows)
+    meanings = {"copied": {"signal": "copied"}, "redo": {"signal": "regenerated"}}
+    meanings |= {"action": {"signal": "abandoned", "happened": ["left"]}, "user-feedback": {}}
+    found = ingested(opened("langfuse", export, tmp_path / "state", scores=meanings))
+    assert [(one["kind"], one["signal"], one["value"], one["trace_id"]) for one in found.feedback] == [
+        ("signal", "copied", None, "o"),
+        ("signal", "regenerated", None, "o"),
+        ("signal", "abandoned", None, "o"),
+        ("rating", None, 1.0, "o"),
+    ]
+    assert found.skipped["feedback"] == {"absent_signal": 3}
+    assert reasons(found) == {"bad_value": 1}
+
+
 @pytest.mark.parametrize(
     ("scores", "message"),
-    [({"a": {"min": 1, "max": 1}}, "must differ"), ({"a": {"good": ["x"], "bad": ["x"]}}, "either"), ({"a": {"scale": 5}}, "scale")],
+    [
+        ({"a": {"signal": "copied", "max": 5}}, "no scale"),
+        ({"a": {"signal": "session.thanked"}}, "must be one of"),
+        ({"a": {"happened": ["x"]}}, "needs a"),
+        ({"a": {"min": 1, "max": 1}}, "must differ"),
+        ({"a": {"good": ["x"], "bad": ["x"]}}, "either"),
+        ({"a": {"scale": 5}}, "scale"),
+    ],
 )
 def test_a_wrong_meaning_is_refused(scores: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
