@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +19,7 @@ from ratchet.materializer.receive.files.delivered import Delivered
 from ratchet.materializer.receive.files.reading import Convert, content_of, joined, open_records, open_requests, requests_format
 from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
 from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
+from ratchet.runtime.moments import steady_time
 
 _READ = {
     "otlp": ("lines", "json", "frames", "message"),
@@ -78,11 +79,13 @@ class FileSource:
         reward: RewardColumn | None = None,
         mapping: dict[str, str] | None = None,
         convert: Convert | None = None,
+        now: Callable[[], float] = steady_time,
     ) -> None:
         self.name = name
         self.kind = kind
         self.storage = open_storage(str(place), Path(), f"source {name!r}") if isinstance(place, Path) else place
         self.unread: list[Unread] = []
+        self._now = now
         self._joins = self.storage.remote or kind == "litellm"
         self._delivered = Delivered(state) if state is not None and self._joins else None
         self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else convert
@@ -132,22 +135,37 @@ class FileSource:
         """Look at up to `most` files. Return (number of those that would be read, the others). Raises like `batches`."""
         files = sorted(self.storage.files(), key=lambda one: one.name)[:most]
         self.unread = []
-        return sum(1 for _ in self._readable({}, files)), self.unread
+        return sum(1 for _ in self._readable({}, files, note=False)), self.unread
 
-    def _readable(self, known: dict[str, str], files: Iterable[StoredFile]) -> Iterator[tuple[StoredFile, Content, str]]:
-        """Yield the files that the kind reads, in order, with the format of their batches. Note the others in `unread`."""
+    def _readable(self, known: dict[str, str], files: Iterable[StoredFile], note: bool = True) -> Iterator[tuple[StoredFile, Content, str]]:
+        """Yield the files that the kind reads, in order, with the format of their batches. Put the others into `unread`.
+
+        With `note`, they are remembered in the state of the source, and opened again only after a while or when they have changed.
+        """
         # Names of daily files begin with the date, so this is the order of time across all folders.
+        waiting = self._delivered.unreadable() if self._delivered else {}
         for file in sorted(files, key=lambda one: (one.name.rsplit("/", 1)[-1], one.name)):
             if known.get(file.name) == file.version:
+                continue
+            before = waiting.get(file.name)
+            if before is not None and before.waits(file.version, self._now()):
+                self.unread.append(Unread(file.name, before.why))
                 continue
             try:
                 content = content_of(file)
                 if content.form in _READ[self.kind]:
                     yield file, content, requests_format(file, content) if self.kind == "otlp" else _FORMATS[self.kind]
-                else:
-                    self.unread.append(Unread(file.name, _READER.get(content.form, content.why)))
+                    continue
+                why = _READER.get(content.form, content.why)
             except OSError as error:
-                raise Retryable(f"source {self.name!r}: {file.origin} cannot be read: {error}; restore it, then ingest again") from error
+                if not self.storage.remote:
+                    raise Retryable(
+                        f"source {self.name!r}: {file.origin} cannot be read: {error}; restore it, then ingest again"
+                    ) from error
+                why = f"cannot be read: {error}"
+            self.unread.append(Unread(file.name, why))
+            if self._delivered and note:
+                self._delivered.add_unreadable(file, why, before, self._now())
 
     def _open(self, file: StoredFile, content: Content) -> BinaryIO:
         return open_requests(file, content) if self.kind == "otlp" else open_records(file, content, self._convert)
