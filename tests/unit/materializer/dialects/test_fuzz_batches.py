@@ -9,6 +9,7 @@ import copy
 import json
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from ratchet.materializer.dialects.otlp import REFUSAL
 from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.quarantine.writing import Keeping, write_entries
+from ratchet.runtime.secrets.keyring import Key
+from ratchet.runtime.secrets.pseudonyms import pseudonym
 from tests.soak_results import record
 from tests.unit.materializer.dialects.conversations import forms as f
 from tests.unit.materializer.dialects.conversations.test_fuzz_conversations import mutate
@@ -199,6 +202,7 @@ def _good(form: str) -> tuple[bytes, str]:
 
 
 MASKER = Masker(PrivacySettings())
+KEY = Key(id=1, secret="5e" * 32, created=datetime(2026, 11, 1, tzinfo=UTC))
 
 
 def check_counts(form: str, lines: list[bytes], found: Decoded) -> dict[str, int]:
@@ -231,9 +235,8 @@ def check(form: str, lines: list[bytes]) -> dict[str, int]:
         assert len(bad.detail) <= 200
         assert bad.place is not None
     counts = check_counts(form, batch.open().read().split(b"\n"), found)
-    made = write_entries(
-        found.bad, batch, LIMITS, Keeping(QuarantineSettings(keep_unreadable=True), MASKER.masked_value), lambda subject, _: f"{subject}1"
-    )
+    keeping = Keeping(QuarantineSettings(keep_unreadable=True), MASKER.masked_value, lambda masked: b"sealed" if masked else b"")
+    made = write_entries(found.bad, batch, LIMITS, keeping, lambda subject, text: pseudonym(subject, text, KEY))
     assert len(made.rows) == len(found.bad)
     assert sum(row["parts"] for row in made.rows) == sum(bad.count for bad in found.bad)
     data = batch.open().read()
@@ -272,6 +275,7 @@ def test_three_hundred_mutated_records_in_batches(name: str) -> None:
     assert total["feedback" if "score" in name else "rows"] > 0
     assert total["bad"] > 0
     assert total["kept"] > 0
+    assert total["leaked"] == 0
 
 
 @pytest.mark.soak
