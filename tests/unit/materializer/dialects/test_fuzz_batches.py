@@ -205,11 +205,16 @@ MASKER = Masker(PrivacySettings())
 KEY = Key(id=1, secret="5e" * 32, created=datetime(2026, 11, 1, tzinfo=UTC))
 
 
+def derived_refusals(found: Decoded) -> int:
+    """Return the number of statements that spans make about their whole traces. The spans are counted by themselves."""
+    return sum(f", {REFUSAL}" in one for one in [*(row["position"] for row in found.consents), *(bad.position for bad in found.bad)])
+
+
 def check_counts(form: str, lines: list[bytes], found: Decoded) -> dict[str, int]:
     """Assert that each record of the lines has one outcome: stored, skipped or quarantined. Return the counts."""
     kept_lines = {row["position"].partition(",")[0] for row in found.traces}
     records = sum(records_in(form, line, f"line {number}" in kept_lines) for number, line in enumerate(lines, 1))
-    refusals = sum(f", {REFUSAL}" in one for one in [*(row["position"] for row in found.consents), *(bad.position for bad in found.bad)])
+    refusals = derived_refusals(found)
     counts = {
         "stored": len(found.traces) + len(found.feedback) + len(found.consents) - refusals,
         "skipped": sum(counts.total() for counts in found.skipped.values()),
