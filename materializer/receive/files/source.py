@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,7 @@ from ratchet.materializer.receive.files.delivered import Delivered
 from ratchet.materializer.receive.files.reading import Convert, content_of, joined, open_records, open_requests, requests_format
 from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
 from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
+from ratchet.materializer.receive.files.trace_siblings import TraceSiblings, refused_traces, with_refusal
 from ratchet.runtime.moments import steady_time
 
 _READ = {
@@ -90,6 +92,8 @@ class FileSource:
         self._delivered = Delivered(state) if state is not None and self._joins else None
         self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else convert
         self._form = ""
+        self._files: list[StoredFile] = []
+        self._siblings = TraceSiblings()
         self._members: dict[Digest, list[StoredFile]] = {}
         self._divided: dict[str, tuple[str, list[Chunk]]] = {}
         """Name of a large file -> its version and its chunks, so that it is not divided at each look for news."""
@@ -99,7 +103,8 @@ class FileSource:
         known = self._delivered.versions() if self._delivered else {}
         self.unread = []
         group: list[tuple[StoredFile, Content]] = []
-        for file, content, form in self._readable(known, self.storage.files()):
+        self._files = list(self.storage.files())
+        for file, content, form in self._readable(known, self._files):
             if not self._joins:
                 yield from self._local(file, content, form)
                 continue
@@ -114,6 +119,9 @@ class FileSource:
     def _local(self, file: StoredFile, content: Content, form: str) -> Iterator[RawBatch]:
         """Yield the batches of a local file: its chunks if it has many lines, otherwise one."""
         opened = partial(self._open, file, content)
+        if self.kind == "jsonl" and (traces := self._siblings.beside(file, self._files)):
+            both = [file, *traces]
+            file = replace(file, version=" ".join(one.version for one in both), identity=partial(identity_of, both))
         stored_densely = content.compression or content.form == "parquet"
         if form == "otlp-proto" or file.size <= (CHUNK // _DENSE if stored_densely else CHUNK):
             yield RawBatch(self.name, form, file.identity(), file.origin, opened)
@@ -168,7 +176,13 @@ class FileSource:
                 self._delivered.add_unreadable(file, why, before, self._now())
 
     def _open(self, file: StoredFile, content: Content) -> BinaryIO:
-        return open_requests(file, content) if self.kind == "otlp" else open_records(file, content, self._convert)
+        if self.kind == "otlp":
+            return open_requests(file, content)
+        convert = self._convert
+        if self.kind == "jsonl" and (traces := self._siblings.beside(file, self._files)):
+            refused = refused_traces(traces)
+            convert = partial(with_refusal, refused=refused) if refused else None
+        return open_records(file, content, convert)
 
     def _group(self, group: list[tuple[StoredFile, Content]]) -> RawBatch:
         files = [file for file, _ in group]
