@@ -16,6 +16,7 @@ import pytest
 
 from ratchet.contracts.errors import ConfigError
 from tests.needs import shared_data
+from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.receive.kinds import ingested, opened, reasons
 
 FIRST, SECOND, THIRD = "2026-11-18T00-00-00", "2026-11-18T01-00-00", "2026-11-18T02-00-00"
@@ -290,6 +291,20 @@ def test_a_refusal_in_the_metadata_of_the_trace_is_not_hidden_by_the_observation
     write(tmp_path / "export", "traces", FIRST, [trace(metadata=of_trace)])
     [row] = ingested(opened("langfuse", tmp_path / "export", tmp_path / "state")).traces
     assert (row["messages"], row["answer"], row["consent"]) == (None, None, False)
+
+
+@pytest.mark.slow
+def test_of_an_observation_that_is_exported_again_the_first_version_stays(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    settings = {"name": "s", "kind": "langfuse", "path": str(export)}
+    datasets = make_datasets(tmp_path, make_loop(sources=[settings], governance={"consent": "assumed"}))
+    times = {"start_time": "2026-10-18 00:10:00.000", "end_time": "2026-10-18 00:10:01.000"}
+    write(export, "observations_v2", FIRST, [generation("o", **times), generation("p", **times)])
+    changed = generation("o", **times, updated_at="2026-10-18 03:00:00.000") | {"output": "a late update"}
+    write(export, "observations_v2", SECOND, [changed, generation("p", **times)])
+    reports = [datasets.ingest(one).traces for one in opened("langfuse", export, tmp_path / "state").batches()]
+    assert [(one.kept, one.duplicate, one.reasons) for one in reports] == [(2, 0, {}), (0, 1, {"later_version": 1})]
+    assert sorted(datasets.lake.scan("traces")["answer"].to_list()) == ["answer o", "answer p"]
 
 
 def test_files_outside_of_the_layout_are_named(tmp_path: Path) -> None:
