@@ -43,6 +43,8 @@ _CLEAR = frozenset({
 """Keys whose texts are content or words of a list, also of their objects and lists."""
 _NAMES = frozenset({"gen_ai.operation.name", "gen_ai.evaluation.name", "gen_ai.evaluation.score.value", "event.name", "llm.request.type"})
 _NUMBER = re.compile(r"\d+")
+_DAMAGED = re.compile(r"\s*(?:\{|\[\s*[\[{\"'])")
+"""Begin of a JSON document that cannot be read."""
 _WORD = re.compile(r"[^\s\"'\\{}\[\]:,]+")
 _NAMED = PLAIN | _HOLDERS | _CLEAR | _ANY_VALUE | {"key", "user_id", "session_id", "name", "true", "false", "null"}
 
@@ -73,6 +75,8 @@ def _shown(value: Any, clear: bool) -> Any:
         return [_shown(item, clear) for item in value]
     if isinstance(value, str) and (inner := _document(value)) is not None:
         return dump(_shown(inner, clear))
+    if isinstance(value, str) and clear and _DAMAGED.match(value):  # damage may have joined it with another text
+        return shown_text(value)
     return value if clear or value is None or isinstance(value, bool) or _is_pseudonym(value) else _measured(value)
 
 

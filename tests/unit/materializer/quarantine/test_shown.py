@@ -29,6 +29,7 @@ PLACES: list[Any] = [
     {"attributes": [{"key": "user.id", "valuex": {"stringValue": SECRET}}]},
     {"attributes": [{"key": "gen_ai.input.messages", "value": {"stringValue": json.dumps([{"userx": SECRET}])}}]},
     {"attributes": [{"key": "metadata", "value": {"kvlistValue": {"values": [attribute("userx", SECRET)]}}}]},
+    {"output": f'[{{"content": "an answer"NaN{{"user_id": "{SECRET}"'},
     [[SECRET]],
 ]
 
