@@ -74,8 +74,13 @@ soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.loops --all
 	@$(MAKE) harness
 
-harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects read of real, pinned libraries with the log of a model server (result in benchmarks/results/dialects.jsonl)
-	@$(BIN)/python -m tests.harness --save
+harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects read of real, pinned libraries with the log of a model server (result in benchmarks/results/dialects.jsonl; NEWEST=1: with the newest releases instead)
+	@$(BIN)/python -m tests.harness.newest build/harness-newest
+	@if [ -n "$(NEWEST)" ]; then \
+	  $(BIN)/python -m tests.harness.environments --newest "$(abspath $(VENV)-harness)-newest" build/harness-newest/harness.lock build/harness-newest/harness_other.lock && \
+	  cp build/harness-newest/releases.json "$(abspath $(VENV)-harness)-newest/" && \
+	  HARNESS_ENVIRONMENTS="$(abspath $(VENV)-harness)-newest" $(BIN)/python -m tests.harness --save; \
+	else $(BIN)/python -m tests.harness --save; fi
 
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh
@@ -117,4 +122,4 @@ $(VENV)-harness/.installed: $(VENV)/bin/uv requirements/harness.lock requirement
 	@touch $@
 
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
-	@rm -rf $(VENV) $(VENV)-harness .ratchet-demo
+	@rm -rf $(VENV) $(VENV)-harness $(VENV)-harness-newest .ratchet-demo

@@ -6,6 +6,7 @@ are stored as Parquet files whose bytes depend only on their rows, so equal cont
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -68,8 +69,9 @@ from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose
 from ratchet.materializer.training_sets.split import Split, largest_cluster
 from ratchet.materializer.usable import Usable, usable
 from ratchet.rewards.scorer_set import ScorerSet
-from ratchet.runtime.secrets.keyring import KeyFile
+from ratchet.runtime.secrets.keyring import Key, KeyFile
 from ratchet.runtime.secrets.pseudonyms import Subject, pseudonym
+from ratchet.runtime.secrets.sealed import NONCE, seal, unseal
 from ratchet.runtime.secrets.span_signature import is_signed
 
 Result = TypeVar("Result", bound=Frozen)
@@ -134,7 +136,7 @@ class LakeDatasets:
             is_signed=rules.is_signed,
             hide=rules.hide,
             mask=rules.mask,
-            keeping=Keeping(self.loop.quarantine, self._masker.masked_value),
+            keeping=Keeping(self.loop.quarantine, self._masker.masked_value, self._seal),
         )
 
     def prepare(self) -> None:
@@ -154,15 +156,23 @@ class LakeDatasets:
             is_signed=lambda form, signature: is_signed(form, signature, spans),
             hide=self._pseudonyms(),
             mask=self._masker.mask,
+            unseal=lambda sealed: unseal(sealed, self.keys.users.keys()),
         )
 
     def _limits(self, source: str) -> Limits:
         return limits_of(self.loop, source, int(self.clock.now().timestamp() * 1_000_000))
 
-    def _pseudonyms(self) -> Callable[[Subject, str], str]:
+    def _seal(self, data: bytes) -> bytes:
+        return seal(data, self._user_key(), os.urandom(NONCE))
+
+    def _user_key(self) -> Key:
         users = self.keys.users.keys().newest
         if users is None:
             raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then try again")
+        return users
+
+    def _pseudonyms(self) -> Callable[[Subject, str], str]:
+        users = self._user_key()
         return lru_cache(maxsize=50_000)(lambda subject, text: pseudonym(subject, text, users))  # one person sends many records
 
     def cursor(self) -> Cursor:

@@ -27,7 +27,7 @@ from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
-from ratchet.materializer.dialects.langfuse import decode_observation, is_observation
+from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace
 from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
 from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, told_in_record
 from ratchet.materializer.dialects.screening.outcome import has_failed
@@ -93,6 +93,9 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
             raise Rejected("wrong_type", f"a record must be an object, not {type(raw).__name__}")
         if is_observation(raw):
             decode_observation(raw, position, limits, into)
+            return
+        if not limits.mapping and is_trace(raw):
+            into.skip("traces", "not_a_generation")
             return
         if not limits.mapping and is_plain_spans(raw):
             decode_plain_spans(raw, position, limits, into)

@@ -39,6 +39,24 @@ def is_observation(record: Any) -> bool:
     )
 
 
+_OF_TRACE = frozenset(
+    {"htmlPath", "totalCost", "latency", "observations", "scores", "public", "bookmarked", "sessionId", "userId", "tags", "release"}
+    | {"environment", "projectId"}
+)
+"""Keys of a trace in Langfuse's API. Three of them identify it."""
+
+
+def is_trace(record: Any) -> bool:
+    """Return whether a record is a trace of Langfuse, which contains observations and is no model call itself."""
+    return (
+        isinstance(record, dict)
+        and isinstance(record.get("id"), str)
+        and record.get("timestamp") is not None
+        and len(_OF_TRACE & record.keys()) >= 3
+        and not {"type", "traceId", "startTime", "messages", "response"} & record.keys()
+    )
+
+
 def decode_observation(record: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
     """Decode one observation into `into`. Raises Rejected if it cannot be read completely.
 

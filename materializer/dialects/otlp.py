@@ -69,6 +69,8 @@ HALF = "half"
 """Key of a decoded row whose span has no content."""
 EVERY_CALL = ":*"
 """End of the id of a statement about all calls of an OpenTelemetry trace. No trace of the lake has such an id."""
+REFUSAL = "refusal of the trace"
+"""End of the position of a statement that a span, which is counted by itself, makes about its whole trace."""
 OF_LOGS = "of_logs"
 """Key of a decoded row whose content comes from log records."""
 PLACES_OF_CONSENT = ("metadata",)
@@ -93,7 +95,7 @@ def decode_request(request: Any, position: str, limits: Limits, into: Decoded) -
     spans = list(_walk(request, "resourceSpans", "scopeSpans", "spans", "traces", position, into))
     above = refused_above(spans, is_generation)
     for trace, time in above.whole.items():
-        _refuse_trace(trace, time, position, limits, into)
+        _refuse_trace(trace, time, f"{position}, {REFUSAL}", limits, into)
     for index, (span, resource) in enumerate(spans):
         _decode_span(span, resource, f"{position}, span {index}", limits, into, above)
     calls = []
@@ -120,9 +122,10 @@ def _walk(
     request: dict[str, Any], outer: str, middle: str, inner: str, kind: Kind, position: str, into: Decoded
 ) -> Iterator[tuple[Any, Any]]:
     """Yield each span or log record with its resource, which may be any JSON value."""
-    for holder in _items(request, outer, kind, position, into):
-        for scope in _items(holder, middle, kind, position, into):
-            for item in _items(scope, inner, kind, position, into):
+    for index, holder in enumerate(_items(request, outer, kind, position, into)):
+        place = f"{position}, {outer} {index}"
+        for number, scope in enumerate(_items(holder, middle, kind, place, into)):
+            for item in _items(scope, inner, kind, f"{place}, {middle} {number}", into):
                 yield item, holder.get("resource")
 
 

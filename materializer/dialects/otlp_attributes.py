@@ -69,6 +69,11 @@ class Attributes:
             return False
         return not isinstance(raw, dict) or any(inner is not None for inner in raw.values())
 
+    def unreadable_inside(self, key: str) -> Iterator[str]:
+        """Yield the dotted keys inside of an object whose values cannot be read, so that `get` has None there."""
+        if self._value is any_value:
+            yield from _unreadable_inside(self._raw.get(key), "")
+
     def plain(self) -> dict[str, Any]:
         """Return all attributes as Python values."""
         return {key: self._value(raw) for key, raw in self._raw.items()}
@@ -135,6 +140,18 @@ def any_value(raw: Any, depth: int = 0) -> Any:
                 item["key"]: any_value(item.get("value"), depth + 1) for item in _values(inner) if isinstance(item, dict) and _keyed(item)
             }
     return None
+
+
+def _unreadable_inside(raw: Any, path: str) -> Iterator[str]:
+    inner = raw if isinstance(raw, dict) else {}
+    for item in _values(inner.get("kvlistValue")):
+        if isinstance(item, dict) and _keyed(item):
+            where = f"{path}.{item['key']}" if path else item["key"]
+            if Attributes([item]).is_unreadable(item["key"]):
+                yield where
+            yield from _unreadable_inside(item.get("value"), where)
+    for item in _values(inner.get("arrayValue")):
+        yield from _unreadable_inside(item, path)
 
 
 def _keyed(item: dict[str, Any]) -> bool:

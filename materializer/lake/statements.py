@@ -90,9 +90,7 @@ def _sort_complete(
     first = here.get(full, earlier.content if earlier else None)
     waiting = here.get(bare, known[bare].content if bare in known else None)
     if first not in (None, content) or (first is None and waiting is not None and not _may_complete(row, waiting)):
-        decoded.reject(
-            "traces", row["position"], Rejected("id_conflict", "a record with the same id has different content"), row.get(PLACE)
-        )
+        decoded.reject("traces", row["position"], conflict(batch.format), row.get(PLACE))
         if first is not None:
             here.setdefault(full, first)
         return False
@@ -106,6 +104,16 @@ def _sort_complete(
     found.kept += 1
     found.completed += waiting is not None
     return True
+
+
+def conflict(form: str) -> Rejected:
+    """Return the reason for a record whose id a record with other content has. `form` is the format of its batch.
+
+    Langfuse exports an observation again when it has changed. Of other sources, nobody knows which of the two is right.
+    """
+    if form == "langfuse":
+        return Rejected("later_version", "Langfuse has exported the observation again with other content; the first version stays")
+    return Rejected("id_conflict", "a record with the same id has different content")
 
 
 def sort_halves(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> None:

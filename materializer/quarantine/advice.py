@@ -37,6 +37,8 @@ _ADVICE: Mapping[str, str] = {
     "A replay uses the role that the sender had.",
     "id_conflict": "Another record with this id is stored, with other content. Find out which sender reuses ids. A replay does not replace "
     "the stored record.",
+    "later_version": "Langfuse has exported the observation again with other content, after an update. The first version stays, because "
+    "editions and training sets may contain it. Export windows later, when their observations do not change any more.",
     "missing_trace": "Langfuse's export has no trace of this observation, and the trace may have a refusal of consent. When the file with "
     "the traces of the same window arrives or changes, its observations are read again.",
     "count_mismatch": "A file of Langfuse's export has another number of rows than its manifest promises. Export the window again.",

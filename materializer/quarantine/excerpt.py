@@ -22,6 +22,7 @@ from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import Told, as_object, merged, statement, subject_of, told
 from ratchet.materializer.dialects.values import dump, person
+from ratchet.materializer.quarantine.shown import IDENTITY, PLAIN
 from ratchet.runtime.secrets.pseudonyms import Subject
 from ratchet.runtime.secrets.span_signature import SIGNATURE
 
@@ -37,13 +38,6 @@ _TEXTUAL = re.compile(
     rb"""(\\*"[^"]*"?|\\*'[^']*'?|[^\s,"'}\]]+)"""
 )
 """A key with the id of a user or a session in a text that is no JSON, alone or as an OTLP attribute, also inside of a text in it."""
-_PLAIN = frozenset(
-    {"id", "traceId", "spanId", "parentSpanId", "response_id", "type", "consent", "consent_for", "consent_time", "timestamp"}
-    | {"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano", "observedTimeUnixNano", "startTime", "endTime"}
-    | {"latency_ms", "input_tokens", "output_tokens", "intValue", "doubleValue"}
-)
-"""Keys whose values are stored unmasked in the lake too: identities, times and numbers. A card number in an id would break the identity."""
-_IDENTITY = re.compile(r"[0-9A-Za-z:._+/=-]{1,128}")
 
 
 def parts_of(position: str) -> tuple[str, str]:
@@ -164,21 +158,21 @@ def user_of(part: Any, form: str, limits: Limits, hide: Hide) -> str | None:
     return None if found is None else hide("u", found)
 
 
-def masked_part(part: Any, limits: Limits, hide: Hide, mask: Mask) -> bytes:
-    """Return a part as JSON, masked and with pseudonyms in place of the ids of users and sessions.
+def masked_part(part: Any, limits: Limits, hide: Hide, mask: Mask) -> Any:
+    """Return a part, masked and with pseudonyms in place of the ids of users and sessions.
 
     Raises Rejected `masking_failed` if it cannot be searched, or `too_deep`.
     """
     paths: dict[str, Subject] = {limits.mapping.get("user_id", "user_id"): "u", limits.mapping.get("session_id", "session_id"): "s"}
     try:
-        return dump(_masked(part, "", paths, hide, mask)).encode()
+        return _masked(part, "", paths, hide, mask)
     except Rejected:
         raise
     except Exception as error:  # nothing is kept that was not searched
         raise Rejected("masking_failed", f"the record could not be searched for personal data: {type(error).__name__}") from error
 
 
-def masked_text(data: bytes, hide: Hide, mask: Mask) -> bytes:
+def masked_text(data: bytes, hide: Hide, mask: Mask) -> str:
     """Return the bytes of an unreadable record as masked text, with pseudonyms where ids of users stand at their usual keys."""
 
     def replaced(found: re.Match[bytes]) -> bytes:
@@ -186,7 +180,7 @@ def masked_text(data: bytes, hide: Hide, mask: Mask) -> bytes:
         subject: Subject = "u" if b"user" in before.lower() else "s"
         return before + b'"' + hide(subject, _unescaped(value)).encode() + b'"'
 
-    return str(mask(_TEXTUAL.sub(replaced, data).decode(errors="replace"))).encode()
+    return str(mask(_TEXTUAL.sub(replaced, data).decode(errors="replace")))
 
 
 def _unescaped(value: bytes) -> str:
@@ -221,7 +215,7 @@ def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask:
         elif subject is not None:
             name = person(item)
             made[key] = None if name is None else hide(subject, name)
-        elif key in _PLAIN and (not isinstance(item, str) or _IDENTITY.fullmatch(item)):
+        elif key in PLAIN and (not isinstance(item, str) or IDENTITY.fullmatch(item)):
             made[key] = item
         else:
             made[mask(key)] = _masked(item, path, paths, hide, mask)

@@ -24,11 +24,16 @@ class Bytes(NamedTuple):
     """Masked bytes of a record or of a part of it, as JSON or, for an unreadable record, as text."""
 
     content: bytes
+    """What may be stored in clear, cut to the maximum number of bytes."""
     truncated: bool
+    """Whether the content was cut."""
     user: str | None
     """Pseudonym of the user."""
     expires: int
     """Microseconds since the epoch."""
+    sealed: bytes | None = None
+    """The whole masked record, encrypted, for a replay. None if it or the content is larger than the maximum. Entries of older
+    releases have none, and their content is whole unless it is truncated."""
 
 
 class Cut(NamedTuple):
@@ -57,6 +62,8 @@ class KeptRecords:
                 "CREATE TABLE IF NOT EXISTS kept (id TEXT PRIMARY KEY, content BLOB NOT NULL, truncated INTEGER NOT NULL, user TEXT, "
                 "expires INTEGER NOT NULL, size INTEGER NOT NULL)"
             )
+            if "sealed" not in {row[1] for row in connection.execute("PRAGMA table_info(kept)")}:
+                connection.execute("ALTER TABLE kept ADD COLUMN sealed BLOB")
             for column in ("user", "expires", "size"):  # the database may be large, and each ingest asks for these
                 connection.execute(f"CREATE INDEX IF NOT EXISTS kept_{column} ON kept ({column})")
             connection.execute(
@@ -87,21 +94,26 @@ class KeptRecords:
             total = connection.execute("SELECT coalesce(sum(size), 0) FROM kept").fetchone()[0]
             for identity, one in records.items():
                 known = connection.execute("SELECT size FROM kept WHERE id = ?", (identity,)).fetchone()
-                more = len(one.content) - (known[0] if known else 0)
+                size = len(one.content) + len(one.sealed or b"")
+                more = size - (known[0] if known else 0)
                 if total + more > most:
                     continue
                 total += more
-                row = (identity, one.content, one.truncated, one.user, one.expires, len(one.content))
-                connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?, ?)", row)
+                row = (identity, one.content, one.truncated, one.user, one.expires, size, one.sealed)
+                names = "id, content, truncated, user, expires, size, sealed"
+                connection.execute(f"INSERT OR REPLACE INTO kept ({names}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
                 stored.add(identity)
         return stored
 
     def get(self, identity: str) -> Bytes | None:
         """Return the bytes of an entry; None if none are kept."""
         with self._reading() as connection:
-            query = "SELECT content, truncated, user, expires FROM kept WHERE id = ?"
-            row = connection.execute(query, (identity,)).fetchone() if connection else None
-        return Bytes(row[0], bool(row[1]), row[2], row[3]) if row else None
+            if connection is None:
+                return None
+            has_sealed = "sealed" in {row[1] for row in connection.execute("PRAGMA table_info(kept)")}
+            query = f"SELECT content, truncated, user, expires, {'sealed' if has_sealed else 'NULL'} FROM kept WHERE id = ?"  # noqa: S608
+            row = connection.execute(query, (identity,)).fetchone()
+        return Bytes(row[0], bool(row[1]), row[2], row[3], row[4]) if row else None
 
     def expire(self, now: int) -> int:
         """Delete the bytes that expired before `now`, in microseconds since the epoch. Return the number of records."""

@@ -31,7 +31,7 @@ from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.quarantine.entries import fold_entries
 from ratchet.materializer.quarantine.excerpt import parts_of, place_in_part
-from ratchet.materializer.quarantine.kept import KeptRecords
+from ratchet.materializer.quarantine.kept import Bytes, KeptRecords
 from ratchet.materializer.quarantine.writing import release
 from ratchet.runtime.secrets.pseudonyms import Subject, is_pseudonym
 
@@ -53,6 +53,8 @@ class Rules:
     is_signed: Callable[[bytes, str], bool]
     hide: Callable[[Subject, str], str]
     mask: Callable[[dict[str, Any]], Any]
+    unseal: Callable[[bytes], bytes | None]
+    """Decrypts the masked bytes of a record. None if their key is gone."""
 
 
 class LakeQuarantine:
@@ -128,11 +130,12 @@ class LakeQuarantine:
                 _add(whole, self._decode(group[0], "file", data, number * _APART, limits, rules))
                 places |= {entry.id: (head + parts_of(entry.position)[1], "file") for entry in group}
             for at, (entry, content) in enumerate(kept):
-                if content is None or content.truncated or content.expires <= limits.now:
+                masked = None if content is None or content.expires <= limits.now else _whole(content, rules)
+                if masked is None:
                     lost[entry.id] = _unavailable(entry, truncated=content is not None and content.truncated)
                     continue
                 own = number * _APART + at  # each kept part is a record of its own, and needs a position of its own
-                _add(whole, self._decode(entry, "kept", content.content + b"\n", own, limits, rules))
+                _add(whole, self._decode(entry, "kept", masked + b"\n", own, limits, rules))
                 places[entry.id] = f"line {own}{place_in_part(parts_of(entry.position)[1])}", "kept"
         batch = _batch(entries[0], "file", b"", 1)
         fresh = store(self._lake, self._seen, batch, whole, limits, not dry_run).fresh
@@ -263,6 +266,13 @@ def _outcome(entry: QuarantineEntry, position: str, by: Source, bad: Mapping[str
     if found is None:
         return Replayed(id=entry.id, outcome="resolved", reason=entry.reason, detail="", by=by)
     return Replayed(id=entry.id, outcome="bad", reason=found.reason, detail=found.detail, by=by)
+
+
+def _whole(content: Bytes, rules: Rules) -> bytes | None:
+    """Return the whole masked record; None if it was too large to be kept, or if its key is gone."""
+    if content.sealed is not None:
+        return rules.unseal(content.sealed)
+    return None if content.truncated else content.content
 
 
 def _unavailable(entry: QuarantineEntry, truncated: bool) -> Replayed:

@@ -17,8 +17,10 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import QuarantineSettings
 from ratchet.materializer.dialects.decode import record_of
+from ratchet.materializer.dialects.values import dump
 from ratchet.materializer.quarantine.excerpt import Hide, Mask, is_kept, masked_part, masked_text, part_of, parts_of, user_of
 from ratchet.materializer.quarantine.kept import Bytes, Cut
+from ratchet.materializer.quarantine.shown import shown, shown_text
 
 DAY_US = 86_400_000_000
 _MOST_TIMES = 16
@@ -38,6 +40,8 @@ class Keeping:
     settings: QuarantineSettings
     mask: Callable[[], Mask]
     """Returns the masking of one record."""
+    seal: Callable[[bytes], bytes]
+    """Encrypts the masked bytes of one record."""
 
 
 @dataclass
@@ -96,7 +100,9 @@ def _add(
     if content is not None and keeping.settings.keep_days:
         most = keeping.settings.max_bytes
         expires = limits.now + int(keeping.settings.keep_days * DAY_US)
-        made.kept[identity] = Bytes(content[:most], len(content) > most, user, expires)
+        clear, masked = content
+        whole = max(len(clear), len(masked)) <= most  # an erasure finds a sealed record by the pseudonyms in clear
+        made.kept[identity] = Bytes(clear[:most], not whole, user, expires, keeping.seal(masked) if whole else None)
     place = bad.place or Place(0, 0)
     made.rows.append(
         {
@@ -122,12 +128,16 @@ def _add(
         made.cut.append(Cut(identity, place.offset, place.length, place.digest, bad.position, bad.reason))
 
 
-def _readable(part: Any, form: str, limits: Limits, keeping: Keeping, hide: Hide) -> bytes | None:
-    """Return the masked part; None if its consent does not allow to keep it, or if it is too large or cannot be masked."""
+def _readable(part: Any, form: str, limits: Limits, keeping: Keeping, hide: Hide) -> tuple[bytes, bytes] | None:
+    """Return what of a part is stored in clear, and the masked part.
+
+    None if its consent does not allow to keep it, or if it is too large or cannot be masked.
+    """
     try:
         if not is_kept(part, form, limits) or not _fits(part, keeping.settings.max_bytes * _MOST_TIMES):
             return None
-        return masked_part(part, limits, hide, keeping.mask())
+        masked = masked_part(part, limits, hide, keeping.mask())
+        return dump(shown(masked)).encode(), dump(masked).encode()
     except Rejected:
         return None
 
@@ -147,11 +157,12 @@ def _fits(value: Any, most: int) -> bool:
     return left >= 0
 
 
-def _unreadable(data: bytes, keeping: Keeping, hide: Hide, place: Place | None) -> bytes | None:
+def _unreadable(data: bytes, keeping: Keeping, hide: Hide, place: Place | None) -> tuple[bytes, bytes] | None:
     if not keeping.settings.keep_unreadable or place is None or len(data) > keeping.settings.max_bytes * _MOST_TIMES:
         return None
     try:
-        return masked_text(data, hide, keeping.mask())
+        masked = masked_text(data, hide, keeping.mask())
+        return shown_text(masked).encode(), masked.encode()
     except Exception:  # nothing is kept that was not searched
         return None
 

@@ -28,3 +28,8 @@ def pseudonym(subject: Subject, text: str, key: Key) -> str:
 def is_pseudonym(text: str) -> bool:
     """Return whether the text has the form of a pseudonym."""
     return _PSEUDONYM.fullmatch(text) is not None
+
+
+def pseudonyms_in(text: str) -> list[str]:
+    """Return all parts of the text that have the form of a pseudonym, in their order."""
+    return _PSEUDONYM.findall(text)

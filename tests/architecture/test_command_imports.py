@@ -15,7 +15,20 @@ from tests.command import environment
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import LOOP, home_of
 
-LARGE = HEAVY | {"httpx", "boto3", "fastapi", "uvicorn", "jinja2", "cryptography", "google", "opentelemetry", "jsonschema"}
+LARGE = HEAVY | {
+    "httpx",
+    "boto3",
+    "fsspec",
+    "s3fs",
+    "aiobotocore",
+    "fastapi",
+    "uvicorn",
+    "jinja2",
+    "cryptography",
+    "google",
+    "opentelemetry",
+    "jsonschema",
+}
 TABLES = {"rich"}
 """Only for commands that print a table."""
 _PROGRAM = """

@@ -15,7 +15,8 @@ import click
 
 from ratchet.contracts.ids import digest, digest_file
 from tests.harness.compare import Outcome, Verdict, judge
-from tests.harness.libraries import LIBRARIES, ROOT, Library, called, missing, versions
+from tests.harness.libraries import ENVIRONMENTS, LIBRARIES, ROOT, Library, called, missing, versions
+from tests.harness.shapes import Change, changed, shape_of, shape_of_fixture
 
 FIXTURES = ROOT / "tests" / "unit" / "materializer" / "dialects" / "recorded"
 RESULTS = ROOT / "benchmarks" / "results" / "dialects.jsonl"
@@ -36,14 +37,25 @@ def result_of(library: Library, verdicts: list[tuple[dict[str, Any], Verdict]]) 
     return {"calls": len(verdicts), **{str(one): counts[one] for one in Outcome}, **facts, "why": sorted(why)}
 
 
+def fixture_of(name: str) -> Path:
+    """Return the file with the recorded exports of a library."""
+    return FIXTURES / f"{name.replace(' ', '_')}.jsonl.gz"
+
+
+def change_of(library: Library, calls: list[tuple[dict[str, Any], list[tuple[str, Any]]]]) -> Change:
+    """Return what a library writes elsewhere than in its recorded fixture. Without a fixture, everything is new."""
+    path = fixture_of(library.name)
+    before = shape_of_fixture(path) if path.exists() else frozenset[str]()
+    return changed(before, shape_of(one for _, records in calls for one in records))
+
+
 def record(name: str, calls: list[Any]) -> None:
     """Write the exports of a library with their truth as a fixture."""
     FIXTURES.mkdir(exist_ok=True)
     lines = b"".join(json.dumps({"truth": truth, "records": records}, ensure_ascii=False).encode() + b"\n" for truth, records in calls)
     for folder in (ROOT, Path(sys.base_prefix), Path.home()):  # stack traces name files of this machine
         lines = lines.replace(str(folder).encode(), b"/srv/app")
-    path = FIXTURES / f"{name.replace(' ', '_')}.jsonl.gz"
-    with path.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
+    with fixture_of(name).open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
         packed.write(lines)
 
 
@@ -72,6 +84,7 @@ def main(names: tuple[str, ...], recording: bool, save: bool) -> None:
     """Run the program of each library, or of those whose name begins with one of NAMES, and compare what the dialects read."""
     started, rows, skipped, failed = time.monotonic(), dict[str, dict[str, Any]](), dict[str, str](), list[str]()
     used: dict[str, str] = {}
+    changes: dict[str, Change] = {}
     for library in LIBRARIES:
         if names and not library.name.startswith(names):
             continue
@@ -85,18 +98,25 @@ def main(names: tuple[str, ...], recording: bool, save: bool) -> None:
             continue
         used |= versions(library)
         rows[library.name] = result_of(library, [(truth, judge(truth, records, library.rules)) for truth, records in calls])
+        if change := change_of(library, calls):
+            changes[library.name] = change
         click.echo(f"{library.name}: {len(calls)} calls, {time.monotonic() - started:.0f} s", err=True)
         if recording:
             record(library.name, [(truth, records) for truth, records in calls])
     if recording:
         record_outcomes(rows)
     click.echo(table(rows))
+    for name, change in changes.items():
+        click.echo(f"{name} writes its records in another way than its fixture: {change}")
     for name, reason in skipped.items():
         click.echo(f"{name}: not run, {reason}")
     if save:
+        offered = ENVIRONMENTS / "releases.json"
+        known = {"releases": json.loads(offered.read_text())} if offered.exists() else {}
+        differs = {"changed": {name: vars(change) for name, change in changes.items()}}
         head = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "versions": dict(sorted(used.items()))}
         with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(head | {"libraries": rows, "not_run": skipped}, ensure_ascii=False) + "\n")
+            file.write(json.dumps(head | known | differs | {"libraries": rows, "not_run": skipped}, ensure_ascii=False) + "\n")
     wrong = sum(row[Outcome.WRONG] for row in rows.values())
     if failed or wrong or not rows:
         raise SystemExit("\n".join([*failed, f"{wrong} calls are read silently wrong, {len(failed)} programs failed"]))

@@ -1,10 +1,13 @@
 """Makes the environments of the harness: `python -m tests.harness.environments FOLDER LOCK ...`, one for each lock, and one of node.
 
+With `--newest` before FOLDER, that of node gets the newest releases of the AI SDK instead of the locked ones.
+
 An environment whose installation fails is removed. Its file `FOLDER/<name>.failed` has the reason, which the harness reports.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -19,8 +22,8 @@ def name_of(lock: Path) -> str:
     return lock.stem.partition("_")[2] or "python"
 
 
-def make(folder: Path, locks: Sequence[Path]) -> None:
-    """Make all environments below `folder`."""
+def make(folder: Path, locks: Sequence[Path], newest: bool = False) -> None:
+    """Make all environments below `folder`. With `newest`, node gets the newest releases of the AI SDK."""
     folder.mkdir(parents=True, exist_ok=True)
     uv = str(Path(sys.executable).with_name("uv"))
     for lock in locks:
@@ -34,7 +37,10 @@ def make(folder: Path, locks: Sequence[Path]) -> None:
         target.mkdir(exist_ok=True)
         for name in ("package.json", "package-lock.json"):
             shutil.copy(NODE / name, target / name)
-        _install(target, ["npm", "ci", "--prefix", str(target), "--no-audit", "--no-fund", "--silent"])
+        quiet = ["--prefix", str(target), "--no-audit", "--no-fund", "--loglevel=error"]
+        names = [one for one in json.loads((NODE / "package.json").read_text())["dependencies"] if not one.startswith("@opentelemetry/")]
+        latest = [["npm", "install", *quiet, *(f"{name}@latest" for name in names)]] if newest else []
+        _install(target, ["npm", "ci", *quiet], *latest)
 
 
 def _install(target: Path, *commands: list[str]) -> None:
@@ -50,4 +56,5 @@ def _install(target: Path, *commands: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), [Path(lock) for lock in sys.argv[2:]])
+    given = [one for one in sys.argv[1:] if one != "--newest"]
+    make(Path(given[0]), [Path(lock) for lock in given[1:]], "--newest" in sys.argv)

@@ -24,7 +24,8 @@ from tests.harness.compare import Rules
 from tests.harness.model_server import Export, Log, serving
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENTS = ROOT / ".venv-harness"
+ENVIRONMENTS = Path(os.environ.get("HARNESS_ENVIRONMENTS", ROOT / ".venv-harness"))
+"""Folder of the environments: of the pinned releases, or of the newest ones."""
 SECONDS = 240
 """Time limit of a program."""
 QUIET = {

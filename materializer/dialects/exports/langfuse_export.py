@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ratchet.contracts.data.decoding import Decoded, Limits
-from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind, Signal
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.model import Frozen
 from ratchet.materializer.dialects.jsonl import JsonlDialect
@@ -25,12 +25,26 @@ SCORE = "langfuse_score"
 """Key of a prepared score in its record."""
 UNCLEAR = "langfuse_unclear"
 """Key of a record that only reports what is wrong with an export: {"reason": ..., "detail": ...}."""
+UNCLEAR_REASONS = ("damaged_file", "count_mismatch", "missing_trace")
+_SKIPPED = ("other_score", "other_category", "absent_signal")
+"""Reasons for which `score_of` leaves out a score."""
+_KINDS = {"rating": FeedbackKind.RATING, "correction": FeedbackKind.CORRECTION, "signal": FeedbackKind.SIGNAL}
 _WORD = re.compile(r"_([a-z0-9])")
 _JSON = ("metadata", "modelParameters", "usageDetails", "toolDefinitions")
 
 
+def _sent(signal: Signal) -> Signal:
+    if signal not in SENT_SIGNALS:
+        raise ValueError(f"a signal must be one of {', '.join(SENT_SIGNALS)}")
+    return signal
+
+
+SentSignal = Annotated[Signal, AfterValidator(_sent)]
+"""A signal that an application may send."""
+
+
 class ScoreMeaning(Frozen):
-    """What a score of Langfuse means as a rating."""
+    """What a score of Langfuse means: a rating, or a signal."""
 
     min: float = 0.0
     """The worst value of a numeric score, which becomes the rating 0."""
@@ -40,6 +54,20 @@ class ScoreMeaning(Frozen):
     """Categories that become the rating 1."""
     bad: tuple[str, ...] = ()
     """Categories that become the rating 0. Other categories are skipped."""
+
+    signal: SentSignal | None = None
+    """What the user did with the answer, if the score states that and is no rating. A number or boolean says that it happened, unless it is
+    0 or false."""
+    happened: tuple[str, ...] = ()
+    """For a categorical score that states a signal: the categories that say that it happened. Other categories say that it did not."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> ScoreMeaning:
+        if self.signal is not None and {"min", "max", "good", "bad"} & self.model_fields_set:
+            raise ValueError("a signal has no scale; leave out `min`, `max`, `good` and `bad`")
+        if self.signal is None and self.happened:
+            raise ValueError("`happened` needs a `signal`")
+        return self
 
     @model_validator(mode="after")
     def _has_a_scale(self) -> ScoreMeaning:
@@ -65,13 +93,20 @@ class LangfuseDialect(JsonlDialect):
         if not isinstance(record, dict):
             raise Rejected("wrong_type", f"a row must be an object, not {type(record).__name__}")
         if UNCLEAR in record:
-            raise Rejected(str(record[UNCLEAR]["reason"]), str(record[UNCLEAR]["detail"]))
+            raise _unclear(record[UNCLEAR])
         if SCORE in record:
             _decode_score(record[SCORE], position, limits, into)
         elif is_observation(record):
             decode_observation(record, position, limits, into)
         else:
             raise Rejected("wrong_type", "the row is no observation of Langfuse: type, trace_id or start_time is missing")
+
+
+def _unclear(report: Any) -> Rejected:
+    found = report if isinstance(report, dict) else {}
+    if found.get("reason") not in UNCLEAR_REASONS:
+        return Rejected("wrong_type", "the row reports something unknown about an export of Langfuse")
+    return Rejected(found["reason"], str(found.get("detail")))
 
 
 def camel(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +155,7 @@ def is_score(row: Mapping[str, Any]) -> bool:
 def score_of(row: Mapping[str, Any], meanings: Mapping[str, ScoreMeaning]) -> dict[str, Any]:
     """Return a score prepared for this dialect: what it is about, when it was given, and what it means. Comments are left out.
 
-    `becomes` is rating, correction, or none with the reason why the score is skipped. Rejected values are left to the dialect.
+    `becomes` is rating, correction, signal, or none with the reason why the score is skipped. Rejected values are left to the dialect.
     """
     found = camel(row)
     subject = found.get("subject")
@@ -144,6 +179,8 @@ def score_of(row: Mapping[str, Any], meanings: Mapping[str, ScoreMeaning]) -> di
     meaning = meanings.get(str(found.get("name")))
     if meaning is None:
         return score | {"becomes": "none", "why": "other_score"}
+    if meaning.signal is not None:
+        return score | _signal(meaning, kind, value, text)
     if kind == "BOOLEAN":
         return score | {"becomes": "rating", "value": value}
     if kind == "NUMERIC":
@@ -154,17 +191,33 @@ def score_of(row: Mapping[str, Any], meanings: Mapping[str, ScoreMeaning]) -> di
     return score | {"becomes": "rating", "value": 1 if category in meaning.good else 0}
 
 
+def _signal(meaning: ScoreMeaning, kind: str, value: Any, text: Any) -> dict[str, Any]:
+    """Return what a score that states a signal becomes. A value that says neither yes nor no becomes a signal without a name."""
+    if kind in ("BOOLEAN", "NUMERIC"):
+        found = float(value) if isinstance(value, bool) else number(value)
+        happened = None if found is None else found != 0
+    else:
+        category = text if isinstance(text, str) and text else value
+        happened = category in meaning.happened if isinstance(category, str) else None
+    if happened is False:
+        return {"becomes": "none", "why": "absent_signal"}
+    return {"becomes": "signal", "signal": str(meaning.signal) if happened else None}
+
+
 def _scaled(value: Any, meaning: ScoreMeaning) -> Any:
     """Return the rating of a numeric score. A value outside of the scale stays outside of [0, 1], so that it is rejected."""
     found = number(value)
     return value if found is None else (found - meaning.min) / (meaning.max - meaning.min)
 
 
-def _decode_score(score: dict[str, Any], position: str, limits: Limits, into: Decoded) -> None:
+def _decode_score(score: Any, position: str, limits: Limits, into: Decoded) -> None:
     """Write the feedback row of a prepared score, or count it as skipped."""
-    becomes: Literal["rating", "correction", "none"] = score["becomes"]
-    if becomes == "none":
+    becomes = score.get("becomes") if isinstance(score, dict) else None
+    if becomes == "none" and score.get("why") in _SKIPPED:
         into.skip("feedback", score["why"])
+        return
+    if not isinstance(becomes, str) or becomes not in _KINDS:
+        into.reject("feedback", position, Rejected("wrong_type", "the row is no prepared score of Langfuse"))
         return
     try:
         if name(score.get("id")) is None:
@@ -172,11 +225,14 @@ def _decode_score(score: dict[str, Any], position: str, limits: Limits, into: De
         if score.get("traceId") is None and score.get("observationId") is None:
             into.skip("feedback", "not_about_a_call")  # of a session or of a run over a data set
             return
-        kind = FeedbackKind.CORRECTION if becomes == "correction" else FeedbackKind.RATING
+        kind = _KINDS[becomes]
         value = rating(score.get("value")) if becomes == "rating" else None
         text = short_text(score.get("text")) if becomes == "correction" else None
-        if value is None and text is None:
+        signal = score.get("signal") if becomes == "signal" else None
+        if becomes == "correction" and text is None:
             raise Rejected("bad_value", "the correction has no text")
+        if becomes == "signal" and signal not in SENT_SIGNALS:
+            raise Rejected("bad_value", "the score does not say whether the signal happened")
         time = start_time(score.get("time"), limits.now)
         about = name(score.get("observationId"))
     except Rejected as error:
@@ -186,4 +242,4 @@ def _decode_score(score: dict[str, Any], position: str, limits: Limits, into: De
         into.skip("feedback", "score_without_generation")
         return
     known = {"trace_id": about, "response_id": None, "rater": person(score.get("rater")), "time": time, "position": position}
-    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "signal": None})
+    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "signal": signal})

@@ -6,6 +6,7 @@ request, and the answer was logged before, when a model gave it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ _MARKS = frozenset({"litellm_call_id", "call_type", "model_parameters", "hidden_
 """Keys that only LiteLLM writes. Three of them identify its payload."""
 _CHAT = ("completion", "responses", "anthropic_messages", "generate_content")
 """Parts of `call_type` of the calls that have a prompt and an answer. Embeddings, pictures and moderations have none."""
-_OWN = ("consent", "consent_time", "region", "confidentiality", "slice", "reference", "feedback", "correction")
+_OWN = ("consent", "consent_time", "region", "confidentiality", "slice", "reference", "feedback", "correction", "signals")
 """Keys of Ratchet that the caller may send as metadata of the request."""
 
 
@@ -87,6 +88,23 @@ def record_of(payload: dict[str, Any]) -> dict[str, Any]:
         "metadata": metadata or None,  # a refusal counts from every key
     }
     return {key: value for key, value in (record | _stated(metadata, hidden)).items() if value is not None}
+
+
+def with_signals(payload: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a payload with the signals that its metadata states under keys of the caller. `names` is key -> signal.
+
+    A key states its signal by `true` or `1`. The signals are added to the list `signals` of the request's metadata.
+    """
+    metadata = json_object(payload.get("metadata"))
+    requester = json_object(metadata.get("requester_metadata"))
+    places = (requester, json_object(metadata.get("spend_logs_metadata")), metadata)
+    found = [signal for key, signal in names.items() if any(consent(place.get(key)) is True for place in places)]
+    if not found:
+        return payload
+    stated: Any = next((place["signals"] for place in places if place.get("signals") is not None), [])
+    listed = stated if isinstance(stated, list) else [stated]
+    signals = [*listed, *(one for one in found if one not in listed)]
+    return payload | {"metadata": metadata | {"requester_metadata": requester | {"signals": signals}}}
 
 
 def _stated(metadata: dict[str, Any], hidden: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def decode_plain_spans(record: dict[str, Any], position: str, limits: Limits, in
             converted.append(_converted(span, shared, around))
         except (Rejected, RecursionError) as error:
             reason = error if isinstance(error, Rejected) else Rejected("too_deep", "the attributes nest too deeply")
-            into.reject("traces", f"{position}, span {number}", reason)
+            into.reject("traces", f"{position}, attributes of span {number}", reason)
     if converted:
         decode_request({"resourceSpans": [{"resource": held, "scopeSpans": [{"spans": converted}]}]}, position, limits, into)
 

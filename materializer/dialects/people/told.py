@@ -25,6 +25,8 @@ _CONTENT = re.compile(
     r"|response_format|arguments|tool_calls|tool_definitions|toolDefinitions|model_map_information)$"
 )
 """Keys of content and of schemas, where `consent` can be the name of a parameter."""
+_NAMED_IN_TEXT = re.compile(r"consent(?:[._-]?given)?\\*[\"']?\s*[:=]", re.IGNORECASE)
+"""A key that means consent, in the text of an object."""
 _OPENED = re.compile(r"metadata$|^(?:trace|user|session|baggage|privacy|governance|resource|extra|custom|headers)$")
 """Keys of a record whose objects describe it."""
 
@@ -108,10 +110,19 @@ def _tell(made: Told, attributes: Attributes, key: str, found: Meaning) -> None:
     value = attributes.get(key)
     if found.fact is None:
         _open(made, found.place, value, 0)
+        for inside in attributes.unreadable_inside(key):
+            _refuse_if_consent(made, f"{found.place}.{inside}")
     elif found.fact == "consent" and attributes.is_unreadable(key):
         made._add(found, False)
     else:
         made._add(found, _unquoted(value) if key.startswith("mlflow.") else value)
+
+
+def _refuse_if_consent(made: Told, path: str) -> None:
+    """Add a refusal if a key whose value cannot be read means consent."""
+    found = meaning(path)
+    if found is not None and found.fact == "consent" and not any(map(_CONTENT.match, path.split("."))):
+        made.consents.append((found.place, False))
 
 
 def _names_consent(raw: Any) -> bool:
@@ -159,7 +170,12 @@ def merged(*parts: Told) -> Told:
 
 
 def _open(made: Told, place: str, value: Any, depth: int) -> None:
-    """Add what an object says, and the objects inside of it. Only consent is read from objects that the table does not have."""
+    """Add what an object says, and the objects inside of it. Only consent is read from objects that the table does not have.
+
+    The text of an object that cannot be read, for example because it was cut off, is a refusal if it names consent.
+    """
+    if isinstance(value, str) and value.lstrip()[:1] == "{" and _NAMED_IN_TEXT.search(value) and not as_object(value):
+        made.consents.append((place, False))
     for key, item in as_object(value).items():
         if not isinstance(key, str) or _CONTENT.match(key):
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -11,12 +12,16 @@ from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SourceSettings
+from ratchet.materializer.dialects.exports.langfuse_export import SentSignal
+from ratchet.materializer.dialects.exports.litellm import with_signals
 from ratchet.materializer.receive.files.chunks import CHUNK, Chunk, chunks_of
 from ratchet.materializer.receive.files.content import Content
 from ratchet.materializer.receive.files.delivered import Delivered
-from ratchet.materializer.receive.files.reading import content_of, joined, open_records, open_requests, requests_format
+from ratchet.materializer.receive.files.reading import Convert, content_of, joined, open_records, open_requests, requests_format
 from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
 from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
+from ratchet.materializer.receive.files.trace_siblings import TraceSiblings, refused_traces, with_refusal
+from ratchet.runtime.moments import steady_time
 
 _READ = {
     "otlp": ("lines", "json", "frames", "message"),
@@ -36,8 +41,15 @@ _GROUP_BYTES, _GROUP_FILES = 8 << 20, 2000
 
 
 def open_files(settings: SourceSettings, folder: Path, state: Path) -> FileSource:
-    """Files of OTLP requests, of records as JSON Lines, or of LiteLLM's log. A relative path starts at `folder`, that of the loop file."""
+    """Files of OTLP requests, or of records as JSON Lines. A relative path starts at `folder`, that of the loop file."""
     return FileSource(settings.name, settings.kind, _storage(settings, folder), state)
+
+
+def open_litellm(settings: SourceSettings, folder: Path, state: Path, signals: dict[str, SentSignal] | None = None) -> FileSource:
+    """LiteLLM's log. `signals` says which keys of the metadata state a signal: key -> name of the signal."""
+    names = {key: str(signal) for key, signal in (signals or {}).items()}
+    convert = partial(with_signals, names=names) if names else None
+    return FileSource(settings.name, settings.kind, _storage(settings, folder), state, convert=convert)
 
 
 def open_tables(settings: SourceSettings, folder: Path, state: Path, reward: RewardColumn | None = None) -> FileSource:
@@ -68,15 +80,20 @@ class FileSource:
         state: Path | None = None,
         reward: RewardColumn | None = None,
         mapping: dict[str, str] | None = None,
+        convert: Convert | None = None,
+        now: Callable[[], float] = steady_time,
     ) -> None:
         self.name = name
         self.kind = kind
         self.storage = open_storage(str(place), Path(), f"source {name!r}") if isinstance(place, Path) else place
         self.unread: list[Unread] = []
+        self._now = now
         self._joins = self.storage.remote or kind == "litellm"
         self._delivered = Delivered(state) if state is not None and self._joins else None
-        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else None
+        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else convert
         self._form = ""
+        self._files: list[StoredFile] = []
+        self._siblings = TraceSiblings()
         self._members: dict[Digest, list[StoredFile]] = {}
         self._divided: dict[str, tuple[str, list[Chunk]]] = {}
         """Name of a large file -> its version and its chunks, so that it is not divided at each look for news."""
@@ -86,7 +103,8 @@ class FileSource:
         known = self._delivered.versions() if self._delivered else {}
         self.unread = []
         group: list[tuple[StoredFile, Content]] = []
-        for file, content, form in self._readable(known, self.storage.files()):
+        self._files = list(self.storage.files())
+        for file, content, form in self._readable(known, self._files):
             if not self._joins:
                 yield from self._local(file, content, form)
                 continue
@@ -101,6 +119,9 @@ class FileSource:
     def _local(self, file: StoredFile, content: Content, form: str) -> Iterator[RawBatch]:
         """Yield the batches of a local file: its chunks if it has many lines, otherwise one."""
         opened = partial(self._open, file, content)
+        if self.kind == "jsonl" and (traces := self._siblings.beside(file, self._files)):
+            both = [file, *traces]
+            file = replace(file, version=" ".join(one.version for one in both), identity=partial(identity_of, both))
         stored_densely = content.compression or content.form == "parquet"
         if form == "otlp-proto" or file.size <= (CHUNK // _DENSE if stored_densely else CHUNK):
             yield RawBatch(self.name, form, file.identity(), file.origin, opened)
@@ -122,25 +143,46 @@ class FileSource:
         """Look at up to `most` files. Return (number of those that would be read, the others). Raises like `batches`."""
         files = sorted(self.storage.files(), key=lambda one: one.name)[:most]
         self.unread = []
-        return sum(1 for _ in self._readable({}, files)), self.unread
+        return sum(1 for _ in self._readable({}, files, note=False)), self.unread
 
-    def _readable(self, known: dict[str, str], files: Iterable[StoredFile]) -> Iterator[tuple[StoredFile, Content, str]]:
-        """Yield the files that the kind reads, in order, with the format of their batches. Note the others in `unread`."""
+    def _readable(self, known: dict[str, str], files: Iterable[StoredFile], note: bool = True) -> Iterator[tuple[StoredFile, Content, str]]:
+        """Yield the files that the kind reads, in order, with the format of their batches. Put the others into `unread`.
+
+        With `note`, they are remembered in the state of the source, and opened again only after a while or when they have changed.
+        """
         # Names of daily files begin with the date, so this is the order of time across all folders.
+        waiting = self._delivered.unreadable() if self._delivered else {}
         for file in sorted(files, key=lambda one: (one.name.rsplit("/", 1)[-1], one.name)):
             if known.get(file.name) == file.version:
+                continue
+            before = waiting.get(file.name)
+            if before is not None and before.waits(file.version, self._now()):
+                self.unread.append(Unread(file.name, before.why))
                 continue
             try:
                 content = content_of(file)
                 if content.form in _READ[self.kind]:
                     yield file, content, requests_format(file, content) if self.kind == "otlp" else _FORMATS[self.kind]
-                else:
-                    self.unread.append(Unread(file.name, _READER.get(content.form, content.why)))
+                    continue
+                why = _READER.get(content.form, content.why)
             except OSError as error:
-                raise Retryable(f"source {self.name!r}: {file.origin} cannot be read: {error}; restore it, then ingest again") from error
+                if not self.storage.remote:
+                    raise Retryable(
+                        f"source {self.name!r}: {file.origin} cannot be read: {error}; restore it, then ingest again"
+                    ) from error
+                why = f"cannot be read: {error}"
+            self.unread.append(Unread(file.name, why))
+            if self._delivered and note:
+                self._delivered.add_unreadable(file, why, before, self._now())
 
     def _open(self, file: StoredFile, content: Content) -> BinaryIO:
-        return open_requests(file, content) if self.kind == "otlp" else open_records(file, content, self._convert)
+        if self.kind == "otlp":
+            return open_requests(file, content)
+        convert = self._convert
+        if self.kind == "jsonl" and (traces := self._siblings.beside(file, self._files)):
+            refused = refused_traces(traces)
+            convert = partial(with_refusal, refused=refused) if refused else None
+        return open_records(file, content, convert)
 
     def _group(self, group: list[tuple[StoredFile, Content]]) -> RawBatch:
         files = [file for file, _ in group]

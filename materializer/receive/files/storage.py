@@ -1,6 +1,6 @@
-"""Lists and opens the files of a source: below a local path, or objects of a bucket on S3.
+"""Lists and opens the files of a source: below a local path, or objects of a bucket on S3. Both are file systems of fsspec.
 
-S3 is read with boto3, which finds credentials by itself (environment, profile, role of the machine or pod) and reads the address of
+That of S3 (s3fs) finds credentials as all tools for AWS do (environment, profile, role of the machine or pod) and reads the address of
 another S3-compatible store from AWS_ENDPOINT_URL.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 from urllib.parse import urlsplit
@@ -19,6 +19,10 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest, digest, digest_file
 
 S3 = "s3://"
+ATTEMPTS = 5
+"""How often a request is sent that the store does not answer."""
+_BLOCK = 4 << 20
+"""Bytes that one request for a part of an object asks for beyond what is read."""
 _TIMEOUT = 60
 """Seconds without a byte after which a request to the store fails."""
 
@@ -80,16 +84,28 @@ class FolderStorage:
         if self.path.is_file():
             yield stored(self.path, self.path.name)
             return
-        for path in self.path.rglob("*"):
-            if not path.name.startswith(".") and path.is_file():
-                yield stored(path, path.relative_to(self.path).as_posix())
+        root = f"{self.path.resolve()}/"
+        for path, info in local_files().find(root, detail=True).items():
+            name = path.removeprefix(root)
+            if not name.rsplit("/", 1)[-1].startswith(".") and (info["type"] == "file" or Path(path).is_file()):
+                yield stored(self.path / name, name)
+
+
+@cache
+def local_files() -> Any:
+    """Return the file system of this machine."""
+    import fsspec
+
+    return fsspec.filesystem("file")
 
 
 def stored(path: Path, name: str) -> StoredFile:
     """Return the local file at `path` under a name."""
-    known = path.stat()
+    known = path.stat()  # the times of fsspec are rounded
     version = f"{known.st_mtime_ns}-{known.st_size}"
-    return StoredFile(name, str(path), known.st_size, version, lambda: path.open("rb"), partial(digest_file, path))
+    return StoredFile(
+        name, str(path), known.st_size, version, lambda: _buffered(local_files().open(str(path), "rb")), partial(digest_file, path)
+    )
 
 
 class BucketStorage:
@@ -102,76 +118,79 @@ class BucketStorage:
         if not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
             raise ConfigError(f"{what}: a place on S3 has the form s3://BUCKET/PREFIX; credentials come from the environment")
         self.place, self.bucket, self._what = url, parts.netloc, what
-        self._prefix = parts.path.lstrip("/")
+        self._prefix = parts.path.strip("/")
 
     @cached_property
     def client(self) -> Any:
-        """boto3 client, created at first use."""
-        from boto3.session import Session
-        from botocore.config import Config
+        """The file system of the bucket, created at first use. Nothing of it is shared or kept after this object."""
+        from s3fs import S3FileSystem
 
-        retries = {"mode": "standard", "max_attempts": 5}
-        return Session().client("s3", config=Config(connect_timeout=10, read_timeout=_TIMEOUT, retries=retries))
+        retries = {"mode": "standard", "max_attempts": ATTEMPTS}
+        settings = {"connect_timeout": 10, "read_timeout": _TIMEOUT, "retries": retries}
+        return S3FileSystem(config_kwargs=settings, use_listings_cache=False, skip_instance_cache=True)
 
     def files(self) -> Iterator[StoredFile]:
-        """Yield the objects, 1000 per request. Raises ConfigError if bucket or credentials are missing, Retryable if S3 does not answer."""
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+        """Yield the objects. Raises ConfigError if bucket or credentials are missing, Retryable if S3 does not answer."""
+        from botocore.exceptions import BotoCoreError, NoCredentialsError, NoRegionError
 
         try:
-            for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._prefix):
-                for item in page.get("Contents", ()):
-                    name = self._name(item["Key"])
-                    if name and not name.endswith("/") and not name.rsplit("/", 1)[-1].startswith("."):
-                        yield self._object(item["Key"], name, int(item["Size"]), str(item["ETag"]).strip('"'))
+            found = self.client.find(f"{self.bucket}/{self._prefix}", detail=True)
         except (NoCredentialsError, NoRegionError) as error:
             raise ConfigError(
                 f"{self._what}: {self.place} cannot be listed: {error}; see AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION"
             ) from error
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            refused = code in ("NoSuchBucket", "AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "PermanentRedirect")
+        except (OSError, BotoCoreError) as error:
+            refused = isinstance(error, FileNotFoundError | PermissionError) or _code(error) == "PermanentRedirect"
             kind = ConfigError if refused else Retryable
-            raise kind(f"{self._what}: {self.place} cannot be listed: {code or error}") from error
-        except BotoCoreError as error:
-            raise Retryable(f"{self._what}: {self.place} cannot be listed: {type(error).__name__}") from error
+            raise kind(f"{self._what}: {self.place} cannot be listed: {_code(error) or type(error).__name__}") from error
+        for path, info in found.items():
+            key = path.removeprefix(f"{self.bucket}/")
+            name = key.rsplit("/", 1)[-1] if key == self._prefix else key.removeprefix(f"{self._prefix}/")
+            if name and not name.endswith("/") and not name.rsplit("/", 1)[-1].startswith("."):
+                yield self._object(path, name, int(info["size"]), str(info["ETag"]).strip('"'))
 
-    def _name(self, key: str) -> str:
-        """Return the name of an object below the prefix, which is a folder or one object; empty for an object of another folder."""
-        folder = self._prefix.rstrip("/")
-        if key == self._prefix:
-            return key.rsplit("/", 1)[-1]
-        return key if not folder else key.removeprefix(f"{folder}/") if key.startswith(f"{folder}/") else ""
-
-    def _object(self, key: str, name: str, size: int, etag: str) -> StoredFile:
+    def _object(self, path: str, name: str, size: int, etag: str) -> StoredFile:
         identity = partial(digest, f"s3 {etag} {size}".encode())
-        return StoredFile(name, f"{S3}{self.bucket}/{key}", size, f"{etag}-{size}", partial(self._open, key, etag), identity)
+        return StoredFile(name, f"{S3}{path}", size, f"{etag}-{size}", partial(self._open, path, etag, size), identity)
 
-    def _open(self, key: str, etag: str) -> BinaryIO:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            body = self.client.get_object(Bucket=self.bucket, Key=key, IfMatch=etag)["Body"]
-        except (BotoCoreError, ClientError) as error:
-            raise OSError(f"{S3}{self.bucket}/{key}: {error}") from error
-        return cast(BinaryIO, io.BufferedReader(_Body(body), 1 << 20))
+    def _open(self, path: str, etag: str, size: int) -> BinaryIO:
+        body = self.client.open(path, "rb", block_size=_BLOCK, size=size)  # with its size, no request asks for it
+        body.read_kw = {"IfMatch": f'"{etag}"'}
+        return _buffered(_Object(body, f"{S3}{path}"))
 
 
-class _Body(io.RawIOBase):
-    """The body of an object as a stream. Failures of the network become OSError, so that the batch is read again later."""
+def _code(error: BaseException) -> str:
+    """Return the code of an error that S3 answered; an empty text for another error."""
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
 
-    def __init__(self, body: Any) -> None:
-        self._body = body
+
+class _Object(io.RawIOBase):
+    """An object as a stream. Every failure becomes OSError, so that the object is read again later.
+
+    It is not read to its end if it changes meanwhile, because each range is asked for with the ETag of the listing.
+    """
+
+    def __init__(self, body: Any, origin: str) -> None:
+        self._body, self._origin = body, origin
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        from botocore.exceptions import BotoCoreError, HTTPClientError
+    def seekable(self) -> bool:
+        return True
 
+    def tell(self) -> int:
+        return int(self._body.tell())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._body.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
         try:
             data = self._body.read(len(buffer))
-        except (BotoCoreError, HTTPClientError) as error:
-            raise OSError(f"the object cannot be read to its end: {type(error).__name__}") from error
+        except Exception as error:
+            raise OSError(f"{self._origin}: {_code(error) or error}") from error
         buffer[: len(data)] = data
         return len(data)
 
@@ -179,6 +198,10 @@ class _Body(io.RawIOBase):
         if not self.closed:
             self._body.close()
         super().close()
+
+
+def _buffered(raw: Any) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(raw, 1 << 20))
 
 
 def identity_of(files: list[StoredFile], *others: str) -> Digest:

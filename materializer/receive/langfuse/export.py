@@ -31,6 +31,7 @@ from ratchet.materializer.receive.files.storage import Storage, StoredFile, iden
 from ratchet.materializer.receive.files.streams import line_of, stream_of
 from ratchet.materializer.receive.langfuse.generations import Generations
 from ratchet.materializer.receive.langfuse.layout import TABLES, Project, Ready, projects, readiness
+from ratchet.runtime.moments import steady_time
 
 _READ = ("lines", "json", "csv", "parquet")
 _BACK = 48
@@ -40,11 +41,14 @@ _BACK = 48
 class BlobExport:
     """Delivers the files of the export, window by window: first the observations, then the scores."""
 
-    def __init__(self, name: str, storage: Storage, state: Path, meanings: Mapping[str, ScoreMeaning]) -> None:
+    def __init__(
+        self, name: str, storage: Storage, state: Path, meanings: Mapping[str, ScoreMeaning], now: Callable[[], float] = steady_time
+    ) -> None:
         self.name = name
         self.storage = storage
         self.unread: list[Unread] = []
         self._meanings = meanings
+        self._now = now
         self._delivered = Delivered(state)
         self._generations = Generations(state)
         self._indexed: set[tuple[str, str]] = set()
@@ -91,13 +95,32 @@ class BlobExport:
             for table, file in fresh:
                 if table == "traces":
                     continue
-                content = content_of(file)
-                if content.form not in _READ:
-                    self.unread.append(Unread(file.name, content.why))
-                elif table == "scores":
+                content = self._content_of(file)
+                if content is None:
+                    continue
+                if table == "scores":
                     yield self._scores(project, window, file, content, ready)
                 else:
                     yield self._observations(project, table, window, file, content, ready)
+
+    def _content_of(self, file: StoredFile) -> Content | None:
+        """Return what a file contains; None if it is not read now. It does not delay the others, and is tried again later."""
+        before = self._delivered.unreadable().get(file.name)
+        if before is not None and before.waits(file.version, self._now()):
+            self.unread.append(Unread(file.name, before.why))
+            return None
+        try:
+            content = content_of(file)
+            if content.form in _READ:
+                return content
+            why = content.why
+        except OSError as error:
+            if not self.storage.remote:
+                raise
+            why = f"cannot be read: {error}"
+        self.unread.append(Unread(file.name, why))
+        self._delivered.add_unreadable(file, why, before, self._now())
+        return None
 
     def _observations(self, project: Project, table: str, window: str, file: StoredFile, content: Content, ready: Ready) -> RawBatch:
         traces = project.before("traces", window, _BACK) if table == "observations" else []

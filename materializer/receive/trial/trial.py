@@ -13,11 +13,14 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import TraceSource
 from ratchet.materializer.dialects.admission import Admission, unmasked
 from ratchet.materializer.dialects.decode import BUILT_IN, MAX_RECORD, decode, record_of
+from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.told import as_object, shares, told
 from ratchet.materializer.dialects.screening.sample import repeated_answer
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import dump, parse_json
+from ratchet.materializer.lake.dedup_index import content_of
+from ratchet.materializer.lake.statements import conflict
 from ratchet.materializer.receive.files.streams import stream_of
 
 RECORDS = 20_000
@@ -40,7 +43,7 @@ class Coverage:
     session: int = 0
     tools: int = 0
     feedback: int = 0
-    """Ratings and corrections."""
+    """Ratings, corrections and signals."""
     reference: int = 0
     places: Mapping[str, str] = field(default_factory=dict)
     """consent, refusal, user or session -> the places that name it, with numbers of calls."""
@@ -84,10 +87,12 @@ def try_source(
     found, rows, feedback = SourceTrial(), list[Row](), 0
     details: dict[str, str] = {}
     counts: Counter[tuple[str, str]] = Counter()
+    contents: dict[str, bytes] = {}
     for batch in source.batches():
         part, cut = _part_of(batch)
         decoded = decode(part, limits, BUILT_IN, Admission(mask=mask))
         found.complete = found.complete and not cut
+        _sort_repeated(decoded, contents, batch.format)
         for kind, reasons in decoded.skipped.items():
             found.skipped.update({f"feedback {reason}" if kind == "feedback" else reason: n for reason, n in reasons.items()})
         for bad in decoded.bad:
@@ -106,6 +111,23 @@ def try_source(
     found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(counts) if share.places})
     found.unread = list(getattr(source, "unread", ()))
     return found
+
+
+def _sort_repeated(decoded: Decoded, contents: dict[str, bytes], form: str) -> None:
+    """Sort out the calls whose id was read before, as ingest does: the same again, or with other content. `contents` is id -> content."""
+    rows, decoded.traces = decoded.traces, []
+    for row in rows:
+        if row["messages"] is None or row.get(OF_LOGS):  # the content may be in another record
+            decoded.traces.append(row)
+            continue
+        content = content_of("traces", row)
+        if row["id"] not in contents:
+            contents[row["id"]] = content
+            decoded.traces.append(row)
+        elif contents[row["id"]] == content:
+            decoded.skip("traces", "duplicate")
+        else:
+            decoded.reject("traces", row["position"], conflict(form), row.get(PLACE))
 
 
 _COUNTED = ("user", "session", "tools", "reference", "status", "consent", STATED)

@@ -40,6 +40,19 @@ def test_bad_span_does_not_affect_other_spans(tmp_path: Path) -> None:
     assert bad["position"].to_list() == ["line 1, span 1", "line 1, span 2", "line 2"]
 
 
+def test_two_broken_parts_of_one_request_are_two_entries(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    broken = {"resourceSpans": [7, 8, {"scopeSpans": [9, {"spans": 1}]}]}
+    report = datasets.ingest(batch(broken))
+    assert report.traces.reasons == {"wrong_type": 4}
+    assert datasets.lake.scan("quarantine").sort("position")["position"].to_list() == [
+        "line 1, resourceSpans 0",
+        "line 1, resourceSpans 1",
+        "line 1, resourceSpans 2, scopeSpans 0",
+        "line 1, resourceSpans 2, scopeSpans 1",
+    ]
+
+
 @pytest.mark.slow
 def test_equal_record_is_a_duplicate_and_different_record_with_the_same_id_is_a_conflict(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)

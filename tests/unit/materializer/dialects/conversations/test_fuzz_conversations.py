@@ -180,6 +180,8 @@ def attack(name: str, count: int, seed: int = 0) -> tuple[int, int]:
         record = record_of(values)
         found = outcome(record)
         if isinstance(found, Rejected):
+            assert found.reason
+            assert found.reason != "dialect_failed"
             assert not any(text in found.detail for text in CONTENT), (found.detail, values)
             continue
         kept += 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.data.decoding import Decoded, Limits
-from ratchet.contracts.errors import Rejected
+from ratchet.contracts.errors import ConfigError, Rejected
 from ratchet.materializer.dialects.exports.litellm import LitellmDialect
 from tests.needs import shared_data
 from tests.unit.materializer.receive.kinds import NOW, ingested, opened
@@ -83,6 +83,29 @@ def test_a_refusal_counts_wherever_it_stands(place: str) -> None:
 def test_the_owner_of_the_key_is_not_the_user() -> None:
     [row] = decoded(payload(end_user="")).traces
     assert row["user"] is None
+
+
+@pytest.mark.parametrize("place", ["requester_metadata", "spend_logs_metadata"])
+def test_signals_in_the_metadata_of_the_request_are_feedback(place: str) -> None:
+    told = {"requester_metadata": {"consent": True}} | {place: {"consent": True, "signals": ["copied", "sang"]}}
+    found = decoded(payload(metadata=told))
+    assert [(one["kind"], one["signal"], one["trace_id"]) for one in found.feedback] == [("signal", "copied", "chatcmpl-1")]
+    assert [bad.reason for bad in found.bad] == ["bad_value"]
+
+
+def test_keys_of_the_metadata_are_signals_where_the_loop_file_says_so(tmp_path: Path) -> None:
+    calls = [
+        payload(id="1", metadata={"requester_metadata": {"consent": True, "was_copied": True, "again": "0"}}),
+        payload(id="2", metadata={"spend_logs_metadata": {"again": 1}, "requester_metadata": {"consent": True, "signals": ["thanked"]}}),
+        payload(id="3", metadata={"requester_metadata": {"consent": True, "was_copied": None}}),
+    ]
+    (tmp_path / "calls.jsonl").write_text("".join(json.dumps(call) + "\n" for call in calls))
+    names = {"was_copied": "copied", "again": "asked_again"}
+    found = ingested(opened("litellm", tmp_path / "calls.jsonl", tmp_path / "state", signals=names))
+    assert [(one["trace_id"], one["signal"]) for one in found.feedback] == [("1", "copied"), ("2", "thanked"), ("2", "asked_again")]
+    assert (len(found.traces), found.bad) == (3, [])
+    with pytest.raises(ConfigError, match="must be one of"):
+        opened("litellm", tmp_path, tmp_path, signals={"a": "session.thanked"})
 
 
 def test_another_record_is_refused() -> None:

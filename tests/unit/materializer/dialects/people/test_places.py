@@ -113,6 +113,32 @@ def test_a_refusal_is_honoured_from_places_that_nobody_has_listed(key: str, valu
     assert traced(attribute(key, value))[0]["messages"] is None
 
 
+UNREADABLE: list[Any] = [{"intValue": "x"}, {"boolValue": 7}, {"doubleValue": "NaN"}, {"colour": "red"}, 7]
+
+
+def raw_object(**values: Any) -> dict[str, Any]:
+    """An OTLP object with raw values."""
+    return {"kvlistValue": {"values": [{"key": key, "value": value} for key, value in values.items()]}}
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=str)
+def test_a_consent_inside_of_an_object_that_cannot_be_read_is_a_refusal(value: Any) -> None:
+    for inner in (
+        raw_object(consent=value),
+        raw_object(app=raw_object(consent=value)),
+        {"arrayValue": {"values": [raw_object(consent=value)]}},
+    ):
+        for key in ("metadata", "langfuse.trace.metadata"):
+            assert traced({"key": key, "value": inner})[0]["messages"] is None, (key, inner)
+    assert traced({"key": "metadata", "value": raw_object(consent={}, colour=value)})[0]["messages"] is not None
+
+
+@pytest.mark.parametrize("text", ['{"consent": false', '{"app": {"user_consent": fal', "{'consent': Fal", '{\\"consent\\": false'])
+def test_a_consent_in_the_text_of_an_object_that_was_cut_off_is_a_refusal(text: str) -> None:
+    assert traced(attribute("metadata", text))[0]["messages"] is None
+    assert traced(attribute("metadata", '{"colour": "re'))[0]["messages"] is not None
+
+
 @pytest.mark.parametrize("key", ["llm.invocation_parameters", "model_parameters", "ai.prompt.tools"])
 def test_a_parameter_of_a_tool_with_the_name_consent_is_no_statement(key: str) -> None:
     schema = {"tools": [{"name": "book", "parameters": {"type": "object", "properties": {"consent": {"type": "boolean"}}}}]}

@@ -16,6 +16,7 @@ import pytest
 
 from ratchet.contracts.errors import ConfigError
 from tests.needs import shared_data
+from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.receive.kinds import ingested, opened, reasons
 
 FIRST, SECOND, THIRD = "2026-11-18T00-00-00", "2026-11-18T01-00-00", "2026-11-18T02-00-00"
@@ -201,9 +202,44 @@ def test_scores_mean_what_the_loop_file_says(tmp_path: Path) -> None:
     assert "home" not in json.dumps(found.feedback)
 
 
+def test_a_score_that_the_loop_file_calls_a_signal_is_no_rating(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    write(export, "observations_v2", FIRST, [generation("o")])
+    action = {"name": "action", "data_type": "CATEGORICAL"}
+    rows = [
+        score("1", 1, name="copied"),
+        score("2", 0, name="copied"),
+        score("3", True, name="redo", data_type="BOOLEAN"),
+        score("4", False, name="redo", data_type="BOOLEAN"),
+        score("5", None, **action, string_value="left"),
+        score("6", None, **action, string_value="stayed"),
+        score("7", "perhaps", name="copied"),
+        score("8", 1),
+    ]
+    write(export, "scores", FIRST, rows)
+    meanings = {"copied": {"signal": "copied"}, "redo": {"signal": "regenerated"}}
+    meanings |= {"action": {"signal": "abandoned", "happened": ["left"]}, "user-feedback": {}}
+    found = ingested(opened("langfuse", export, tmp_path / "state", scores=meanings))
+    assert [(one["kind"], one["signal"], one["value"], one["trace_id"]) for one in found.feedback] == [
+        ("signal", "copied", None, "o"),
+        ("signal", "regenerated", None, "o"),
+        ("signal", "abandoned", None, "o"),
+        ("rating", None, 1.0, "o"),
+    ]
+    assert found.skipped["feedback"] == {"absent_signal": 3}
+    assert reasons(found) == {"bad_value": 1}
+
+
 @pytest.mark.parametrize(
     ("scores", "message"),
-    [({"a": {"min": 1, "max": 1}}, "must differ"), ({"a": {"good": ["x"], "bad": ["x"]}}, "either"), ({"a": {"scale": 5}}, "scale")],
+    [
+        ({"a": {"signal": "copied", "max": 5}}, "no scale"),
+        ({"a": {"signal": "session.thanked"}}, "must be one of"),
+        ({"a": {"happened": ["x"]}}, "needs a"),
+        ({"a": {"min": 1, "max": 1}}, "must differ"),
+        ({"a": {"good": ["x"], "bad": ["x"]}}, "either"),
+        ({"a": {"scale": 5}}, "scale"),
+    ],
 )
 def test_a_wrong_meaning_is_refused(scores: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -255,6 +291,20 @@ def test_a_refusal_in_the_metadata_of_the_trace_is_not_hidden_by_the_observation
     write(tmp_path / "export", "traces", FIRST, [trace(metadata=of_trace)])
     [row] = ingested(opened("langfuse", tmp_path / "export", tmp_path / "state")).traces
     assert (row["messages"], row["answer"], row["consent"]) == (None, None, False)
+
+
+@pytest.mark.slow
+def test_of_an_observation_that_is_exported_again_the_first_version_stays(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    settings = {"name": "s", "kind": "langfuse", "path": str(export)}
+    datasets = make_datasets(tmp_path, make_loop(sources=[settings], governance={"consent": "assumed"}))
+    times = {"start_time": "2026-10-18 00:10:00.000", "end_time": "2026-10-18 00:10:01.000"}
+    write(export, "observations_v2", FIRST, [generation("o", **times), generation("p", **times)])
+    changed = generation("o", **times, updated_at="2026-10-18 03:00:00.000") | {"output": "a late update"}
+    write(export, "observations_v2", SECOND, [changed, generation("p", **times)])
+    reports = [datasets.ingest(one).traces for one in opened("langfuse", export, tmp_path / "state").batches()]
+    assert [(one.kept, one.duplicate, one.reasons) for one in reports] == [(2, 0, {}), (0, 1, {"later_version": 1})]
+    assert sorted(datasets.lake.scan("traces")["answer"].to_list()) == ["answer o", "answer p"]
 
 
 def test_files_outside_of_the_layout_are_named(tmp_path: Path) -> None:

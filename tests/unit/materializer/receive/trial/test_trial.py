@@ -71,3 +71,16 @@ def test_the_examples_of_a_part_of_a_file_are_its_own_records() -> None:
     found = tried(replace(batch(*lines), offset=1000, first=7))
     assert [f"prompt {n}" in json.dumps(one.record) for n, one in enumerate(found.examples, 1)] == [True] * 3
     assert len(found.examples) == 3
+
+
+def test_a_call_that_occurs_again_counts_as_ingest_counts_it() -> None:
+    found = tried(batch(spans(span(1), span(1), span(1, answer="A: 3"))), batch(spans(span(1), span(2))))
+    assert (found.kept, found.coverage.calls) == (2, 2)
+    assert found.skipped == {"duplicate": 2}
+    assert [(reason, count) for (reason, _), count in found.quarantined.items()] == [("id_conflict", 1)]
+
+
+def test_a_later_version_of_an_observation_has_a_reason_of_its_own() -> None:
+    row = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-09-01T00:00:00Z", "input": "q", "output": "a"}
+    found = tried(batch(row, row | {"output": "a better answer"}, kind="langfuse"))
+    assert [(reason, count) for (reason, _), count in found.quarantined.items()] == [("later_version", 1)]
