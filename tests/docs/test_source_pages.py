@@ -80,3 +80,14 @@ def test_the_settings_of_the_api_work(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / "loop.toml").write_text(head + block.text.replace("https://cloud.langfuse.com", server.url))
         report = json.loads(reader.ratchet("ingest", "loop.toml", "--json"))
     assert (report["kept"], report["feedback"]["kept"]) == (1, 1)
+
+
+def test_the_lake_is_read_with_polars_and_duckdb(tmp_path: Path) -> None:
+    path, folder = ROOT / "docs" / "howto" / "read-the-lake.md", tmp_path / "reader"
+    assert flaws(path) == []
+    folder.mkdir()
+    with reading(folder, tmp_path) as reader:
+        reader.follow(blocks(path), 120)
+        shown = reader.text()
+    assert "[(datetime.date(2026, 11, 18), 2), (datetime.date(2026, 11, 19), 1)]" in shown
+    assert "[('kubectl get pods -A', 1.0), ('kubectl remove job report', 0.0)]" in shown
