@@ -68,7 +68,7 @@ def test_of_an_unreadable_record_only_its_structure_is_in_clear() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.just(SECRET),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.just(SECRET),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["key", "value", "metadata", "userx", "attributes"]), inner)
     ),
