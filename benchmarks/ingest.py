@@ -54,11 +54,15 @@ path = "{file}"
 [[rewards]]
 name = "exact_match"
 """
-_THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-_MASKS: Mapping[str, str] = {"ingest": "", "ingest_two_masks": '[privacy]\nmask = ["email", "phone"]\n', "ingest_no_mask": "[privacy]\nmask = []\n"}
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_MASKS: Mapping[str, str] = {
+    "ingest": "",
+    "ingest_two_masks": '[privacy]\nmask = ["email", "phone"]\n',
+    "ingest_no_mask": "[privacy]\nmask = []\n",
+}
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] = {}) -> dict[str, float]:  # noqa: B006 -- never changed
+def run(command: Sequence[str], environment: Mapping[str, str] = {}) -> dict[str, float]:
     """Run a command. Returns its CPU seconds, its wall seconds and its peak memory in MB."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     process = subprocess.Popen(command, env={**os.environ, **_THREADS, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

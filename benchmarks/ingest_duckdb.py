@@ -21,7 +21,7 @@ def main(file: str, folder: str) -> None:
     text = "messages[len(messages)].content"
     masked = f"regexp_replace(regexp_replace({text}, '{_EMAIL}', '[EMAIL]', 'g'), '{_PHONE}', '[PHONE]', 'g')"
     engine.execute(
-        f"copy (select id, user_id, session_id, model, consent, feedback, response, {masked} as prompt, "  # noqa: S608 -- a benchmark
+        f"copy (select id, user_id, session_id, model, consent, feedback, response, {masked} as prompt, "
         f"cast(cast(timestamp as timestamp) as date) as day from read_json('{file}') "
         f"qualify row_number() over (partition by id order by timestamp) = 1) to '{folder}' (format parquet, partition_by (day))"
     )

@@ -6,14 +6,15 @@ between a commit and the index update therefore loses nothing. A lost index is r
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.materializer.lake.tables import Lake, TableName
+from ratchet.materializer.lake.tables import Commit, Lake, TableName
 
 Key = bytes
 
@@ -46,8 +47,8 @@ class Known(NamedTuple):
 
 def hashed(*parts: object) -> bytes:
     """Return a 128-bit hash of the parts. None and the empty string give different hashes."""
-    plain = "\x1f".join("\x00" if part is None else str(part) for part in parts)
-    return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    plain = "\x1f".join(["\x00" if part is None else part if part.__class__ is str else str(part) for part in parts])
+    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def trace_key(source: str, identity: str) -> Key:
@@ -128,12 +129,25 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     return b""
 
 
-def _named(trace: dict[str, Any]) -> list[tuple[Key, bool, Key]]:
-    """Return the keys by which feedback finds a trace, with whether its content is stored, and the trace."""
+class TraceKeys(NamedTuple):
+    """The keys and the content hash of a trace row, each computed once."""
+
+    bare: Key
+    full: Key
+    content: bytes
+    """The result of `content_of`."""
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> TraceKeys:
+        """Return those of a row."""
+        return cls(bare_key(row), full_key(row), content_of("traces", row))
+
+
+def _named(trace: dict[str, Any], full: Key) -> list[tuple[Key, bool, Key]]:
+    """Return the keys by which feedback finds a trace, with whether its content is stored, and the trace, whose `full_key` is given."""
     kept = trace["messages"] is not None
-    keys = [trace_key(trace["source"], trace["id"])]
-    keys += [response_key(trace["source"], trace["response_id"])] if trace["response_id"] else []
-    return [(key, kept, full_key(trace)) for key in keys]
+    found = [(trace_key(trace["source"], trace["id"]) if trace["verified"] else full, kept, full)]
+    return [*found, (response_key(trace["source"], trace["response_id"]), kept, full)] if trace["response_id"] else found
 
 
 _NAMED = (
@@ -143,9 +157,27 @@ _NAMED = (
 """The first trace with a key keeps it. If that trace came without consent, its content may follow."""
 
 
-def _entry(table: TableName, named: dict[str, Any], row: dict[str, Any]) -> tuple[Key, bytes, bytes, bytes]:
-    """Return the entry of `row` under the key of `named`."""
-    return key_of(table, named), row["batch"].encode(), content_of(table, row), stated_by(row) if table == "traces" else b""
+Entry: TypeAlias = tuple[Key, bytes, bytes, bytes]
+
+
+def _entry(table: TableName, row: dict[str, Any]) -> Entry:
+    """Return the entry of a row: its key, its batch, the hash of its content, and that of the consent that it states."""
+    return key_of(table, row), row["batch"].encode(), content_of(table, row), b""
+
+
+def _trace_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
+    return keys.bare if withheld(row) else keys.full, row["batch"].encode(), keys.content, stated_by(row)
+
+
+def _copy_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
+    """Return the entry of a copy of a signed row that is not signed. After the router's trace, it is a duplicate of it."""
+    copy = row | {"verified": False}
+    return bare_key(copy) if withheld(row) else full_key(copy), row["batch"].encode(), keys.content, stated_by(row)
+
+
+def _sorted(entries: Iterable[Entry]) -> list[Entry]:
+    """Return entries in the order of their keys. Of equal keys, the first stays the first."""
+    return sorted(entries, key=itemgetter(0))
 
 
 class DedupIndex:
@@ -175,19 +207,41 @@ class DedupIndex:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if current is None or (row and row[0] == current):
                 return
-            rows = self._added(table, row[0] if row else None)
-            keyed = [_entry(table, item, item) for item in rows]
-            connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)", keyed)  # noqa: S608
-            if table == "traces":
-                rows.sort(key=withheld, reverse=True)  # content that came later replaces a row without it
-                # A copy that is not signed, and comes after the router's trace, is a duplicate of it.
-                copies = [_entry(table, item | {"verified": False}, item) for item in rows if item["verified"]]
-                connection.executemany("INSERT OR IGNORE INTO traces VALUES (?, ?, ?, ?)", copies)
-                signed = [found for item in rows if item["verified"] for found in _named(item)]
-                connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?, ?)", signed)
-                others = [found for item in rows if not item["verified"] for found in _named(item)]
-                connection.executemany(_NAMED, others)
+            self._insert(connection, table, self._added(table, row[0] if row else None))
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
+
+    def add(self, table: TableName, rows: Sequence[dict[str, Any]], commit: Commit | None, keys: Sequence[TraceKeys] = ()) -> None:
+        """Add the rows that the caller has appended to `table` by `commit`, so that they are not read again from the lake.
+
+        Times are in microseconds since the epoch. `keys` are those of trace rows. If the index does not have all rows before the commit, it
+        catches up.
+        """
+        if commit is None:
+            return
+        with closing(self._open()) as connection, connection:
+            known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
+            if (known[0] if known else None) == commit.before:
+                self._insert(connection, table, rows, keys)
+                connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, commit.after))
+                return
+        self.catch_up(table)
+
+    @staticmethod
+    def _insert(connection: sqlite3.Connection, table: TableName, rows: Sequence[dict[str, Any]], keys: Sequence[TraceKeys] = ()) -> None:
+        """Add the entries of rows. Sorted keys are several times faster, because neighbours are in one page of the index."""
+        insert = f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)"
+        if table != "traces":
+            connection.executemany(insert, _sorted(_entry(table, row) for row in rows))
+            return
+        keyed = list(zip(rows, keys or [TraceKeys.of(row) for row in rows], strict=True))
+        connection.executemany(insert, _sorted(_trace_entry(row, its) for row, its in keyed))
+        keyed.sort(key=lambda one: withheld(one[0]), reverse=True)  # content that came later replaces a row without it
+        signed = [one for one in keyed if one[0]["verified"]]
+        connection.executemany(insert, _sorted(_copy_entry(row, its) for row, its in signed))
+        named = [found for row, its in signed for found in _named(row, its.full)]
+        connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?, ?)", named)
+        others = (found for row, its in keyed if not row["verified"] for found in _named(row, its.full))
+        connection.executemany(_NAMED, sorted(others, key=itemgetter(0)))
 
     def forget(self, table: TableName) -> None:
         """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
@@ -200,7 +254,8 @@ class DedupIndex:
 
         The hashes of their keys stay in the index: a copy that is delivered again counts as a duplicate.
         """
-        keys = [key for row in traces for key, _, _ in _named({**row, "verified": False, "messages": None})]
+        plain = [{**row, "verified": False, "messages": None} for row in traces]
+        keys = [key for row in plain for key, _, _ in _named(row, full_key(row))]
         with closing(self._open()) as connection, connection:
             connection.executemany("UPDATE responses SET consent = 0 WHERE key = ?", [(key,) for key in keys])
 
@@ -226,6 +281,7 @@ class DedupIndex:
 
     def _select(self, query: str, keys: Sequence[Key]) -> Iterable[tuple[Any, ...]]:
         with closing(self._open()) as connection:
+            keys = sorted(keys)
             for begin in range(0, len(keys), _CHUNK):
                 chunk = keys[begin : begin + _CHUNK]
                 yield from connection.execute(f"{query} ({','.join('?' * len(chunk))})", chunk).fetchall()

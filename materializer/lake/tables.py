@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import polars as pl
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -52,6 +52,13 @@ _SNAPSHOTS = 64
 
 BATCH = "ratchet.batch"
 """Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
+
+
+class Commit(NamedTuple):
+    """The snapshots of a table before and after rows were appended. Between them, no other rows were."""
+
+    before: int | None
+    after: int | None
 
 
 class Lake:
@@ -155,16 +162,19 @@ class Lake:
         """Return the files below the table's folder to which no snapshot refers. The caller holds the write lock while it deletes them."""
         return unreachable(self._table(name))
 
-    def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
-        """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.
+    def append(self, name: TableName, rows: pa.Table, batch: Digest) -> Commit | None:
+        """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit, and None is returned.
 
         Raises Retryable if the disk or the catalog fails.
         """
         if rows.num_rows == 0:
-            return
+            return None
         try:
-            self._complete(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
+            table = self._complete(name)
+            before = table.current_snapshot()
+            table.append(_ordered(rows, name), snapshot_properties={BATCH: batch})
             self.tidy(name)
+            return Commit(int(before.snapshot_id) if before else None, self.snapshot(name))
         except (CommitFailedException, OSError) as error:
             raise Retryable(
                 f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free disk space, then ingest again"

@@ -253,6 +253,18 @@ _VALUE: Mapping[str, Callable[[str], Any]] = {"messages": json.loads, "answer": 
 """Columns that hold a JSON value, and how it is read."""
 
 
+def _texts_of_row(row: Mapping[str, Any]) -> list[str]:
+    found = (one for name in _COLUMN if row.get(name) for one in texts_of(_VALUE.get(name, str)(row[name])))
+    return list(dict.fromkeys(found))
+
+
+def _contents(texts: Sequence[str]) -> list[str] | None:
+    """Return texts under the key `content` as `texts_of` yields them; None if one of them may be a document or an image."""
+    if any(text.startswith(("{", "[", "data:")) for text in texts):
+        return None
+    return [f"content: {text}" for text in texts]
+
+
 class Masker:
     """Masks the decoded rows of one line by its settings."""
 
@@ -290,6 +302,28 @@ class Masker:
         """
         self.ready()
         return self._masking().content
+
+    def untouched(self, rows: Sequence[dict[str, Any]], texts: Sequence[Sequence[str] | None]) -> list[bool]:
+        """Return for each of the rows whether `mask` surely changes nothing. All texts are searched as one.
+
+        `texts` has the texts of each row, all under the key `content`, if they are known; otherwise the columns of the row are read.
+        """
+        search = self._detectors[0] if len(self._detectors) == 1 else None
+        if self._names is not None or not isinstance(search, Search | None) or len(self._detectors) > 1:
+            return [False] * len(rows)
+        if search is None:
+            return [True] * len(rows)
+        try:
+            searched, owners = list[str](), list[int]()
+            for number, (row, known) in enumerate(zip(rows, texts, strict=True)):
+                found = _contents(known) if known is not None else None
+                found = _texts_of_row(row) if found is None else found
+                searched += found
+                owners += [number] * len(found)
+            touched = {owners[number] for number in search.hits(searched)}
+        except Exception:  # whatever the defect, each row is masked by itself, and a bad one is quarantined
+            return [False] * len(rows)
+        return [number not in touched for number in range(len(rows))]
 
     def mask(self, row: dict[str, Any]) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.

@@ -146,6 +146,13 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
     return made
 
 
+def may_tell(key: str) -> bool:
+    """Return whether `told_in_record` looks at the value of a key."""
+    if _CONTENT.match(key):
+        return False
+    return meaning(key) is not None or key in ROOTS or _OPENED.search(key) is not None or key == "model_parameters"
+
+
 def merged(*parts: Told) -> Told:
     """Return all that the parts of one record say."""
     made = Told()
