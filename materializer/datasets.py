@@ -134,7 +134,7 @@ class LakeDatasets:
             is_signed=rules.is_signed,
             hide=rules.hide,
             mask=rules.mask,
-            untouched=self._masker.untouched,
+            bulk=self._masker,
             keeping=Keeping(self.loop.quarantine, self._masker.masked_value),
         )
 

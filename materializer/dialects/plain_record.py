@@ -19,7 +19,6 @@ from ratchet.materializer.dialects.conversations.plain_text import reply as text
 from ratchet.materializer.dialects.otlp import ORIGINS
 from ratchet.materializer.dialects.people.told import MAPPED, may_tell
 from ratchet.materializer.dialects.screening.outcome import has_failed
-from ratchet.materializer.dialects.screening.placeholders import check_redacted
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import MAX_NAME_BYTES, MAX_TEXT_BYTES, name, number, person, slug, start_time, stated, token_count
 
@@ -63,7 +62,7 @@ class PlainReader:
         self._now = limits.now
 
     def read(self, raw: Any, position: str) -> Plain | None:
-        """Return the rows of a record; None if it is not plain."""
+        """Return the rows of a record; None if it is not plain. Whether its texts are redacted is not checked."""
         if raw.__class__ is not dict or not _are_plain(tuple(raw)):
             return None
         try:
@@ -96,7 +95,6 @@ class PlainReader:
         contents = [message["content"] for message in messages]
         if not (said.given if said else self._limits.assume_consent) or not _fit(contents, answer) or text_reply(answer) is None:
             return None
-        check_redacted((answer, *contents), self._limits.placeholders)
         identity = _name(raw["id"])
         latency, group = get("latency_ms"), get("slice")
         if identity is None or isinstance(group, dict):

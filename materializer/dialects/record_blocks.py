@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place, Row
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.admission import Admission, Known
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.plain_record import Plain, PlainReader, count_plain
 from ratchet.materializer.dialects.record_dialect import decoded_with, is_claimed, lacks_tools
+from ratchet.materializer.dialects.screening.placeholders import is_redacted, may_be_redacted
 
 _RECORDS, _BYTES = 256, 2 << 20
 """A block ends with these."""
@@ -65,19 +66,19 @@ class Blocks:
 
     def finish(self) -> None:
         """End the block: complete and mask its rows, and add them to the result."""
-        block, self._block, self._size = self._block, [], 0
-        clean, into = self._clean(block), self._into
+        block, self._block, self._size = self._without_redacted(self._block), [], 0
+        known, into = self._known(block), self._into
         plain = list[Row]()
         for found, read in block:
             if isinstance(read, Plain):
                 plain.append(read.trace)
-                self._add_plain(found, read, clean)
+                self._add_plain(found, read, known)
                 continue
             before = len(into.bad), len(into.traces), len(into.feedback), len(into.consents)
             if isinstance(read, _Refused):
                 into.reject(read.kind, found.position, read.error, found.place if found.error else None)
             else:
-                self._add(found, read, clean)
+                self._add(found, read, known)
             if not found.error:
                 _mark(into, before, found)
         count_plain(into.told, plain)
@@ -94,12 +95,34 @@ class Blocks:
                 plain = self._plain.read(record, found.position)
                 if plain is not None:
                     return plain
+        except Rejected as error:
+            return _Refused("traces", error)
+        return self._decoded(found, record)
+
+    def _decoded(self, found: Found, record: Any) -> Decoded | _Refused:
+        try:
             return decoded_with(self._named, self._others, record, found.position, self._limits)
         except Rejected as error:
             return _Refused("traces", error)
 
-    def _clean(self, block: Sequence[tuple[Found, _Read]]) -> frozenset[int]:
-        """Return the identities of the rows in which surely nothing is to be masked."""
+    def _without_redacted(self, block: list[tuple[Found, _Read]]) -> list[tuple[Found, _Read]]:
+        """Return the block. The dialect decodes the plain records with a text that a tool has redacted once more, to say what is wrong."""
+        texts, owners = list[str](), list[int]()
+        for number, (_, read) in enumerate(block):
+            if isinstance(read, Plain):
+                texts += read.texts
+                owners += [number] * len(read.texts)
+        more = self._limits.placeholders
+        for number in may_be_redacted(texts, more):
+            found, read = block[owners[number]]
+            if isinstance(read, Plain) and is_redacted(texts[number], more):
+                block[owners[number]] = found, self._decoded(found, found.parse(found.data))
+        return block
+
+    def _known(self, block: Sequence[tuple[Found, _Read]]) -> Known:
+        """Search all texts of the block at once."""
+        if self._admission.bulk is None:
+            return {}
         rows, texts = list[Row](), list[Sequence[str] | None]()
         for _, read in block:
             if isinstance(read, Plain):
@@ -109,24 +132,23 @@ class Blocks:
                 more = [*read.traces, *read.halves, *read.feedback]
                 rows += more
                 texts += [None] * len(more)
-        return frozenset(id(row) for row, clean in zip(rows, self._admission.untouched(rows, texts), strict=True) if clean)
+        found = self._admission.bulk.search(rows, texts)
+        return {id(row): one for row, one in zip(rows, found, strict=True)} if found is not None else {}
 
-    def _add(self, found: Found, read: Decoded, clean: frozenset[int]) -> None:
+    def _add(self, found: Found, read: Decoded, known: Known) -> None:
         try:
-            self._admission.admit(read, clean)
+            self._admission.admit(read, known)
             read.told["call without tools", ""] += sum(map(lacks_tools, read.traces))
             self._into.merge(read, found.position)
         except Rejected as error:
             self._into.reject("traces", found.position, error)
 
-    def _add_plain(self, found: Found, read: Plain, clean: frozenset[int]) -> None:
+    def _add_plain(self, found: Found, read: Plain, known: Known) -> None:
         into, row = self._into, read.trace
-        is_clean = id(row) in clean
         self._admission.admit_plain(row)
         row[PLACE] = found.place
         try:
-            if not is_clean:
-                into.masked += self._admission.mask(row)
+            into.masked.update(self._admission.masked(row, id(row), known))
         except Rejected as error:
             into.reject("traces", found.position, error, _with_digest(found))
         else:

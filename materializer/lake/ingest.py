@@ -8,7 +8,7 @@ uninterrupted run. Governance decides later which records are used for training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ratchet.contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
@@ -17,7 +17,7 @@ from ratchet.contracts.data.quarantine import QuarantineCounts
 from ratchet.contracts.data.records import ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import DEFERRED, Admission, masked_alone
+from ratchet.materializer.dialects.admission import DEFERRED, Admission, Bulk
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.lake.dedup_index import DedupIndex, Key, content_of, key_of, response_key, trace_key
@@ -61,7 +61,7 @@ def ingest_batch(
     is_signed: Callable[[bytes, str], bool],
     hide: Callable[[Subject, str], str],
     mask: Callable[[Row], Counter[str]],
-    untouched: Callable[[Sequence[Row], Sequence[Sequence[str] | None]], list[bool]] = masked_alone,
+    bulk: Bulk | None = None,
     keeping: Keeping,
 ) -> IngestReport:
     """Decode `batch`, then commit its rows. Safe to repeat at any point.
@@ -69,10 +69,10 @@ def ingest_batch(
     The order is: statements about consent, so that a crash never leaves the rest of a batch in use without its refusals, then traces,
     feedback and quarantined records.
 
-    `is_signed` verifies signatures of the router. `mask` replaces personal data in the texts of a row in place, and `untouched` says
-    where there is none (see `Admission`). `hide` returns the pseudonym of a user or session. `keeping` says which quarantined records keep bytes.
+    `is_signed` verifies signatures of the router. `mask` replaces personal data in the texts of a row in place; `bulk` does
+    so in many rows at once. `hide` returns the pseudonym of a user or session. `keeping` says which quarantined records keep bytes.
     """
-    decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide, mask, untouched))
+    decoded = decode(batch, limits, dialects, Admission(batch.sender, is_signed, hide, mask, bulk))
     with lake.writing():
         stored = store(lake, seen, batch, decoded, limits)
         kept = KeptRecords(lake.root)

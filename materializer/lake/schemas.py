@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -61,9 +62,10 @@ def present(table: Table, snapshot: int | None, columns: Sequence[Column], wante
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:
     """Convert rows to an Arrow table. Times are microseconds since the epoch."""
+    if not rows:
+        return arrow_schema(columns).empty_table()
     arrays = []
-    for column in columns:
-        values = [row[column.name] for row in rows]
+    for column, values in zip(columns, zip(*map(itemgetter(*(column.name for column in columns)), rows), strict=True), strict=True):
         kind = _ARROW[column.type]
         arrays.append(pa.array(values, pa.int64()).cast(kind) if column.type == "timestamp" else pa.array(values, kind))
     return pa.table(arrays, schema=arrow_schema(columns))

@@ -30,6 +30,9 @@ from ratchet.materializer.privacy.secrets import SECRETS
 Detector = Callable[[str], Iterable[Finding]]
 """Returns the findings in a text."""
 
+Findings = Mapping[str, list[Finding]]
+"""Text -> its findings, of those that have any."""
+_NOTHING: Findings = {}
 _TAKEN = re.compile(r"\[([A-Z][A-Z_]{1,30})_(\d{1,6})\]")
 _DEPTH = 64
 """Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
@@ -303,39 +306,43 @@ class Masker:
         self.ready()
         return self._masking().content
 
-    def untouched(self, rows: Sequence[dict[str, Any]], texts: Sequence[Sequence[str] | None]) -> list[bool]:
-        """Return for each of the rows whether `mask` surely changes nothing. All texts are searched as one.
+    def search(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str] | None]) -> Sequence[Findings] | None:
+        """Search the texts of many rows as one. Return the findings of each row, or None if the rows must be masked one by one.
 
         `texts` has the texts of each row, all under the key `content`, if they are known; otherwise the columns of the row are read.
         """
-        search = self._detectors[0] if len(self._detectors) == 1 else None
-        if self._names is not None or not isinstance(search, Search | None) or len(self._detectors) > 1:
-            return [False] * len(rows)
-        if search is None:
-            return [True] * len(rows)
+        if self._names is not None or any(not isinstance(one, Search) for one in self._detectors) or len(self._detectors) > 1:
+            return None
+        if not self._detectors:
+            return [_NOTHING] * len(rows)
+        search = self._detectors[0]
+        assert isinstance(search, Search)
         try:
             searched, owners = list[str](), list[int]()
             for number, (row, known) in enumerate(zip(rows, texts, strict=True)):
-                found = _contents(known) if known is not None else None
-                found = _texts_of_row(row) if found is None else found
-                searched += found
-                owners += [number] * len(found)
-            touched = {owners[number] for number in search.hits(searched)}
+                its = _contents(known) if known is not None else None
+                its = _texts_of_row(row) if its is None else its
+                searched += its
+                owners += [number] * len(its)
+            found = search.each(searched)
         except Exception:  # whatever the defect, each row is masked by itself, and a bad one is quarantined
-            return [False] * len(rows)
-        return [number not in touched for number in range(len(rows))]
+            return None
+        touched = {owners[number] for number, text in enumerate(searched) if text in found} if found else ()
+        return [found if number in touched else _NOTHING for number in range(len(rows))]
 
-    def mask(self, row: dict[str, Any]) -> Counter[str]:
+    def mask(self, row: dict[str, Any], known: Findings | None = None) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
 
-        All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched, and ConfigError if a
+        `known` are the findings of `search`. All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched, and ConfigError if a
         model of names is missing.
         """
         self.ready()
         texts = {name: row[name] for name in _COLUMN if row.get(name)}
         masking = self._masking()
         try:
-            if len(self._detectors) == 1 and isinstance(self._detectors[0], Search):
+            if known is not None:
+                masking.known = known
+            elif len(self._detectors) == 1 and isinstance(self._detectors[0], Search):
                 searched = (one for name, text in texts.items() for one in texts_of(_VALUE.get(name, str)(text)))
                 masking.known = self._detectors[0].each(list(dict.fromkeys(searched)))
                 if not masking.known and self._names is None:

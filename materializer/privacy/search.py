@@ -187,34 +187,22 @@ class Search:
         """Return the findings. They may overlap."""
         return self._search(text, self._groups)
 
-    def hits(self, texts: Sequence[str]) -> set[int]:
-        """Return the numbers of the texts with findings. The search is that of `each`."""
-        found = set[int]()
-        plain = [number for number, text in enumerate(texts) if text.isascii()]
-        for numbers in (plain, [number for number, text in enumerate(texts) if not text.isascii()] if len(plain) < len(texts) else []):
-            if numbers:
-                starts = list(accumulate((len(texts[number]) + len(_BORDER) for number in numbers), initial=0))
-                joined = _BORDER.join([texts[number] for number in numbers])
-                for one in self._search(joined, self._shared):
-                    found.add(numbers[bisect_right(starts, one.start) - 1])
-        if self._own:
-            found.update(number for number, text in enumerate(texts) if number not in found and self._search(text, self._own))
-        return found
-
     def each(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
         """Return the findings of those of the texts that have any.
 
         The texts are searched as one, because a search has a cost that does not depend on the length. No rule but those about which nothing
         is known matches across `_BORDER`, or looks across it.
         """
-        found, starts = dict[str, list[Finding]](), [0]
-        for text in texts:
-            starts.append(starts[-1] + len(text) + len(_BORDER))
-        for one in self._search(_BORDER.join(texts), self._shared):
-            number = bisect_right(starts, one.start) - 1
-            start, text = starts[number], texts[number]
-            # A private key without its end takes what follows, up to NUL.
-            found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
+        found = dict[str, list[Finding]]()
+        texts = list(dict.fromkeys(texts))
+        plain = [text for text in texts if text.isascii()]
+        for group in (plain, [text for text in texts if not text.isascii()] if len(plain) < len(texts) else []):
+            starts = list(accumulate((len(text) + len(_BORDER) for text in group), initial=0))
+            for one in self._search(_BORDER.join(group), self._shared) if group else ():
+                number = bisect_right(starts, one.start) - 1
+                start, text = starts[number], group[number]
+                # A private key without its end takes what follows, up to NUL.
+                found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
         if self._own:
             for text in texts:
                 if more := self._search(text, self._own):
@@ -265,8 +253,16 @@ def numbers(least: int) -> Clue:
     def clue(scan: Scan) -> Sequence[Part]:
         if not scan.numbers:
             return ()
-        parts = [(start - _BEFORE, end + _BEHIND) for start, end, digits in scan.numbers if digits >= least]
-        return merged(parts, len(scan.text)) if parts else ()
+        parts, last, length = list[Part](), -1, len(scan.text)
+        for start, end, digits in scan.numbers:
+            if digits >= least:
+                begin, behind = max(0, start - _BEFORE), min(length, end + _BEHIND)
+                if begin <= last:
+                    parts[-1] = parts[-1][0], behind
+                else:
+                    parts.append((begin, behind))
+                last = behind
+        return parts
 
     return clue
 
