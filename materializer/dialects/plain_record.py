@@ -23,10 +23,10 @@ from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import MAX_NAME_BYTES, MAX_TEXT_BYTES, name, number, person, slug, start_time, stated, token_count
 
 _NEEDED = frozenset({"id", "timestamp", "messages", "response"})
-_NAMES = ("response_id", "model", "model_version", "finish_reason", "region", "confidentiality")
-_READ = _NEEDED.union(
-    ("user_id", "session_id", "latency_ms", "input_tokens", "output_tokens", "consent", "consent_time", "feedback", "slice", "status"),
-    ("origin", *_NAMES),
+_NAMES = frozenset({"model", "model_version", "finish_reason", "region", "confidentiality"})
+_READ = _NAMES.union(
+    ("user_id", "session_id", "response_id", "latency_ms", "input_tokens", "output_tokens"),
+    ("consent", "consent_time", "feedback", "slice", "status", "origin"),
 )
 _EMPTY = ("consent_for", "tools", "correction", "signals", "reference", "model_parameters", "optional_params", "error")
 """Keys of the format that a plain record has at most as null."""
@@ -46,114 +46,144 @@ class Plain(NamedTuple):
     """Its texts, all under the key `content`."""
 
 
+class _Present(NamedTuple):
+    """The keys of a record that may be plain."""
+
+    read: tuple[str, ...]
+    empty: tuple[str, ...]
+
+
 @lru_cache(maxsize=4096)
-def _are_plain(keys: tuple[str, ...]) -> bool:
-    """Return whether a record with these keys may be plain: it has the needed ones, and others say nothing about the call."""
-    others = set(keys).difference(_READ, _EMPTY)
-    return _NEEDED.issubset(keys) and not any(key in _SPANS or key.startswith("attributes.") or may_tell(key) for key in others)
+def _present(keys: tuple[str, ...]) -> _Present | None:
+    """Return which keys a record has; None if it lacks a needed one, or has others that may say something about the call."""
+    others = set(keys).difference(_NEEDED, _READ, _EMPTY)
+    if not _NEEDED.issubset(keys) or any(key in _SPANS or key.startswith("attributes.") or may_tell(key) for key in others):
+        return None
+    return _Present(tuple(key for key in keys if key in _READ), tuple(key for key in keys if key in _EMPTY))
 
 
 class PlainReader:
     """Reads the plain records of one batch."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._assumed, self._now = limits.assume_consent, limits.now
         self._person = lru_cache(maxsize=50_000)(person)
-        self._now = limits.now
+        self._name = lru_cache(maxsize=1_000)(name)
 
     def read(self, raw: Any, position: str) -> Plain | None:
         """Return the rows of a record; None if it is not plain. Whether its texts are redacted is not checked."""
-        if raw.__class__ is not dict or not _are_plain(tuple(raw)):
+        if raw.__class__ is not dict:
+            return None
+        present = _present(tuple(raw))
+        if present is None:
             return None
         try:
-            return self._read(raw, position)
+            return self._read(raw, present, position)
         except Rejected:
             return None
 
-    def _read(self, raw: dict[str, Any], position: str) -> Plain | None:
-        get = raw.get
-        for key in _EMPTY:
-            if key in raw and raw[key] is not None:
+    def _read(self, raw: dict[str, Any], present: _Present, position: str) -> Plain | None:
+        for key in present.empty:
+            if raw[key] is not None:
                 return None
-        messages = _messages(raw["messages"])
-        answer, rating, origin = raw["response"], get("feedback"), get("origin")
-        user, session, status = get("user_id"), get("session_id"), get("status")
-        if messages is None or answer.__class__ is not str or (rating is not None and not _is_rating(rating)):
+        answer, made = raw["response"], _messages(raw["messages"])
+        if made is None or answer.__class__ is not str or not _is_plain_answer(answer):
             return None
-        if answer.lstrip()[:1] in _ODD_BEGINNINGS or "think" in answer or "<reasoning>" in answer or "\x00" in answer:
-            return None
-        if (user is not None and user.__class__ is not str) or (session is not None and session.__class__ is not str):
-            return None
-        if status is not None and (status.__class__ is not str or has_failed(status)):
-            return None
-        if origin is None or origin == "":
-            origin = "traffic"
-        elif origin.__class__ is not str or origin not in ORIGINS:
+        messages, contents = made
+        contents.append(answer)
+        if sum(map(len, contents)) * 4 > MAX_TEXT_BYTES:  # a character has at most four bytes
             return None
         begin = start_time(raw["timestamp"], self._now)
-        said = stated(get("consent"), get("consent_time"), begin, self._now)
-        contents = [message["content"] for message in messages]
-        if not (said.given if said else self._limits.assume_consent) or not _fit(contents, answer) or text_reply(answer) is None:
-            return None
-        identity = _name(raw["id"])
-        latency, group = get("latency_ms"), get("slice")
-        if identity is None or isinstance(group, dict):
-            return None
-        latency = None if latency is None else number(latency)
-        user, session = user and self._person(user), session and self._person(session)
-        named = [None if (value := get(key)) is None else _name(value) for key in _NAMES]
-        asked, answered = get("input_tokens"), get("output_tokens")
         trace: Row = {
-            "id": identity,
+            **_EMPTY_TRACE,
+            "id": _identity(raw["id"]),
             "time": begin,
-            "origin": origin,
-            "user": user or None,
-            "session": session or None,
-            "response_id": named[0],
             "messages": orjson.dumps(messages).decode(),
             "answer": answer,
-            "tools": None,
-            "model": named[1],
-            "model_version": named[2],
-            "status": "ok",
-            "finish_reason": named[3],
-            "latency_ms": latency if latency is not None and latency >= 0 else None,
-            "input_tokens": None if asked is None else token_count(asked),
-            "output_tokens": None if answered is None else token_count(answered),
-            "region": named[4],
-            "confidentiality": named[5],
-            "consent": said is not None,
-            STATED: said,
-            "consent_time": said.time if said else None,
-            "reference": None,
-            "slice": None if group is None else slug(group),
             "position": position,
         }
-        feedback = None if rating is None else _rating(trace, float(rating), position)
-        contents.append(answer)
-        return Plain(trace, feedback, contents)
+        rating = None
+        for key in present.read:
+            value = raw[key]
+            if value is None:
+                continue
+            if key == "user_id" or key == "session_id":
+                if value.__class__ is not str:
+                    return None
+                trace["user" if key == "user_id" else "session"] = self._person(value)
+            elif key == "consent":
+                said = stated(value, raw.get("consent_time"), begin, self._now)
+                if said is None or not said.given:
+                    return None
+                trace["consent"], trace[STATED], trace["consent_time"] = True, said, said.time
+            elif key == "latency_ms":
+                found = number(value)
+                trace[key] = found if found is not None and found >= 0 else None
+            elif key in _NAMES:
+                trace[key] = self._name(value) if value.__class__ is str else name(value)
+            elif key == "response_id":
+                trace[key] = _identity(value) if value.__class__ is str else name(value)
+            elif key in _COUNTS:
+                trace[key] = token_count(value)
+            elif key == "feedback":
+                if not isinstance(value, int | float) or not 0 <= value <= 1:
+                    return None
+                rating = float(value)
+            elif key == "status":
+                if value.__class__ is not str or has_failed(value):
+                    return None
+            elif key == "slice":
+                trace[key] = slug(value)
+            elif key == "origin" and value != "":
+                if value.__class__ is not str or value not in ORIGINS:
+                    return None
+                trace[key] = value
+        if trace["id"] is None or not (trace["consent"] or self._assumed):
+            return None
+        return Plain(trace, None if rating is None else _rating(trace, rating, position), contents)
 
 
-def _messages(value: Any) -> list[dict[str, str]] | None:
-    """Return messages of text in the canonical form; None if they have more than that."""
-    if value.__class__ is not list or not value:
+_EMPTY_TRACE: Row = {
+    **dict.fromkeys(("user", "session", "response_id", "tools", "model", "model_version", "finish_reason", "latency_ms", "input_tokens")),
+    **dict.fromkeys(("output_tokens", "region", "confidentiality", STATED, "consent_time", "reference", "slice")),
+    "origin": "traffic",
+    "status": "ok",
+    "consent": False,
+}
+_COUNTS = frozenset({"input_tokens", "output_tokens"})
+
+
+def _is_plain_answer(text: str) -> bool:
+    """Return whether a text is an answer as it is, without reasoning. Raises Rejected if it is the printed form of an object."""
+    if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or "think" in text or "<reasoning>" in text or "\x00" in text:
+        return False
+    return text_reply(text) is not None
+
+
+def _identity(value: Any) -> str | None:
+    if value.__class__ is str and len(value) * 4 <= MAX_NAME_BYTES and "\x00" not in value:
+        return value.strip() or None
+    return name(value)
+
+
+def _messages(value: Any) -> tuple[list[dict[str, str]], list[str]] | None:
+    """Return messages of text in the canonical form, and their texts; None if they have more than that."""
+    if value.__class__ is not list:
         return None
-    made, has_text = [], False
+    made, contents, has_text = [], [], False
     for item in value:
         if item.__class__ is not dict or len(item) != 2:
             return None
         content, role = item.get("content"), item.get("role")
         if content.__class__ is not str or role.__class__ is not str or role not in _ROLES or "\x00" in content:
             return None
-        if role == "assistant" and (not content.strip() or "think" in content or "<reasoning>" in content):
+        is_blank = not content or content.isspace()
+        if role == "assistant" and (is_blank or "think" in content or "<reasoning>" in content):
             return None
-        has_text = has_text or bool(content.strip())
+        has_text = has_text or not is_blank
         made.append({"role": role, "content": content})
-    return made if has_text else None
-
-
-def _is_rating(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
+        contents.append(content)
+    return (made, contents) if has_text else None
 
 
 def _rating(trace: Row, value: float, position: str) -> Row:
@@ -168,17 +198,6 @@ def _rating(trace: Row, value: float, position: str) -> Row:
         "signal": None,
         "position": f"{position}, feedback",
     }
-
-
-def _name(value: Any) -> str | None:
-    if value.__class__ is str and len(value) * 4 <= MAX_NAME_BYTES and "\x00" not in value:
-        return value.strip() or None
-    return name(value)
-
-
-def _fit(contents: list[str], answer: str) -> bool:
-    """Return whether the texts are surely small enough: a character has at most four bytes."""
-    return (len(answer) + sum(map(len, contents))) * 4 <= MAX_TEXT_BYTES
 
 
 def count_plain(told: Counter[tuple[str, str]], traces: list[Row]) -> None:

@@ -32,7 +32,7 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
 )
 _RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
-_VERSION = 3
+_VERSION = 4
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
 
@@ -51,14 +51,18 @@ def hashed(*parts: object) -> bytes:
     return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def _identity(source: str, identity: str) -> bytes:
+    return blake2b(f"{source}\x1f{identity}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 def trace_key(source: str, identity: str) -> Key:
     """Return the key that identifies a trace."""
-    return hashed("t", source, identity)
+    return b"t" + _identity(source, identity)
 
 
 def verified_key(source: str, identity: str) -> Key:
     """Return the key that identifies a trace whose span the router has signed."""
-    return hashed("v", source, identity)
+    return b"v" + _identity(source, identity)
 
 
 def withheld(row: dict[str, Any]) -> bool:
@@ -68,7 +72,7 @@ def withheld(row: dict[str, Any]) -> bool:
 
 def bare_key(row: dict[str, Any]) -> Key:
     """Return the key that identifies a withheld trace row. The content of the trace may be stored later, under its `full_key`."""
-    return hashed("vw" if row["verified"] else "tw", row["source"], row["id"])
+    return (b"vw" if row["verified"] else b"tw") + _identity(row["source"], row["id"])
 
 
 def full_key(row: dict[str, Any]) -> Key:
@@ -129,6 +133,13 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     return b""
 
 
+class RowKeys(NamedTuple):
+    """The key and the content hash of a row of another table than the traces."""
+
+    key: Key
+    content: bytes
+
+
 class TraceKeys(NamedTuple):
     """The keys and the content hash of a trace row, each computed once."""
 
@@ -136,11 +147,17 @@ class TraceKeys(NamedTuple):
     full: Key
     content: bytes
     """The result of `content_of`."""
+    withheld: bool
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> TraceKeys:
         """Return those of a row."""
-        return cls(bare_key(row), full_key(row), content_of("traces", row))
+        identity, is_withheld = _identity(row["source"], row["id"]), withheld(row)
+        content = (
+            sent_by(row["sender"]) if is_withheld else hashed(row["messages"], row["answer"], row["model"], row["status"], row["tools"])
+        )
+        signs = (b"vw", b"v") if row["verified"] else (b"tw", b"t")
+        return cls(signs[0] + identity, signs[1] + identity, content, is_withheld)
 
 
 def _named(trace: dict[str, Any], full: Key) -> list[tuple[Key, bool, Key]]:
@@ -158,21 +175,17 @@ _NAMED = (
 
 
 Entry: TypeAlias = tuple[Key, bytes, bytes, bytes]
-
-
-def _entry(table: TableName, row: dict[str, Any]) -> Entry:
-    """Return the entry of a row: its key, its batch, the hash of its content, and that of the consent that it states."""
-    return key_of(table, row), row["batch"].encode(), content_of(table, row), b""
+"""A key, its batch, the hash of the content, and that of the consent that the row states."""
 
 
 def _trace_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
-    return keys.bare if withheld(row) else keys.full, row["batch"].encode(), keys.content, stated_by(row)
+    return keys.bare if keys.withheld else keys.full, row["batch"].encode(), keys.content, stated_by(row)
 
 
 def _copy_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
     """Return the entry of a copy of a signed row that is not signed. After the router's trace, it is a duplicate of it."""
     copy = row | {"verified": False}
-    return bare_key(copy) if withheld(row) else full_key(copy), row["batch"].encode(), keys.content, stated_by(row)
+    return bare_key(copy) if keys.withheld else full_key(copy), row["batch"].encode(), keys.content, stated_by(row)
 
 
 def _sorted(entries: Iterable[Entry]) -> list[Entry]:
@@ -210,10 +223,12 @@ class DedupIndex:
             self._insert(connection, table, self._added(table, row[0] if row else None))
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
 
-    def add(self, table: TableName, rows: Sequence[dict[str, Any]], commit: Commit | None, keys: Sequence[TraceKeys] = ()) -> None:
+    def add(
+        self, table: TableName, rows: Sequence[dict[str, Any]], commit: Commit | None, keys: Sequence[TraceKeys | RowKeys] = ()
+    ) -> None:
         """Add the rows that the caller has appended to `table` by `commit`, so that they are not read again from the lake.
 
-        Times are in microseconds since the epoch. `keys` are those of trace rows. If the index does not have all rows before the commit, it
+        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index does not have all rows before the commit, it
         catches up.
         """
         if commit is None:
@@ -227,15 +242,21 @@ class DedupIndex:
         self.catch_up(table)
 
     @staticmethod
-    def _insert(connection: sqlite3.Connection, table: TableName, rows: Sequence[dict[str, Any]], keys: Sequence[TraceKeys] = ()) -> None:
+    def _insert(
+        connection: sqlite3.Connection, table: TableName, rows: Sequence[dict[str, Any]], keys: Sequence[TraceKeys | RowKeys] = ()
+    ) -> None:
         """Add the entries of rows. Sorted keys are several times faster, because neighbours are in one page of the index."""
-        insert = f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)"
+        insert = f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)"  # noqa: S608
         if table != "traces":
-            connection.executemany(insert, _sorted(_entry(table, row) for row in rows))
+            both = keys or [RowKeys(key_of(table, row), content_of(table, row)) for row in rows]
+            connection.executemany(
+                insert, _sorted((its[0], row["batch"].encode(), its[1], b"") for its, row in zip(both, rows, strict=True))
+            )
             return
-        keyed = list(zip(rows, keys or [TraceKeys.of(row) for row in rows], strict=True))
+        known: Sequence[Any] = keys or [TraceKeys.of(row) for row in rows]
+        keyed: list[tuple[dict[str, Any], TraceKeys]] = list(zip(rows, known, strict=True))
         connection.executemany(insert, _sorted(_trace_entry(row, its) for row, its in keyed))
-        keyed.sort(key=lambda one: withheld(one[0]), reverse=True)  # content that came later replaces a row without it
+        keyed.sort(key=lambda one: one[1].withheld, reverse=True)  # content that came later replaces a row without it
         signed = [one for one in keyed if one[0]["verified"]]
         connection.executemany(insert, _sorted(_copy_entry(row, its) for row, its in signed))
         named = [found for row, its in signed for found in _named(row, its.full)]

@@ -27,7 +27,6 @@ from ratchet.materializer.lake.dedup_index import (
     key_of,
     sent_by,
     stated_by,
-    withheld,
 )
 
 
@@ -59,7 +58,7 @@ def sort_traces(rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawB
     known = seen.lookup("traces", [key for _, keys in keyed for key in keys[:2]])
     found, here = SortedTraces(), dict[Key, bytes]()
     for row, keys in keyed:
-        sort = _sort_withheld if withheld(row) else _sort_complete
+        sort = _sort_withheld if keys.withheld else _sort_complete
         is_stored = sort(row, keys, known, here, found, decoded, batch)
         found.stored.append((row, is_stored))
     return found
@@ -74,7 +73,7 @@ def _sort_withheld(
     decoded: Decoded,  # noqa: ARG001 -- the two functions have one signature
     batch: RawBatch,
 ) -> bool:
-    bare, full, content = keys
+    bare, full, content, _ = keys
     earlier = known.get(bare)
     if bare in here or full in here or (earlier.batch != batch.digest if earlier else full in known):
         found.duplicate += 1
@@ -90,7 +89,7 @@ def _sort_withheld(
 def _sort_complete(
     row: Row, keys: TraceKeys, known: dict[Key, Known], here: dict[Key, bytes], found: SortedTraces, decoded: Decoded, batch: RawBatch
 ) -> bool:
-    bare, full, content = keys
+    bare, full, content, _ = keys
     earlier = known.get(full)
     first = here.get(full, earlier.content if earlier else None)
     waiting = here.get(bare, known[bare].content if bare in known else None)

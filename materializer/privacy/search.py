@@ -11,7 +11,7 @@ import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
@@ -77,27 +77,38 @@ _LITERALS = _Literals()
 class Scan:
     """A text in the forms in which clues are searched. All forms have the same length, so a position is the same in each form."""
 
-    __slots__ = ("_near", "_places", "keys", "low", "numbers", "plain", "shape", "text")
-
     def __init__(self, text: str) -> None:
         self.text = text
         self.plain = text.encode("latin-1", "replace")
         """One byte per character. `?` replaces those outside of Latin-1."""
-        self.low = _lower(text, self.plain)
-        """The text in lower case, in the same form."""
-        self.shape = self.plain.translate(_SHAPE)
-        """`a` for a letter, `0` for a digit, other characters as they are."""
-        self.numbers = _numbers(self.plain, self.shape)
-        """(start, end, digits) of each run of at least six digits with few separators."""
-        self.keys = _keys(self.plain)
-        """Each run of characters that is long enough for a token, with the character behind it."""
-        self._places: dict[int, list[int]] | None = None
         self._near: tuple[bytes, list[int], list[int]] | None = None
+
+    @cached_property
+    def low(self) -> bytes:
+        """The text in lower case, in the same form."""
+        return _lower(self.text, self.plain)
+
+    @cached_property
+    def shape(self) -> bytes:
+        """`a` for a letter, `0` for a digit, other characters as they are."""
+        return self.plain.translate(_SHAPE)
+
+    @cached_property
+    def numbers(self) -> list[tuple[int, int, int]]:
+        """(start, end, digits) of each run of at least six digits with few separators."""
+        return _numbers(self.plain, self.shape)
+
+    @cached_property
+    def keys(self) -> list[Part]:
+        """Each run of characters that is long enough for a token, with the character behind it."""
+        return _keys(self.plain)
+
+    @cached_property
+    def _places(self) -> dict[int, list[int]]:
+        return _LITERALS.places(self.low)
 
     def places(self, number: int) -> Sequence[int]:
         """Return where the literal with this number stands in the text in lower case."""
-        if self._places is None:
-            self._places = _LITERALS.places(self.low)
         return self._places.get(number, ())
 
     def near_numbers(self, needle: bytes) -> list[int]:
