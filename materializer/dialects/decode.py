@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, BinaryIO
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -30,6 +29,7 @@ from ratchet.materializer.dialects.exports.langfuse_export import LangfuseDialec
 from ratchet.materializer.dialects.exports.litellm import LitellmDialect
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.otlp import OtlpDialect
+from ratchet.materializer.dialects.otlp_protobuf import json_form
 from ratchet.materializer.dialects.record_blocks import Blocks, Found
 from ratchet.materializer.dialects.values import parse_json
 
@@ -170,6 +170,6 @@ def as_json(message: type[Message], body: bytes) -> dict[str, Any]:
     """Convert a protobuf request to its JSON form, with ids in base64. Raises Rejected `malformed_protobuf`."""
     try:
         parsed = message.FromString(body)
-        return dict(MessageToDict(parsed, use_integers_for_enums=True))
+        return json_form(parsed)
     except (DecodeError, ValueError, RecursionError, UnicodeDecodeError) as error:
         raise Rejected("malformed_protobuf", str(error)) from None
