@@ -127,7 +127,7 @@ class Blocks:
         for _, read in block:
             if isinstance(read, Plain):
                 rows.append(read.trace)
-                texts.append(read.texts)
+                texts.append(read.texts if read.is_flat else None)
             elif isinstance(read, Decoded):
                 more = [*read.traces, *read.halves, *read.feedback]
                 rows += more
@@ -153,7 +153,7 @@ class Blocks:
             into.reject("traces", found.position, error, _with_digest(found))
         else:
             into.traces.append(row)
-            if '"tool_calls":[' in row["answer"]:
+            if lacks_tools(row):
                 into.told["call without tools", ""] += 1
         if read.rating is not None:
             read.rating["rater"] = row["user"]

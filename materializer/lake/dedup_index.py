@@ -72,7 +72,7 @@ def withheld(row: dict[str, Any]) -> bool:
 
 def bare_key(row: dict[str, Any]) -> Key:
     """Return the key that identifies a withheld trace row. The content of the trace may be stored later, under its `full_key`."""
-    return (b"vw" if row["verified"] else b"tw") + _identity(row["source"], row["id"])
+    return (b"x" if row["verified"] else b"w") + _identity(row["source"], row["id"])
 
 
 def full_key(row: dict[str, Any]) -> Key:
@@ -156,7 +156,7 @@ class TraceKeys(NamedTuple):
         content = (
             sent_by(row["sender"]) if is_withheld else hashed(row["messages"], row["answer"], row["model"], row["status"], row["tools"])
         )
-        signs = (b"vw", b"v") if row["verified"] else (b"tw", b"t")
+        signs = (b"x", b"v") if row["verified"] else (b"w", b"t")
         return cls(signs[0] + identity, signs[1] + identity, content, is_withheld)
 
 
@@ -283,6 +283,11 @@ class DedupIndex:
     def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
         frame = self.lake.added(table, since, _COLUMNS[table])
         return frame.with_columns(frame[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()
+
+    def has_bare(self) -> bool:
+        """Return whether a stored trace row has a `bare_key`. Most lakes have none, so that these keys need not be looked up."""
+        with closing(self._open()) as connection:
+            return connection.execute("SELECT 1 FROM traces WHERE key >= ? AND key < ? LIMIT 1", (b"w", b"y")).fetchone() is not None
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
         """Return the stored row of each of `keys` that exists in `table`."""

@@ -55,7 +55,10 @@ def sort_traces(rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawB
     """
     seen.catch_up("traces")
     keyed = [(row, TraceKeys.of(row)) for row in rows]
-    known = seen.lookup("traces", [key for _, keys in keyed for key in keys[:2]])
+    wanted = [keys.full for _, keys in keyed]
+    if seen.has_bare():
+        wanted += [keys.bare for _, keys in keyed]
+    known = seen.lookup("traces", wanted)
     found, here = SortedTraces(), dict[Key, bytes]()
     for row, keys in keyed:
         sort = _sort_withheld if keys.withheld else _sort_complete

@@ -28,12 +28,56 @@ _TEXTS = [
     "card 4111 1111 1111 1111, IBAN DE89 3704 0044 0532 0130 00, server 93.184.216.34",
     "password = Tr0ub4dor&3xyz, api_key: sk-proj-abcdefghij0123456789ABCDEFGHIJ",
     *("", " ", "data: hello", "data:image/png;base64,AAAA", "event: x\ndata: {}", "id", "end of it", "i think so", "<think>a</think>b"),
-    *("[REDACTED]", "REDACTED", "a\n[redacted]\nb", "xxxxxx", "***", "[Filtered]", "default-message-value", "█████████", "redacted-by-litellm"),
-    *('{"role": "assistant", "content": "x"}', '{"content":"a","role":"assistant"}', '["a"]', '"quoted"', "AIMessage(content='x')", "{'role': 'x'}"),
-    *("user: hi\nassistant: ho", "None", "null", "undefined", 'a "tool_calls":[ b', "안녕하세요, 제 번호는 010-1234-5678", "ſecret toKen=Abc123!x", "a\u0000b"),
-    *("ada (at) example (dot) org", "at gmail.com name at gmail dot com", "x" * 40_000, "é" * 20_000, "id 123456789012 and 756.1234.5678.97"),
+    *(
+        "[REDACTED]",
+        "REDACTED",
+        "a\n[redacted]\nb",
+        "xxxxxx",
+        "***",
+        "[Filtered]",
+        "default-message-value",
+        "█████████",
+        "redacted-by-litellm",
+    ),
+    *(
+        '{"role": "assistant", "content": "x"}',
+        '{"content":"a","role":"assistant"}',
+        '["a"]',
+        '"quoted"',
+        "AIMessage(content='x')",
+        "{'role': 'x'}",
+    ),
+    *(
+        "user: hi\nassistant: ho",
+        "None",
+        "null",
+        "undefined",
+        'a "tool_calls":[ b',
+        "안녕하세요, 제 번호는 010-1234-5678",
+        "ſecret toKen=Abc123!x",
+        "a\u0000b",
+    ),
+    *(
+        "ada (at) example (dot) org",
+        "at gmail.com name at gmail dot com",
+        "x" * 40_000,
+        "é" * 20_000,
+        "id 123456789012 and 756.1234.5678.97",
+    ),
 ]
-_EXTRA = ("metadata", "tags", "user.id", "session", "consent_given", "attributes", "attributes.a", "trace_id", "model_parameters", "info", "x")
+_EXTRA = (
+    "metadata",
+    "tags",
+    "user.id",
+    "session",
+    "consent_given",
+    "attributes",
+    "attributes.a",
+    "trace_id",
+    "model_parameters",
+    "info",
+    "x",
+)
 _KEYS = (
     *("id", "timestamp", "user_id", "session_id", "messages", "tools", "response", "model", "latency_ms", "input_tokens", "output_tokens"),
     *("region", "consent", "confidentiality", "feedback", "correction", "signals", "reference", "slice", "response_id", "finish_reason"),
@@ -53,7 +97,41 @@ def _messages(rng: random.Random) -> Any:
         if rng.random() < 0.07:
             message[rng.choice(("name", "content", "role", "tool_calls", "refusal", "x", "parts"))] = rng.choice(_ODD)
         made.append(message if rng.random() < 0.97 else rng.choice(_ODD))
+    if rng.random() < 0.4:
+        made[1:1] = _calls(rng)
     return made if rng.random() < 0.9 else rng.choice((*_TEXTS, *_ODD, {"messages": made}))
+
+
+def _calls(rng: random.Random) -> list[Any]:
+    """Calls of tools and their results, some of which do not fit."""
+    identities = rng.sample(["call_1", "call_2", "c" * 300, "", "\u0000", "fc_1"], 2) if rng.random() < 0.2 else ["call_1", "call_2"]
+    names, arguments = (
+        ("find", "get weather", " ", "", "a\u0000"),
+        ("{}", '{"a": "ada@example.org"}', "", "[]", '"x"', "{", ' {"a": 1}', '{"a": "think"}'),
+    )
+    calls: list[Any] = []
+    for identity in identities[: rng.randint(1, 2)]:
+        usual = rng.random() < 0.85
+        function = {"name": names[0] if usual else rng.choice(names), "arguments": arguments[1] if usual else rng.choice(arguments)}
+        calls.append({"id": identity, "type": "function", "function": function})
+        if rng.random() < 0.1:
+            rng.choice((calls[-1], function))[rng.choice(("id", "type", "name", "arguments", "index", "x"))] = rng.choice(_ODD)
+    asked: dict[str, Any] = {"role": "assistant", "content": rng.choice((None, "", "I look.", "i think", 1)), "tool_calls": calls}
+    if rng.random() < 0.1:
+        asked[rng.choice(("content", "tool_calls", "name", "role", "refusal"))] = rng.choice(_ODD)
+    contents = ('{"status": "late", "phone": "+49 170 1234567"}', "sunny", "", "[1]") if rng.random() < 0.9 else (None, ["a"], {"a": 1})
+    results: list[Any] = [{"role": "tool", "tool_call_id": one, "content": rng.choice(contents)} for one in identities[: len(calls)]]
+    if rng.random() < 0.15:
+        results = rng.choice(
+            ([], results[::-1], [*results, *results], [results[0] | {"name": "find"}], [results[0] | {"tool_call_id": "other"}])
+        )
+    return [asked, *results]
+
+
+_TOOLS: tuple[Any, ...] = (
+    [{"type": "function", "function": {"name": "find", "description": "ask ada@example.org", "parameters": {"type": "object"}}}],
+    *([{"type": "function", "function": {"name": "find"}}], [{"type": "web_search"}], [{"name": "find"}], "[]", [], {}, "x"),
+)
 
 
 def _record(rng: random.Random, number: int) -> Any:
@@ -65,6 +143,8 @@ def _record(rng: random.Random, number: int) -> Any:
         "response": _text(rng),
         "consent": True,
     }
+    if rng.random() < 0.3:
+        made["tools"] = _TOOLS[0] if rng.random() < 0.7 else rng.choice(_TOOLS)
     for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
         made[rng.choice(_KEYS)] = rng.choice((*_ODD, *_TEXTS[:6], "2026-09-21T10:00:00Z", 0.25))
     for key in rng.sample(sorted(made), rng.choice((0, 0, 0, 1))):
@@ -119,7 +199,7 @@ def _hold_both(monkeypatch: pytest.MonkeyPatch, data: bytes, limits: Limits) -> 
 @pytest.mark.parametrize("assumed", [False, True])
 def test_both_ways_give_the_same_rows_counts_and_reasons(monkeypatch: pytest.MonkeyPatch, assumed: bool) -> None:
     limits = Limits(now=NOW, assume_consent=assumed, placeholders=("the capital of",) if assumed else ())
-    plain, traces = _hold_both(monkeypatch, _corpus(400, 1), limits)
+    plain, traces = _hold_both(monkeypatch, _corpus(700, 1), limits)
     assert plain > 60
     assert traces > plain / 2
 

@@ -29,7 +29,9 @@ def test_the_index_is_the_same_as_one_that_is_built_from_the_lake(tmp_path: Path
     first = [span(1), span(1), span(2, metadata__consent=None), span(3, metadata__consent=False), span(4, **told), 7]
     datasets.ingest(batch(spans(*first), logs(log(1, evaluation("user_feedback", 1)), log(9, evaluation("user_correction", text="x")))))
     datasets.ingest(batch(spans(span(2), signed(tmp_path, span(1)), signed(tmp_path, span(5)), span(3)), spans(span(1, answer="A: 9"))))
-    lines = [{"id": f"j{n}", "timestamp": T0, "messages": [{"role": "user", "content": "q"}], "response": "a", "consent": True} for n in range(9)]
+    lines = [
+        {"id": f"j{n}", "timestamp": T0, "messages": [{"role": "user", "content": "q"}], "response": "a", "consent": True} for n in range(9)
+    ]
     rated = [one | {"feedback": n % 2, "user_id": f"u{n}", "response_id": f"r{n}"} for n, one in enumerate(lines)]
     datasets.ingest(batch(*rated, *rated[:2], {"id": "j0", "timestamp": T0, "consent_for": "trace", "consent": False}, kind="jsonl"))
     for table in ("traces", "feedback", "consent", "quarantine"):

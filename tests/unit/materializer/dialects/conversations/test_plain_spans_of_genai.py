@@ -22,7 +22,7 @@ _MORE: dict[str, Any] = {
     "gen_ai.tool.definitions": json.dumps([{"name": "f", "type": "function", "parameters": {"type": "object"}}]),
     "gen_ai.provider.name": "strands-agents",
     "gen_ai.system": "strands-agents",
-    "gen_ai.response.finish_reasons": "[\"tool_calls\"]",
+    "gen_ai.response.finish_reasons": '["tool_calls"]',
     "ai.response.finishReason": "tool-calls",
     "llm.request.functions.0.name": "f",
     "gen_ai.prompt": "other",
