@@ -63,19 +63,26 @@ _MASKS: Mapping[str, str] = {
 }
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] = {}) -> dict[str, float]:
+def run(command: Sequence[str]) -> dict[str, float]:
     """Run a command. Returns its CPU seconds, its wall seconds and its peak memory in MB."""
+    return heard(command, {})[0]
+
+
+def heard(command: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[str, float], bytes]:
+    """Run a command as `run` does, with more variables. Returns also what it printed."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = subprocess.Popen(command, env={**os.environ, **_THREADS, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    said = process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise click.ClickException(f"{' '.join(command)}: {said.decode()[-2000:]}")
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, env={**os.environ, **_THREADS, **environment}, stdout=subprocess.PIPE, stderr=errors)
+        assert process.stdout is not None
+        said = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            raise click.ClickException(f"{' '.join(command)}: {errors.read().decode()[-2000:]}")
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"cpu_s": round(cpu, 2), "wall_s": round(wall, 2), "peak_mb": round(used.ru_maxrss / 1024)}
+    return {"cpu_s": round(cpu, 2), "wall_s": round(wall, 2), "peak_mb": round(used.ru_maxrss / 1024)}, said
 
 
 def script(name: str, file: Path, folder: Path) -> dict[str, float]:
@@ -86,13 +93,19 @@ def script(name: str, file: Path, folder: Path) -> dict[str, float]:
 
 def ingest(file: Path, home: Path, privacy: str = "", new: bool = True) -> dict[str, float]:
     """Ingest a file with the command of Ratchet."""
+    return ingest_and_count(file, home, privacy, new)[0]
+
+
+def ingest_and_count(file: Path, home: Path, privacy: str = "", new: bool = True) -> tuple[dict[str, float], dict[str, Any]]:
+    """Ingest a file with the command of Ratchet. Returns also its report."""
     if new:
         shutil.rmtree(home, ignore_errors=True)
     home.mkdir(exist_ok=True)
     loop = home / "loop.toml"
     loop.write_text(_LOOP.format(file=file, privacy=privacy), encoding="utf-8")
     command = [str(Path(sys.executable).with_name("ratchet")), "ingest", str(loop), "--json"]
-    return run(command, {"RATCHET_HOME": str(home / "home")})
+    figures, said = heard(command, {"RATCHET_HOME": str(home / "home")})
+    return figures, json.loads(said)
 
 
 def write(path: Path, pieces: Iterable[bytes]) -> Path:

@@ -105,7 +105,8 @@ class _Made:
     def _personal(self) -> str:
         rng = self._rng
         more = rng.choice(_MORE).replace("{key}", "".join(rng.choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456789", k=40)))
-        return f" Write to {rng.choice(self._words)}.{rng.randint(1, 999)}@example.org or call +49 170 {rng.randint(1000000, 9999999)}; {more}."
+        address, number = f"{rng.choice(self._words)}.{rng.randint(1, 999)}@example.org", rng.randint(1000000, 9999999)
+        return f" Write to {address} or call +49 170 {number}; {more}."
 
     def _text(self, size: int) -> str:
         return self._prose(size) + (self._personal() if self._rng.random() < self._corpus.personal else "")
