@@ -196,7 +196,8 @@ def batches(folder: Path, count: int, records: int) -> dict[str, Any]:
     place = folder / "files"
     place.mkdir()
     for number in range(count):
-        write(place / f"{number:05d}.jsonl", Corpus(records, seed=number + 1, size=200).lines_with_ids(f"f{number}-"))
+        write(place / f"{number:05d}.jsonl", Corpus(records, seed=number + 1, size=200, prefix=f"f{number}-").lines())
+    (folder / "loop.toml").write_text(_LOOP.format(file=place, privacy=""), encoding="utf-8")
     command = [sys.executable, str(HERE / "ingest_batches.py"), str(place), str(folder / "lake")]
     done = subprocess.run(command, env={**os.environ, **_THREADS}, capture_output=True, text=True, check=True)
     seconds = json.loads(done.stdout.splitlines()[-1])

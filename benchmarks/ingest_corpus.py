@@ -45,6 +45,8 @@ class Corpus:
     seed: int = 1
     size: int = 1024
     """Characters of a prompt of the shape `one`."""
+    prefix: str = "r-"
+    """Beginning of the ids."""
 
     def lines(self) -> Iterator[bytes]:
         """Yield the records as JSON Lines."""
@@ -132,7 +134,7 @@ class _Made:
         rng = self._rng
         at = _BEGIN + timedelta(seconds=rng.randint(0, 863_999), milliseconds=rng.randint(0, 999))
         record = {
-            "id": f"r-{digest(str(number))[:20]}",
+            "id": f"{self._corpus.prefix}{digest(str(number))[:20]}",
             "timestamp": at.isoformat(),
             "user_id": f"user-{rng.randint(1, max(1, self._corpus.records // 20))}",
             "session_id": f"session-{rng.randint(1, max(1, self._corpus.records // 4))}",

@@ -10,6 +10,7 @@ Frames (`otlp-proto`): one byte `T` (trace request) or `L` (log request), four b
 from __future__ import annotations
 
 import gzip
+import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ from ratchet.materializer.dialects.values import parse_json
 MAX_RECORD = 64 << 20
 """Maximum size of one line or frame, in bytes."""
 
+_PIECE = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 DAMAGE_LINE = b"\x00damaged "
 """Begin of a line that stands for the rest of a damaged file. The other files that were joined to the batch follow."""
@@ -94,10 +96,11 @@ def _json_lines(stream: BinaryIO, batch: RawBatch) -> Iterator[Found]:
             line = stream.readline(MAX_RECORD + 1)
             offset += len(line)
             while len(line) > MAX_RECORD and not line.endswith(b"\n"):
-                line, skipped = _rest_of_line(stream)
+                digest = hashlib.sha256(line)
+                line, skipped = _rest_of_line(stream, digest)
                 offset += skipped
                 too_long = Rejected("too_large", f"a line is longer than {MAX_RECORD} bytes")
-                yield Found(position, Place(begin, offset - begin), b"", parse_json, error=too_long)
+                yield Found(position, Place(begin, offset - begin, digest.hexdigest()), b"", parse_json, error=too_long)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             yield Found(position, Place(begin, 0, cut=True), b"", parse_json, error=Rejected("damaged_file", str(error)))
             return
@@ -113,14 +116,15 @@ def _json_lines(stream: BinaryIO, batch: RawBatch) -> Iterator[Found]:
             yield Found(position, Place(begin, len(data), cut=not line.endswith(b"\n")), data, parse_json)
 
 
-def _rest_of_line(stream: BinaryIO) -> tuple[bytes, int]:
-    """Skip the rest of a line that is too long.
+def _rest_of_line(stream: BinaryIO, digest: hashlib._Hash) -> tuple[bytes, int]:
+    """Skip the rest of a line that is too long, and add its bytes to `digest`.
 
     Return an empty line in its place, or nothing at the end of the stream, and the number of bytes.
     """
     skipped = 0
-    while piece := stream.readline(MAX_RECORD):
+    while piece := stream.readline(_PIECE):
         skipped += len(piece)
+        digest.update(piece)
         if piece.endswith(b"\n"):
             return b"\n", skipped
     return b"", skipped
