@@ -228,8 +228,8 @@ class DedupIndex:
     ) -> None:
         """Add the rows that the caller has appended to `table` by `commit`, so that they are not read again from the lake.
 
-        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index does not have all rows before the commit, it
-        catches up.
+        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index does not have all rows before
+        the commit, it catches up.
         """
         if commit is None:
             return

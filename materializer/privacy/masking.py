@@ -333,8 +333,8 @@ class Masker:
     def mask(self, row: dict[str, Any], known: Findings | None = None) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
 
-        `known` are the findings of `search`. All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched, and ConfigError if a
-        model of names is missing.
+        `known` are the findings of `search`. All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot
+        be searched, and ConfigError if a model of names is missing.
         """
         self.ready()
         texts = {name: row[name] for name in _COLUMN if row.get(name)}
