@@ -228,7 +228,7 @@ class DedupIndex:
     ) -> None:
         """Add the rows that the caller has appended to `table` by `commit`, so that they are not read again from the lake.
 
-        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index does not have all rows before
+        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index lacks rows from before
         the commit, it catches up.
         """
         if commit is None:
