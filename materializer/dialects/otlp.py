@@ -169,9 +169,9 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
     own, shared = above.added_to(told(attributes) if said_by_span is None else said_by_span, span), told_by_resource(resource)
     # The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
     said = statement(own, shared, begin, limits, PLACES_OF_CONSENT, signed=SIGNATURE in attributes)
-    if not of_logs:  # the call is counted with its span, which names its people
-        count_told(into, own, shared)
     facts = merged(own, shared)
+    if not of_logs:  # the call is counted with its span, which names its people
+        count_told(into, facts)
     agreed = said.given if said else None
     failed = span_has_failed(span.get("status"), attributes.get("error.type"))
     keep = agreed or (agreed is None and limits.assume_consent)

@@ -13,8 +13,12 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 Convert = Callable[[Any], Any]
+_IS_KNOWN = {field.name for field in KeyValue.DESCRIPTOR.fields} <= {"key", "value", "key_strindex"}
+"""Whether an attribute has the fields that `_key_value` knows. A later version of the library may have more."""
+_STRINDEX = "key_strindex" in KeyValue.DESCRIPTOR.fields_by_name
 _WHOLE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 
 
@@ -41,7 +45,26 @@ def _conversion(field: FieldDescriptor) -> Convert | None:
     return list if one is None else lambda values: [one(value) for value in values]
 
 
+def _key_value(message: Any) -> dict[str, Any]:
+    """Convert an attribute. Most of them are text, a boolean or a whole number."""
+    if not message.HasField("value") or (_STRINDEX and message.key_strindex):
+        return json_form(message)
+    value = message.value
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        made: Any = {"stringValue": value.string_value}
+    elif kind == "int_value":
+        made = {"intValue": str(value.int_value)}
+    elif kind == "bool_value":
+        made = {"boolValue": value.bool_value}
+    else:
+        return json_form(message)
+    return {"key": message.key, "value": made} if message.key else {"value": made}
+
+
 def _of_one(field: FieldDescriptor) -> Convert | None:
+    if field.message_type is not None and field.message_type.full_name == KeyValue.DESCRIPTOR.full_name and _IS_KNOWN:
+        return _key_value
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return json_form
     if field.cpp_type in _WHOLE:

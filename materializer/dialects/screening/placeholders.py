@@ -81,7 +81,10 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     lower = text.lower()
     if "redacted" in lower and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
         return True
-    return (any(one in lower for one in _NEEDLES) and _INSIDE.search(text) is not None) or any(one and one in text for one in more)
+    for needle in _NEEDLES:
+        if needle in lower and _INSIDE.search(text):
+            return True
+    return any(one and one in text for one in more)
 
 
 def check_redacted(texts: Iterable[str | None], more: Iterable[str] = ()) -> None:
