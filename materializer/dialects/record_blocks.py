@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place, Row
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import Admission, Known
+from ratchet.materializer.dialects.admission import Admission, Findings, Known
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.plain_record import Plain, PlainReader, count_plain
 from ratchet.materializer.dialects.record_dialect import decoded_with, is_claimed, lacks_tools
@@ -21,6 +21,10 @@ from ratchet.materializer.dialects.screening.placeholders import is_redacted, ma
 
 _RECORDS, _BYTES = 256, 2 << 20
 """A block ends with these."""
+
+
+_SEARCHED_ALONE: Findings = {"": []}
+"""Stands for the findings of a row that was not searched with others."""
 
 
 class Found(NamedTuple):
@@ -148,7 +152,8 @@ class Blocks:
         self._admission.admit_plain(row)
         row[PLACE] = found.place
         try:
-            into.masked.update(self._admission.masked(row, id(row), known))
+            if known.get(id(row), _SEARCHED_ALONE):  # without findings, there is nothing to mask
+                into.masked.update(self._admission.masked(row, id(row), known))
         except Rejected as error:
             into.reject("traces", found.position, error, _with_digest(found))
         else:
