@@ -1,7 +1,7 @@
 """What ingest costs beside a bare engine and beside a pandas script: CPU seconds and peak memory of processes of their own.
 
-All arms read the same made-up JSON Lines (ingest_corpus.py). `ingest` is the command `ratchet ingest` with a new home, start included; the
-start is reported apart. DuckDB (ingest_duckdb.py) and pandas (ingest_pandas.py) do a small part of the task, with masks for e-mail
+All arms read the same made-up JSON Lines (ingest_corpus.py). `ingest` writes a new lake (ingest_files.py), start included; the start is
+reported apart. DuckDB (ingest_duckdb.py) and pandas (ingest_pandas.py) do a small part of the task, with masks for e-mail
 addresses and phone numbers only.
 
 `python benchmarks/ingest.py [--records 60000] [--section speed --section otlp]`. The sections:
@@ -65,14 +65,14 @@ _MASKS: Mapping[str, str] = {
 
 def run(command: Sequence[str]) -> dict[str, float]:
     """Run a command. Returns its CPU seconds, its wall seconds and its peak memory in MB."""
-    return heard(command, {})[0]
+    return heard(command)[0]
 
 
-def heard(command: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[str, float], bytes]:
-    """Run a command as `run` does, with more variables. Returns also what it printed."""
+def heard(command: Sequence[str]) -> tuple[dict[str, float], bytes]:
+    """Run a command as `run` does. Returns also what it printed."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, env={**os.environ, **_THREADS, **environment}, stdout=subprocess.PIPE, stderr=errors)
+        process = subprocess.Popen(command, env={**os.environ, **_THREADS}, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdout is not None
         said = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
@@ -92,19 +92,17 @@ def script(name: str, file: Path, folder: Path) -> dict[str, float]:
 
 
 def ingest(file: Path, home: Path, privacy: str = "", new: bool = True) -> dict[str, float]:
-    """Ingest a file with the command of Ratchet."""
+    """Ingest a file."""
     return ingest_and_count(file, home, privacy, new)[0]
 
 
 def ingest_and_count(file: Path, home: Path, privacy: str = "", new: bool = True) -> tuple[dict[str, float], dict[str, Any]]:
-    """Ingest a file with the command of Ratchet. Returns also its report."""
+    """Ingest a file. Returns also its report."""
     if new:
         shutil.rmtree(home, ignore_errors=True)
     home.mkdir(exist_ok=True)
-    loop = home / "loop.toml"
-    loop.write_text(_LOOP.format(file=file, privacy=privacy), encoding="utf-8")
-    command = [str(Path(sys.executable).with_name("ratchet")), "ingest", str(loop), "--json"]
-    figures, said = heard(command, {"RATCHET_HOME": str(home / "home")})
+    (home / "loop.toml").write_text(_LOOP.format(file=file, privacy=privacy), encoding="utf-8")
+    figures, said = heard([sys.executable, str(HERE / "ingest_files.py"), str(file), str(home)])
     return figures, json.loads(said)
 
 
@@ -197,10 +195,7 @@ def batches(folder: Path, count: int, records: int) -> dict[str, Any]:
     place.mkdir()
     for number in range(count):
         write(place / f"{number:05d}.jsonl", Corpus(records, seed=number + 1, size=200, prefix=f"f{number}-").lines())
-    (folder / "loop.toml").write_text(_LOOP.format(file=place, privacy=""), encoding="utf-8")
-    command = [sys.executable, str(HERE / "ingest_batches.py"), str(place), str(folder / "lake")]
-    done = subprocess.run(command, env={**os.environ, **_THREADS}, capture_output=True, text=True, check=True)
-    seconds = json.loads(done.stdout.splitlines()[-1])
+    seconds = ingest_and_count(place, folder / "home")[1]["seconds"]
 
     def around(at: int) -> float:
         near = sorted(seconds[max(0, at - 5) : at + 5])
@@ -220,9 +215,8 @@ def processes(folder: Path, records: int) -> dict[str, Any]:
     for half, home in zip(halves, homes, strict=True):
         home.mkdir()
         (home / "loop.toml").write_text(_LOOP.format(file=half, privacy=""), encoding="utf-8")
-        command = [str(Path(sys.executable).with_name("ratchet")), "ingest", str(home / "loop.toml"), "--json"]
-        environment = {**os.environ, **_THREADS, "RATCHET_HOME": str(home / "home")}
-        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        command = [sys.executable, str(HERE / "ingest_files.py"), str(half), str(home)]
+        started.append(subprocess.Popen(command, env={**os.environ, **_THREADS}, stdout=subprocess.DEVNULL))
     if any(process.wait() for process in started):
         raise click.ClickException("an ingest failed")
     both = time.perf_counter() - begun

@@ -92,12 +92,12 @@ def cases(tiny: int, gigabytes: float) -> dict[str, tuple[Callable[[Path], objec
 
 def traces_of(report: dict[str, Any]) -> dict[str, Any]:
     """Return the counts of the traces."""
-    return {key: report[key] for key in ("read", "kept", "duplicate", "skipped", "quarantined", "reasons")}
+    return {key: report["traces"][key] for key in ("read", "kept", "duplicate", "skipped", "quarantined", "reasons")}
 
 
 def checked(report: dict[str, Any], kept: int | None, wrong: int | None) -> None:
     """Raise ClickException if the counts do not add up, or are not the expected ones."""
-    for counts in (report, report["feedback"]):
+    for counts in (report["traces"], report["feedback"]):
         if counts["read"] != counts["kept"] + counts["duplicate"] + counts["skipped"] + counts["quarantined"]:
             raise click.ClickException(f"the counts do not add up: {counts}")
     traces = traces_of(report)

@@ -7,7 +7,7 @@ between a commit and the index update therefore loses nothing. A lost index is r
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from hashlib import blake2b
 from operator import itemgetter
@@ -35,6 +35,8 @@ _RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consen
 _VERSION = 4
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
+_PART = 20_000
+"""Rows of the lake that are in memory at a time while the index is built."""
 
 
 class Known(NamedTuple):
@@ -172,6 +174,12 @@ _NAMED = (
     "WHERE trace = excluded.trace"
 )
 """The first trace with a key keeps it. If that trace came without consent, its content may follow."""
+_NAMED_BY_SIGNED = (
+    "INSERT INTO responses VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+    "consent = CASE WHEN trace = excluded.trace THEN max(consent, excluded.consent) ELSE excluded.consent END, trace = excluded.trace"
+)
+"""A trace that the router has signed takes the key."""
+_INSERT = "INSERT OR IGNORE INTO {} VALUES (?, ?, ?, ?)"
 
 
 Entry: TypeAlias = tuple[Key, bytes, bytes, bytes]
@@ -220,7 +228,10 @@ class DedupIndex:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if current is None or (row and row[0] == current):
                 return
-            self._insert(connection, table, self._added(table, row[0] if row else None))
+            copies = list[Entry]()
+            for rows in self._added(table, row[0] if row else None):
+                copies += self._insert(connection, table, rows)
+            connection.executemany(_INSERT.format(table), _sorted(copies))
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
 
     def add(
@@ -236,7 +247,7 @@ class DedupIndex:
         with closing(self._open()) as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:
-                self._insert(connection, table, rows, keys)
+                connection.executemany(_INSERT.format(table), _sorted(self._insert(connection, table, rows, keys)))
                 connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, commit.after))
                 return
         self.catch_up(table)
@@ -244,25 +255,25 @@ class DedupIndex:
     @staticmethod
     def _insert(
         connection: sqlite3.Connection, table: TableName, rows: Sequence[dict[str, Any]], keys: Sequence[TraceKeys | RowKeys] = ()
-    ) -> None:
-        """Add the entries of rows. Sorted keys are several times faster, because neighbours are in one page of the index."""
-        insert = f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)"  # noqa: S608
+    ) -> list[Entry]:
+        """Add the entries of rows. Return those of unsigned copies, which are added after all rows.
+
+        Sorted keys are several times faster, because neighbours are in one page of the index.
+        """
         if table != "traces":
             both = keys or [RowKeys(key_of(table, row), content_of(table, row)) for row in rows]
-            connection.executemany(
-                insert, _sorted((its[0], row["batch"].encode(), its[1], b"") for its, row in zip(both, rows, strict=True))
-            )
-            return
+            entries = ((its[0], row["batch"].encode(), its[1], b"") for its, row in zip(both, rows, strict=True))
+            connection.executemany(_INSERT.format(table), _sorted(entries))
+            return []
         known: Sequence[Any] = keys or [TraceKeys.of(row) for row in rows]
         keyed: list[tuple[dict[str, Any], TraceKeys]] = list(zip(rows, known, strict=True))
-        connection.executemany(insert, _sorted(_trace_entry(row, its) for row, its in keyed))
-        keyed.sort(key=lambda one: one[1].withheld, reverse=True)  # content that came later replaces a row without it
+        connection.executemany(_INSERT.format(table), _sorted(_trace_entry(row, its) for row, its in keyed))
         signed = [one for one in keyed if one[0]["verified"]]
-        connection.executemany(insert, _sorted(_copy_entry(row, its) for row, its in signed))
         named = [found for row, its in signed for found in _named(row, its.full)]
-        connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?, ?)", named)
+        connection.executemany(_NAMED_BY_SIGNED, sorted(named, key=itemgetter(0)))
         others = (found for row, its in keyed if not row["verified"] for found in _named(row, its.full))
         connection.executemany(_NAMED, sorted(others, key=itemgetter(0)))
+        return [_copy_entry(row, its) for row, its in signed]
 
     def forget(self, table: TableName) -> None:
         """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
@@ -280,9 +291,11 @@ class DedupIndex:
         with closing(self._open()) as connection, connection:
             connection.executemany("UPDATE responses SET consent = 0 WHERE key = ?", [(key,) for key in keys])
 
-    def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
-        frame = self.lake.added(table, since, _COLUMNS[table])
-        return frame.with_columns(frame[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()
+    def _added(self, table: TableName, since: int | None) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows in parts, so that a large table is never in memory as a whole."""
+        for frame in self.lake.parts_added(table, since, _COLUMNS[table]):
+            for part in frame.iter_slices(_PART):
+                yield part.with_columns(part[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()
 
     def has_bare(self) -> bool:
         """Return whether a stored trace row has a `bare_key`. Most lakes have none, so that these keys need not be looked up."""

@@ -206,6 +206,18 @@ class Lake:
         known = present(table, None, TABLES[name], columns)
         return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
+    def parts_added(self, name: TableName, since: int | None, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield the same rows as `added` returns; all rows of a table in parts, so that they are never in memory together."""
+        table = self._table(name)
+        if table.current_snapshot() is None:
+            return
+        known = present(table, None, TABLES[name], columns)
+        if since is None or table.snapshot_by_id(since) is None:
+            for part in table.scan(selected_fields=known).to_arrow_batch_reader():
+                yield _frame(pa.Table.from_batches([part]), name, columns)
+        else:
+            yield self.added(name, since, columns)
+
     def pin(self, name: TableName, tag: str, read: tuple[int, datetime] | None = None) -> int | None:
         """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.
 
