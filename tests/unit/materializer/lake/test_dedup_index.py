@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake import dedup_index
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from tests.unit.materializer.conftest import make_datasets, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
@@ -23,7 +24,9 @@ def _content(datasets: LakeDatasets) -> dict[str, list[Any]]:
 
 
 @pytest.mark.slow
-def test_the_index_is_the_same_as_one_that_is_built_from_the_lake(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [1, 3, 1000])
+def test_the_index_is_the_same_as_one_that_is_built_from_the_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(dedup_index, "_PART", part)
     datasets = make_datasets(tmp_path)
     told = {"gen_ai__response__id": "r-7"}
     first = [span(1), span(1), span(2, metadata__consent=None), span(3, metadata__consent=False), span(4, **told), 7]
