@@ -136,6 +136,7 @@ class LakeDatasets:
             is_signed=rules.is_signed,
             hide=rules.hide,
             mask=rules.mask,
+            bulk=self._masker,
             keeping=Keeping(self.loop.quarantine, self._masker.masked_value, self._seal),
         )
 

@@ -13,18 +13,16 @@ import gzip
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ratchet.contracts.data.datasets import RawBatch
-from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place
+from ratchet.contracts.data.decoding import Decoded, Kind, Limits, Place
 from ratchet.contracts.errors import ConfigError, Rejected, Retryable
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
@@ -32,12 +30,14 @@ from ratchet.materializer.dialects.exports.langfuse_export import LangfuseDialec
 from ratchet.materializer.dialects.exports.litellm import LitellmDialect
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.otlp import OtlpDialect
-from ratchet.materializer.dialects.record_dialect import decode_with
+from ratchet.materializer.dialects.otlp_protobuf import json_form
+from ratchet.materializer.dialects.record_blocks import Blocks, Found
 from ratchet.materializer.dialects.values import parse_json
 
 MAX_RECORD = 64 << 20
 """Maximum size of one line or frame, in bytes."""
 
+_PIECE = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 DAMAGE_LINE = b"\x00damaged "
 """Begin of a line that stands for the rest of a damaged file. The other files that were joined to the batch follow."""
@@ -76,44 +76,18 @@ def decode(
     into, rules = Decoded(), admission or Admission(batch.sender)
     others = [dialect for name, dialect in dialects.items() if name != named and name not in BUILT_IN]
     read = _otlp_frames if batch.format == "otlp-proto" else _json_lines
+    blocks = Blocks(dialects[named], others, limits, rules, into)
     try:
         with batch.open() as stream:
-            for found in read(stream, into, batch):
-                before = len(into.bad), len(into.traces), len(into.feedback), len(into.consents)
-                try:
-                    record = found.parse()
-                except Rejected as error:
-                    into.reject(found.kind, found.position, error)
-                else:
-                    decode_with(dialects[named], others, record, found.position, limits, rules, into)
-                _mark(into, before, found)
+            for found in read(stream, batch):
+                blocks.add(found)
+            blocks.finish()
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into
 
 
-class _Found(NamedTuple):
-    """The bytes of one record."""
-
-    position: str
-    place: Place
-    data: bytes
-    parse: Callable[[], Any]
-    kind: Kind = "traces"
-    """Kind under which the record is counted if it cannot be parsed."""
-
-
-def _mark(into: Decoded, before: tuple[int, int, int, int], found: _Found) -> None:
-    """Add the place of the record to its rows and to its bad parts, which come after the numbers in `before`."""
-    if len(into.bad) > before[0]:
-        place = found.place._replace(digest=hashlib.sha256(found.data).hexdigest())
-        into.bad[before[0] :] = [replace(bad, place=place) for bad in into.bad[before[0] :]]
-    for rows, begin in zip((into.traces, into.feedback, into.consents), before[1:], strict=True):
-        for row in rows[begin:]:
-            row[PLACE] = found.place
-
-
-def _json_lines(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_Found]:
+def _json_lines(stream: BinaryIO, batch: RawBatch) -> Iterator[Found]:
     number, offset = batch.first - 1, batch.offset
     while True:
         number += 1
@@ -122,12 +96,13 @@ def _json_lines(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_F
             line = stream.readline(MAX_RECORD + 1)
             offset += len(line)
             while len(line) > MAX_RECORD and not line.endswith(b"\n"):
-                line, skipped = _rest_of_line(stream)
+                digest = hashlib.sha256(line)
+                line, skipped = _rest_of_line(stream, digest)
                 offset += skipped
                 too_long = Rejected("too_large", f"a line is longer than {MAX_RECORD} bytes")
-                into.reject("traces", position, too_long, Place(begin, offset - begin))
+                yield Found(position, Place(begin, offset - begin, digest.hexdigest()), b"", parse_json, error=too_long)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            into.reject("traces", position, Rejected("damaged_file", str(error)), Place(begin, 0, cut=True))
+            yield Found(position, Place(begin, 0, cut=True), b"", parse_json, error=Rejected("damaged_file", str(error)))
             return
         if not line:
             return
@@ -135,26 +110,27 @@ def _json_lines(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_F
             line, begin = line.removeprefix(_BOM), begin + len(_BOM)
         if line.startswith(DAMAGE_LINE):
             detail = line.removeprefix(DAMAGE_LINE).decode(errors="replace").strip()
-            into.reject("traces", position, Rejected("damaged_file", detail), Place(begin, 0, cut=True))
+            yield Found(position, Place(begin, 0, cut=True), b"", parse_json, error=Rejected("damaged_file", detail))
         elif line.strip():
             data = line.rstrip(b"\r\n")
-            yield _Found(position, Place(begin, len(data), cut=not line.endswith(b"\n")), data, partial(parse_json, data))
+            yield Found(position, Place(begin, len(data), cut=not line.endswith(b"\n")), data, parse_json)
 
 
-def _rest_of_line(stream: BinaryIO) -> tuple[bytes, int]:
-    """Skip the rest of a line that is too long.
+def _rest_of_line(stream: BinaryIO, digest: hashlib._Hash) -> tuple[bytes, int]:
+    """Skip the rest of a line that is too long, and add its bytes to `digest`.
 
     Return an empty line in its place, or nothing at the end of the stream, and the number of bytes.
     """
     skipped = 0
-    while piece := stream.readline(MAX_RECORD):
+    while piece := stream.readline(_PIECE):
         skipped += len(piece)
+        digest.update(piece)
         if piece.endswith(b"\n"):
             return b"\n", skipped
     return b"", skipped
 
 
-def _otlp_frames(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_Found]:
+def _otlp_frames(stream: BinaryIO, batch: RawBatch) -> Iterator[Found]:
     number, offset = batch.first - 1, batch.offset
     while True:
         number += 1
@@ -162,7 +138,7 @@ def _otlp_frames(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_
         try:
             head = stream.read(5)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            into.reject("traces", position, Rejected("damaged_file", str(error)), Place(offset, 0, cut=True))
+            yield Found(position, Place(offset, 0, cut=True), b"", parse_json, error=Rejected("damaged_file", str(error)))
             return
         if not head:
             return
@@ -170,16 +146,20 @@ def _otlp_frames(stream: BinaryIO, into: Decoded, batch: RawBatch) -> Iterator[_
         body = stream.read(size) if 0 <= size <= MAX_RECORD and head[:1] in (*REQUESTS, DAMAGE_FRAME) else b""
         if head[:1] == DAMAGE_FRAME and len(body) == size:
             damage = Rejected("damaged_file", body.decode(errors="replace"))
-            into.reject("traces", position, damage, Place(offset, 0, cut=True))
+            yield Found(position, Place(offset, 0, cut=True), b"", parse_json, error=damage)
             offset += len(head) + size
             continue
         if len(head) < 5 or head[:1] not in REQUESTS or len(body) != size:
             damaged = Rejected("damaged_file", "a frame is truncated, is too large or has an unknown mark")
-            into.reject("traces", position, damaged, Place(offset, len(head) + len(body), cut=True))
+            yield Found(position, Place(offset, len(head) + len(body), cut=True), b"", parse_json, error=damaged)
             return  # the start of the next frame is unknown
         kind, message = REQUESTS[head[:1]]
-        yield _Found(position, Place(offset, len(head) + size), head + body, partial(as_json, message, body), kind)
+        yield Found(position, Place(offset, len(head) + size), head + body, partial(_frame_as_json, message), kind)
         offset += len(head) + size
+
+
+def _frame_as_json(message: type[Message], frame: bytes) -> dict[str, Any]:
+    return as_json(message, frame[5:])
 
 
 def record_of(form: str, data: bytes) -> Any:
@@ -194,6 +174,6 @@ def as_json(message: type[Message], body: bytes) -> dict[str, Any]:
     """Convert a protobuf request to its JSON form, with ids in base64. Raises Rejected `malformed_protobuf`."""
     try:
         parsed = message.FromString(body)
-        return dict(MessageToDict(parsed, use_integers_for_enums=True))
+        return json_form(parsed)
     except (DecodeError, ValueError, RecursionError, UnicodeDecodeError) as error:
         raise Rejected("malformed_protobuf", str(error)) from None

@@ -164,16 +164,17 @@ def _decode_span(
 
 
 def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, above: Above, of_logs: bool) -> Row | None:
-    attributes = Attributes(span.get("attributes"))
+    attributes, said_by_span = above.read.get(id(span), (None, None))
+    attributes = Attributes(span.get("attributes")) if attributes is None else attributes
     if not is_generation(attributes):
         return None
     begin = start_time(span.get("startTimeUnixNano"), limits.now)
-    own, shared = above.added_to(told(attributes), span), told_by_resource(resource)
+    own, shared = above.added_to(told(attributes) if said_by_span is None else said_by_span, span), told_by_resource(resource)
     # The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
     said = statement(own, shared, begin, limits, PLACES_OF_CONSENT, signed=SIGNATURE in attributes)
-    if not of_logs:  # the call is counted with its span, which names its people
-        count_told(into, own, shared)
     facts = merged(own, shared)
+    if not of_logs:  # the call is counted with its span, which names its people
+        count_told(into, facts)
     agreed = said.given if said else None
     failed = span_has_failed(span.get("status"), attributes.get("error.type"))
     keep = agreed or (agreed is None and limits.assume_consent)

@@ -49,8 +49,8 @@ class Attributes:
     def get(self, *keys: str) -> Any:
         """Return the value of the first of `keys` that has one; None if none of them has."""
         for key in keys:
-            value = self._value(self._raw.get(key))
-            if value is not None:
+            raw = self._raw.get(key)
+            if raw is not None and (value := self._value(raw)) is not None:
                 return value
         return None
 

@@ -15,7 +15,6 @@ from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.data.records import CONSENT, FEEDBACK, SENT_SIGNALS, TRACES, Column, ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.canonical.exchange import Reply, answer_of, conversation
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
@@ -33,29 +32,25 @@ _STRUCTURED = frozenset({"messages", "answer", "tools"})
 _TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
 
 
-def decode_with(
-    named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits, admission: Admission, into: Decoded
-) -> None:
-    """Decode `record` with the one dialect of `others` that recognises it, or with `named`, the dialect of the batch's format.
+def decoded_with(named: Dialect, others: Sequence[Dialect], record: Any, position: str, limits: Limits) -> Decoded:
+    """Return the rows of `record` from the one dialect of `others` that recognises it, or from `named`, the dialect of the batch's format.
 
-    Rows that `admission` refuses are quarantined. So is a record that several dialects recognise, because it is unknown which of them
-    is right.
+    Raises Rejected if it cannot be read. So it does for a record that several dialects recognise, because it is unknown which of them is
+    right.
     """
-    try:
-        claims = [dialect for dialect in others if _recognises(dialect, record)]
-        if len(claims) > 1:
-            names = ", ".join(sorted(dialect.name for dialect in claims))
-            raise Rejected("ambiguous_dialect", f"the dialects {names} recognise the record; uninstall all but one")
-        dialect = claims[0] if claims else named
-        found = _decoded(dialect, record, position, limits)
-        admission.admit(found)
-        found.told["call without tools", ""] += sum(map(_lacks_tools, found.traces))
-        into.merge(found, position)
-    except Rejected as error:
-        into.reject("traces", position, error)
+    claims = [dialect for dialect in others if _recognises(dialect, record)]
+    if len(claims) > 1:
+        names = ", ".join(sorted(dialect.name for dialect in claims))
+        raise Rejected("ambiguous_dialect", f"the dialects {names} recognise the record; uninstall all but one")
+    return _decoded(claims[0] if claims else named, record, position, limits)
 
 
-def _lacks_tools(row: Row) -> bool:
+def is_claimed(record: Any, others: Sequence[Dialect]) -> bool:
+    """Return whether one of the dialects recognises the record. Raises Rejected if one fails."""
+    return any(_recognises(dialect, record) for dialect in others)
+
+
+def lacks_tools(row: Row) -> bool:
     """Return whether the conversation of a row calls tools, but its record names none."""
     return row["tools"] is None and any('"tool_calls":[' in (row[column] or "") for column in ("messages", "answer"))
 

@@ -25,6 +25,7 @@ MAX_NAME_BYTES = 1024
 
 DAY_US = 86_400_000_000
 EARLIEST_US = 946_684_800_000_000  # 2000-01-01: an earlier start means a wrong clock or a wrong unit
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_BELOW = 10**11
 _MOST_TOKENS = 1 << 40
 
@@ -72,7 +73,7 @@ def _iso(text: str) -> int:
         raise Rejected("bad_timestamp", "the time is neither a number nor ISO 8601") from None
     try:
         zoned = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-        delta = zoned - datetime.fromtimestamp(0, UTC)
+        delta = zoned - _EPOCH
     except OverflowError:
         raise Rejected("bad_timestamp", "the time is out of range") from None
     return delta.days * DAY_US + delta.seconds * 1_000_000 + delta.microseconds

@@ -6,14 +6,15 @@ between a commit and the index update therefore loses nothing. A lost index is r
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from hashlib import blake2b
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.materializer.lake.tables import Lake, TableName
+from ratchet.materializer.lake.tables import Commit, Lake, TableName
 
 Key = bytes
 
@@ -31,9 +32,11 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
 )
 _RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
-_VERSION = 3
+_VERSION = 4
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
+_PART = 20_000
+"""Rows of the lake that are in memory at a time while the index is built."""
 
 
 class Known(NamedTuple):
@@ -46,18 +49,22 @@ class Known(NamedTuple):
 
 def hashed(*parts: object) -> bytes:
     """Return a 128-bit hash of the parts. None and the empty string give different hashes."""
-    plain = "\x1f".join("\x00" if part is None else str(part) for part in parts)
-    return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    plain = "\x1f".join(["\x00" if part is None else part if part.__class__ is str else str(part) for part in parts])
+    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _identity(source: str, identity: str) -> bytes:
+    return blake2b(f"{source}\x1f{identity}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def trace_key(source: str, identity: str) -> Key:
     """Return the key that identifies a trace."""
-    return hashed("t", source, identity)
+    return b"t" + _identity(source, identity)
 
 
 def verified_key(source: str, identity: str) -> Key:
     """Return the key that identifies a trace whose span the router has signed."""
-    return hashed("v", source, identity)
+    return b"v" + _identity(source, identity)
 
 
 def withheld(row: dict[str, Any]) -> bool:
@@ -67,7 +74,7 @@ def withheld(row: dict[str, Any]) -> bool:
 
 def bare_key(row: dict[str, Any]) -> Key:
     """Return the key that identifies a withheld trace row. The content of the trace may be stored later, under its `full_key`."""
-    return hashed("vw" if row["verified"] else "tw", row["source"], row["id"])
+    return (b"x" if row["verified"] else b"w") + _identity(row["source"], row["id"])
 
 
 def full_key(row: dict[str, Any]) -> Key:
@@ -128,12 +135,38 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     return b""
 
 
-def _named(trace: dict[str, Any]) -> list[tuple[Key, bool, Key]]:
-    """Return the keys by which feedback finds a trace, with whether its content is stored, and the trace."""
+class RowKeys(NamedTuple):
+    """The key and the content hash of a row of another table than the traces."""
+
+    key: Key
+    content: bytes
+
+
+class TraceKeys(NamedTuple):
+    """The keys and the content hash of a trace row, each computed once."""
+
+    bare: Key
+    full: Key
+    content: bytes
+    """The result of `content_of`."""
+    withheld: bool
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> TraceKeys:
+        """Return those of a row."""
+        identity, is_withheld = _identity(row["source"], row["id"]), withheld(row)
+        content = (
+            sent_by(row["sender"]) if is_withheld else hashed(row["messages"], row["answer"], row["model"], row["status"], row["tools"])
+        )
+        signs = (b"x", b"v") if row["verified"] else (b"w", b"t")
+        return cls(signs[0] + identity, signs[1] + identity, content, is_withheld)
+
+
+def _named(trace: dict[str, Any], full: Key) -> list[tuple[Key, bool, Key]]:
+    """Return the keys by which feedback finds a trace, with whether its content is stored, and the trace, whose `full_key` is given."""
     kept = trace["messages"] is not None
-    keys = [trace_key(trace["source"], trace["id"])]
-    keys += [response_key(trace["source"], trace["response_id"])] if trace["response_id"] else []
-    return [(key, kept, full_key(trace)) for key in keys]
+    found = [(trace_key(trace["source"], trace["id"]) if trace["verified"] else full, kept, full)]
+    return [*found, (response_key(trace["source"], trace["response_id"]), kept, full)] if trace["response_id"] else found
 
 
 _NAMED = (
@@ -141,11 +174,31 @@ _NAMED = (
     "WHERE trace = excluded.trace"
 )
 """The first trace with a key keeps it. If that trace came without consent, its content may follow."""
+_NAMED_BY_SIGNED = (
+    "INSERT INTO responses VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+    "consent = CASE WHEN trace = excluded.trace THEN max(consent, excluded.consent) ELSE excluded.consent END, trace = excluded.trace"
+)
+"""A trace that the router has signed takes the key."""
+_INSERT = "INSERT OR IGNORE INTO {} VALUES (?, ?, ?, ?)"
 
 
-def _entry(table: TableName, named: dict[str, Any], row: dict[str, Any]) -> tuple[Key, bytes, bytes, bytes]:
-    """Return the entry of `row` under the key of `named`."""
-    return key_of(table, named), row["batch"].encode(), content_of(table, row), stated_by(row) if table == "traces" else b""
+Entry: TypeAlias = tuple[Key, bytes, bytes, bytes]
+"""A key, its batch, the hash of the content, and that of the consent that the row states."""
+
+
+def _trace_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
+    return keys.bare if keys.withheld else keys.full, row["batch"].encode(), keys.content, stated_by(row)
+
+
+def _copy_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
+    """Return the entry of a copy of a signed row that is not signed. After the router's trace, it is a duplicate of it."""
+    copy = row | {"verified": False}
+    return bare_key(copy) if keys.withheld else full_key(copy), row["batch"].encode(), keys.content, stated_by(row)
+
+
+def _sorted(entries: Iterable[Entry]) -> list[Entry]:
+    """Return entries in the order of their keys. Of equal keys, the first stays the first."""
+    return sorted(entries, key=itemgetter(0))
 
 
 class DedupIndex:
@@ -175,19 +228,52 @@ class DedupIndex:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if current is None or (row and row[0] == current):
                 return
-            rows = self._added(table, row[0] if row else None)
-            keyed = [_entry(table, item, item) for item in rows]
-            connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?)", keyed)  # noqa: S608
-            if table == "traces":
-                rows.sort(key=withheld, reverse=True)  # content that came later replaces a row without it
-                # A copy that is not signed, and comes after the router's trace, is a duplicate of it.
-                copies = [_entry(table, item | {"verified": False}, item) for item in rows if item["verified"]]
-                connection.executemany("INSERT OR IGNORE INTO traces VALUES (?, ?, ?, ?)", copies)
-                signed = [found for item in rows if item["verified"] for found in _named(item)]
-                connection.executemany("INSERT OR REPLACE INTO responses VALUES (?, ?, ?)", signed)
-                others = [found for item in rows if not item["verified"] for found in _named(item)]
-                connection.executemany(_NAMED, others)
+            copies = list[Entry]()
+            for rows in self._added(table, row[0] if row else None):
+                copies += self._insert(connection, table, rows)
+            connection.executemany(_INSERT.format(table), _sorted(copies))
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
+
+    def add(
+        self, table: TableName, rows: Sequence[dict[str, Any]], commit: Commit | None, keys: Sequence[TraceKeys | RowKeys] = ()
+    ) -> None:
+        """Add the rows that the caller has appended to `table` by `commit`, so that they are not read again from the lake.
+
+        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index lacks rows from before
+        the commit, it catches up.
+        """
+        if commit is None:
+            return
+        with closing(self._open()) as connection, connection:
+            known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
+            if (known[0] if known else None) == commit.before:
+                connection.executemany(_INSERT.format(table), _sorted(self._insert(connection, table, rows, keys)))
+                connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, commit.after))
+                return
+        self.catch_up(table)
+
+    @staticmethod
+    def _insert(
+        connection: sqlite3.Connection, table: TableName, rows: Sequence[dict[str, Any]], keys: Sequence[TraceKeys | RowKeys] = ()
+    ) -> list[Entry]:
+        """Add the entries of rows. Return those of unsigned copies, which are added after all rows.
+
+        Sorted keys are several times faster, because neighbours are in one page of the index.
+        """
+        if table != "traces":
+            both = keys or [RowKeys(key_of(table, row), content_of(table, row)) for row in rows]
+            entries = ((its[0], row["batch"].encode(), its[1], b"") for its, row in zip(both, rows, strict=True))
+            connection.executemany(_INSERT.format(table), _sorted(entries))
+            return []
+        known: Sequence[Any] = keys or [TraceKeys.of(row) for row in rows]
+        keyed: list[tuple[dict[str, Any], TraceKeys]] = list(zip(rows, known, strict=True))
+        connection.executemany(_INSERT.format(table), _sorted(_trace_entry(row, its) for row, its in keyed))
+        signed = [one for one in keyed if one[0]["verified"]]
+        named = [found for row, its in signed for found in _named(row, its.full)]
+        connection.executemany(_NAMED_BY_SIGNED, sorted(named, key=itemgetter(0)))
+        others = (found for row, its in keyed if not row["verified"] for found in _named(row, its.full))
+        connection.executemany(_NAMED, sorted(others, key=itemgetter(0)))
+        return [_copy_entry(row, its) for row, its in signed]
 
     def forget(self, table: TableName) -> None:
         """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
@@ -200,13 +286,21 @@ class DedupIndex:
 
         The hashes of their keys stay in the index: a copy that is delivered again counts as a duplicate.
         """
-        keys = [key for row in traces for key, _, _ in _named({**row, "verified": False, "messages": None})]
+        plain = [{**row, "verified": False, "messages": None} for row in traces]
+        keys = [key for row in plain for key, _, _ in _named(row, full_key(row))]
         with closing(self._open()) as connection, connection:
             connection.executemany("UPDATE responses SET consent = 0 WHERE key = ?", [(key,) for key in keys])
 
-    def _added(self, table: TableName, since: int | None) -> list[dict[str, Any]]:
-        frame = self.lake.added(table, since, _COLUMNS[table])
-        return frame.with_columns(frame[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()
+    def _added(self, table: TableName, since: int | None) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows in parts, so that a large table is never in memory as a whole."""
+        for frame in self.lake.parts_added(table, since, _COLUMNS[table]):
+            for part in frame.iter_slices(_PART):
+                yield part.with_columns(part[name].dt.epoch("us") for name in _TIMES.get(table, ())).to_dicts()
+
+    def has_bare(self) -> bool:
+        """Return whether a stored trace row has a `bare_key`. Most lakes have none, so that these keys need not be looked up."""
+        with closing(self._open()) as connection:
+            return connection.execute("SELECT 1 FROM traces WHERE key >= ? AND key < ? LIMIT 1", (b"w", b"y")).fetchone() is not None
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
         """Return the stored row of each of `keys` that exists in `table`."""
@@ -226,6 +320,7 @@ class DedupIndex:
 
     def _select(self, query: str, keys: Sequence[Key]) -> Iterable[tuple[Any, ...]]:
         with closing(self._open()) as connection:
+            keys = sorted(keys)
             for begin in range(0, len(keys), _CHUNK):
                 chunk = keys[begin : begin + _CHUNK]
                 yield from connection.execute(f"{query} ({','.join('?' * len(chunk))})", chunk).fetchall()

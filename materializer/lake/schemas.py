@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -61,12 +62,22 @@ def present(table: Table, snapshot: int | None, columns: Sequence[Column], wante
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:
     """Convert rows to an Arrow table. Times are microseconds since the epoch."""
+    if not rows:
+        return arrow_schema(columns).empty_table()
     arrays = []
-    for column in columns:
-        values = [row[column.name] for row in rows]
-        kind = _ARROW[column.type]
-        arrays.append(pa.array(values, pa.int64()).cast(kind) if column.type == "timestamp" else pa.array(values, kind))
+    for column, values in zip(columns, zip(*map(itemgetter(*(column.name for column in columns)), rows), strict=True), strict=True):
+        arrays.append(_array(values, column.type))
     return pa.table(arrays, schema=arrow_schema(columns))
+
+
+def _array(values: Sequence[Any], kind: str) -> pa.Array:
+    if values.count(values[0]) == len(values):  # of many columns, all rows have one value
+        return pa.repeat(_array_of([values[0]], kind)[0], len(values))
+    return _array_of(values, kind)
+
+
+def _array_of(values: Sequence[Any], kind: str) -> pa.Array:
+    return pa.array(values, pa.int64()).cast(_ARROW[kind]) if kind == "timestamp" else pa.array(values, _ARROW[kind])
 
 
 def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:

@@ -21,13 +21,12 @@ from ratchet.materializer.lake.dedup_index import (
     DedupIndex,
     Key,
     Known,
+    TraceKeys,
     bare_key,
-    content_of,
     full_key,
     key_of,
     sent_by,
     stated_by,
-    withheld,
 )
 
 
@@ -36,6 +35,8 @@ class SortedTraces:
     """Trace rows, grouped by outcome."""
 
     fresh: list[Row] = field(default_factory=list)
+    keys: list[TraceKeys] = field(default_factory=list)
+    """Those of `fresh`."""
     kept: int = 0
     """Number of rows that this or an earlier attempt of this batch stores."""
     duplicate: int = 0
@@ -53,40 +54,46 @@ def sort_traces(rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawB
     unknown which of the two is correct.
     """
     seen.catch_up("traces")
-    known = seen.lookup("traces", [key for row in rows for key in (bare_key(row), full_key(row))])
+    keyed = [(row, TraceKeys.of(row)) for row in rows]
+    wanted = [keys.full for _, keys in keyed]
+    if seen.has_bare():
+        wanted += [keys.bare for _, keys in keyed]
+    known = seen.lookup("traces", wanted)
     found, here = SortedTraces(), dict[Key, bytes]()
-    for row in rows:
-        sort = _sort_withheld if withheld(row) else _sort_complete
-        is_stored = sort(row, known, here, found, decoded, batch)
+    for row, keys in keyed:
+        sort = _sort_withheld if keys.withheld else _sort_complete
+        is_stored = sort(row, keys, known, here, found, decoded, batch)
         found.stored.append((row, is_stored))
     return found
 
 
 def _sort_withheld(
     row: Row,
+    keys: TraceKeys,
     known: dict[Key, Known],
     here: dict[Key, bytes],
     found: SortedTraces,
     decoded: Decoded,  # noqa: ARG001 -- the two functions have one signature
     batch: RawBatch,
 ) -> bool:
-    bare, full = bare_key(row), full_key(row)
+    bare, full, content, _ = keys
     earlier = known.get(bare)
-    if {bare, full} & here.keys() or (earlier.batch != batch.digest if earlier else full in known):
+    if bare in here or full in here or (earlier.batch != batch.digest if earlier else full in known):
         found.duplicate += 1
         return False
-    here[bare] = content_of("traces", row)
+    here[bare] = content
     if earlier is None:
         found.fresh.append(row)
+        found.keys.append(keys)
     found.kept += 1
     return True
 
 
 def _sort_complete(
-    row: Row, known: dict[Key, Known], here: dict[Key, bytes], found: SortedTraces, decoded: Decoded, batch: RawBatch
+    row: Row, keys: TraceKeys, known: dict[Key, Known], here: dict[Key, bytes], found: SortedTraces, decoded: Decoded, batch: RawBatch
 ) -> bool:
-    bare, full = bare_key(row), full_key(row)
-    content, earlier = content_of("traces", row), known.get(full)
+    bare, full, content, _ = keys
+    earlier = known.get(full)
     first = here.get(full, earlier.content if earlier else None)
     waiting = here.get(bare, known[bare].content if bare in known else None)
     if first not in (None, content) or (first is None and waiting is not None and not _may_complete(row, waiting)):
@@ -101,6 +108,7 @@ def _sort_complete(
     here[full] = content
     if earlier is None:
         found.fresh.append(row)
+        found.keys.append(keys)
     found.kept += 1
     found.completed += waiting is not None
     return True
@@ -128,6 +136,7 @@ def sort_halves(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> None
         here.add(key)
         if is_new:
             traces.fresh.append(row)
+            traces.keys.append(TraceKeys.of(row))
         traces.stored.append((row, is_new))
 
 
@@ -136,6 +145,8 @@ def without_refused(rows: list[Row], halves: list[Row], refused: Iterable[tuple[
 
     `refused` are sources and ids of traces with a stored refusal. `halves` are the spans of the same batch, and so of the same sender.
     """
+    if not any(row.get(OF_LOGS) or row.get(DEFERRED) for row in rows):
+        return rows
     no = set(refused) | {(row["source"], row["id"]) for row in (*rows, *halves) if (said := row.get(STATED)) is not None and not said.given}
     yes = {(row["source"], row["id"]) for row in halves if (said := row.get(STATED)) is not None and said.given} - no
     rows = [row | row[DEFERRED] if row.get(DEFERRED) and (row["source"], row["id"]) in yes else row for row in rows]
@@ -170,9 +181,14 @@ def sort_statements(traces: SortedTraces, records: list[Row], seen: DedupIndex, 
     The consent of a stored trace is in its row. A refusal always gets a row of its own.
     """
     seen.catch_up("consent")
-    told = [(_row_of(row, row[STATED]), is_stored) for row, is_stored in traces.stored if row.get(STATED) is not None]
-    rows = [(row, is_stored, False) for row, is_stored in told if not (row["given"] and is_stored)]
+    rows = [
+        (_row_of(row, said), is_stored, False)
+        for row, is_stored in traces.stored
+        if (said := row.get(STATED)) is not None and not (said.given and is_stored)
+    ]
     rows += [(row, False, True) for row in records]
+    if not rows:
+        return SortedStatements()
     in_traces = _stated_in_traces([row for row, _, _ in rows if row["subject"] == ConsentSubject.TRACE], traces, seen)
     known = seen.lookup("consent", [key_of("consent", row) for row, _, _ in rows])
     found, here = SortedStatements(), set[Key]()

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import polars as pl
 from pyiceberg.catalog.sql import SqlCatalog
@@ -53,6 +53,13 @@ _SNAPSHOTS = 64
 
 BATCH = "ratchet.batch"
 """Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
+
+
+class Commit(NamedTuple):
+    """The snapshots of a table before and after rows were appended. Between them, no other rows were."""
+
+    before: int | None
+    after: int | None
 
 
 class Lake:
@@ -167,16 +174,19 @@ class Lake:
         """Return the files below the table's folder to which no snapshot refers. The caller holds the write lock while it deletes them."""
         return unreachable(self._table(name))
 
-    def append(self, name: TableName, rows: pa.Table, batch: Digest) -> None:
-        """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit.
+    def append(self, name: TableName, rows: pa.Table, batch: Digest) -> Commit | None:
+        """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit, and None is returned.
 
         Raises Retryable if the disk or the catalog fails.
         """
         if rows.num_rows == 0:
-            return
+            return None
         try:
-            self._complete(name).append(_ordered(rows, name), snapshot_properties={BATCH: batch})
+            table = self._complete(name)
+            before = table.current_snapshot()
+            table.append(_ordered(rows, name), snapshot_properties={BATCH: batch})
             self.tidy(name)
+            return Commit(int(before.snapshot_id) if before else None, self.snapshot(name))
         except (CommitFailedException, OSError) as error:
             raise Retryable(
                 f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free disk space, then ingest again"
@@ -207,6 +217,18 @@ class Lake:
             return self.scan(name, columns)
         known = present(table, None, TABLES[name], columns)
         return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
+
+    def parts_added(self, name: TableName, since: int | None, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Yield the same rows as `added` returns; all rows of a table in parts, so that they are never in memory together."""
+        table = self._table(name)
+        if table.current_snapshot() is None:
+            return
+        known = present(table, None, TABLES[name], columns)
+        if since is None or table.snapshot_by_id(since) is None:
+            for part in table.scan(selected_fields=known).to_arrow_batch_reader():
+                yield _frame(pa.Table.from_batches([part]), name, columns)
+        else:
+            yield self.added(name, since, columns)
 
     def pin(self, name: TableName, tag: str, read: tuple[int, datetime] | None = None) -> int | None:
         """Tag the current Iceberg snapshot so that it never expires, and return its id; None for an empty table.

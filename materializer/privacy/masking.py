@@ -30,6 +30,9 @@ from ratchet.materializer.privacy.secrets import SECRETS
 Detector = Callable[[str], Iterable[Finding]]
 """Returns the findings in a text."""
 
+Findings = Mapping[str, list[Finding]]
+"""Text -> its findings, of those that have any."""
+_NOTHING: Findings = {}
 _TAKEN = re.compile(r"\[([A-Z][A-Z_]{1,30})_(\d{1,6})\]")
 _DEPTH = 64
 """Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
@@ -253,6 +256,18 @@ _VALUE: Mapping[str, Callable[[str], Any]] = {"messages": json.loads, "answer": 
 """Columns that hold a JSON value, and how it is read."""
 
 
+def _texts_of_row(row: Mapping[str, Any]) -> list[str]:
+    found = (one for name in _COLUMN if row.get(name) for one in texts_of(_VALUE.get(name, str)(row[name])))
+    return list(dict.fromkeys(found))
+
+
+def _contents(texts: Sequence[str]) -> list[str] | None:
+    """Return texts under the key `content` as `texts_of` yields them; None if one of them may be a document or an image."""
+    if any(text.startswith(("{", "[", "data:")) for text in texts):
+        return None
+    return [f"content: {text}" for text in texts]
+
+
 class Masker:
     """Masks the decoded rows of one line by its settings."""
 
@@ -291,17 +306,43 @@ class Masker:
         self.ready()
         return self._masking().content
 
-    def mask(self, row: dict[str, Any]) -> Counter[str]:
+    def search(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str] | None]) -> Sequence[Findings] | None:
+        """Search the texts of many rows as one. Return the findings of each row, or None if the rows must be masked one by one.
+
+        `texts` has the texts of each row, all under the key `content`, if they are known; otherwise the columns of the row are read.
+        """
+        if self._names is not None or any(not isinstance(one, Search) for one in self._detectors) or len(self._detectors) > 1:
+            return None
+        if not self._detectors:
+            return [_NOTHING] * len(rows)
+        search = self._detectors[0]
+        assert isinstance(search, Search)
+        try:
+            searched, owners = list[str](), list[int]()
+            for number, (row, known) in enumerate(zip(rows, texts, strict=True)):
+                its = _contents(known) if known is not None else None
+                its = _texts_of_row(row) if its is None else its
+                searched += its
+                owners += [number] * len(its)
+            found = search.each(searched)
+        except Exception:  # whatever the defect, each row is masked by itself, and a bad one is quarantined
+            return None
+        touched = {owners[number] for number, text in enumerate(searched) if text in found} if found else ()
+        return [found if number in touched else _NOTHING for number in range(len(rows))]
+
+    def mask(self, row: dict[str, Any], known: Findings | None = None) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.
 
-        All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot be searched, and ConfigError if a
-        model of names is missing.
+        `known` are the findings of `search`. All texts of the row share the placeholders. Raises Rejected `masking_failed` if a text cannot
+        be searched, and ConfigError if a model of names is missing.
         """
         self.ready()
         texts = {name: row[name] for name in _COLUMN if row.get(name)}
         masking = self._masking()
         try:
-            if len(self._detectors) == 1 and isinstance(self._detectors[0], Search):
+            if known is not None:
+                masking.known = known
+            elif len(self._detectors) == 1 and isinstance(self._detectors[0], Search):
                 searched = (one for name, text in texts.items() for one in texts_of(_VALUE.get(name, str)(text)))
                 masking.known = self._detectors[0].each(list(dict.fromkeys(searched)))
                 if not masking.known and self._names is None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from phonenumbers import (
     Leniency,
     NumberParseException,
+    PhoneMetadata,
     PhoneNumberFormat,
     PhoneNumberMatcher,
+    country_code_for_region,
     format_number,
     is_possible_number,
     is_valid_number,
     parse,
+    region_codes_for_country_code,
 )
 
 from ratchet.materializer.privacy.finding import Finding, digits, words_before
@@ -146,7 +150,44 @@ def _is_quantity(run: re.Match[str], before: str) -> bool:
     return _UNIT.match(run.string, run.end()) is not None or _MONEY.search(before) is not None
 
 
+@lru_cache(maxsize=64)
+def _patterns(region: str) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of which every valid number of a country matches one, without its prefix. Empty: nothing is known.
+
+    Countries with one country code share their numbers. In some countries, the prefix is replaced by other digits.
+    """
+    found, regions = list[re.Pattern[str]](), region_codes_for_country_code(country_code_for_region(region))
+    for one in {region, *regions}:
+        metadata = PhoneMetadata.metadata_for_region(one)
+        general = metadata.general_desc if metadata is not None else None
+        replaces = metadata is not None and metadata.national_prefix_transform_rule is not None and one in (region, *regions[:1])
+        if replaces or general is None or general.national_number_pattern is None:
+            return ()
+        found.append(re.compile(general.national_number_pattern))
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _abroad(region: str) -> re.Pattern[str] | None:
+    """Return the prefix of calls from a country to others."""
+    metadata = PhoneMetadata.metadata_for_region(region)
+    prefix = metadata.international_prefix if metadata is not None else None
+    return re.compile(prefix) if prefix else None
+
+
+def _may_be_valid(number: str, region: str) -> bool:
+    """Return whether digits may be a valid number of a country, whatever its prefix. This costs far less than to parse them."""
+    patterns, abroad = _patterns(region), _abroad(region)
+    if not patterns or (abroad is not None and abroad.match(number)):
+        return True
+    return any(one.fullmatch(number, start) for one in patterns for start in range(len(number)))
+
+
+@lru_cache(maxsize=4096)
 def _parsed(text: str, region: str | None, raw: str) -> str | None:
+    """Return a number in E.164 form; None if it is not valid, or is not written in a usual grouping."""
+    if region is not None and not _may_be_valid(digits(text), region):
+        return None
     try:
         number = parse(text, region)
     except NumberParseException:

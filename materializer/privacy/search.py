@@ -8,11 +8,15 @@ the parts with clues. Both find the same.
 from __future__ import annotations
 
 import re
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from ratchet.materializer.privacy.finding import Finding
 
@@ -25,8 +29,13 @@ _KEYS = bytes(0x77 if sign in _LETTERS + _DIGITS + b"_+/=.:~-" else 0x20 for sig
 """Maps the characters of keys, tokens and URLs to `w`, and others to a space."""
 _KEY = 15
 """Length of the shortest token that a rule finds."""
-_NUMBER = re.compile(rb"[0-9](?:[\t ().\-/\xa0\xb7?]{0,3}[0-9]){5,}")
-"""Six or more digits with few separators. `?` stands for the characters outside of Latin-1, among them dashes."""
+_SPREAD = bytes(0x30 if sign in _DIGITS else 0x20 if sign in b"\t ().-/\xa0\xb7?" else 0x78 for sign in range(256))
+"""Maps digits to `0`, separators of digits to a space and others to `x`. `?` stands for the characters outside of Latin-1, among them
+dashes."""
+_NUMBER = re.compile(rb"0(?: {0,3}0){5,}")
+"""Six or more digits with few separators, in this form."""
+_LONGEST_SHAPE = 24
+"""Longest shape around a run of digits, in characters."""
 _BEFORE, _BEHIND = 3, 7
 """Characters around a run of digits that a rule may look at."""
 _BORDER = "\n\0\n"
@@ -35,23 +44,88 @@ _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 """The characters outside of ASCII that equal an ASCII letter where a regular expression ignores case."""
 
 
+class _Literals:
+    """The texts in lower case whose places rules ask for. One pass finds all of them."""
+
+    def __init__(self) -> None:
+        self._numbers = dict[bytes, int]()
+        self._made: tuple[int, BytesAhoCorasick] | None = None
+        self._lock = threading.Lock()
+
+    def number(self, literal: bytes) -> int:
+        """Return the number of a literal, which is added if it is new."""
+        with self._lock:
+            return self._numbers.setdefault(literal, len(self._numbers))
+
+    def places(self, low: bytes) -> dict[int, list[int]]:
+        """Return the places of the literals in a text, by their number."""
+        found = dict[int, list[int]]()
+        for number, start, _ in self._searcher().find_matches_as_indexes(low, overlapping=True):
+            found.setdefault(number, []).append(start)
+        return found
+
+    def _searcher(self) -> BytesAhoCorasick:
+        with self._lock:
+            if self._made is None or self._made[0] < len(self._numbers):
+                self._made = len(self._numbers), BytesAhoCorasick(list(self._numbers), implementation=Implementation.DFA)
+            return self._made[1]
+
+
+_LITERALS = _Literals()
+
+
 class Scan:
     """A text in the forms in which clues are searched. All forms have the same length, so a position is the same in each form."""
-
-    __slots__ = ("keys", "low", "numbers", "plain", "shape", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.plain = text.encode("latin-1", "replace")
         """One byte per character. `?` replaces those outside of Latin-1."""
-        self.low = _lower(text, self.plain)
+        self._near: tuple[bytes, list[int], list[int]] | None = None
+
+    @cached_property
+    def low(self) -> bytes:
         """The text in lower case, in the same form."""
-        self.shape = self.plain.translate(_SHAPE)
+        return _lower(self.text, self.plain)
+
+    @cached_property
+    def shape(self) -> bytes:
         """`a` for a letter, `0` for a digit, other characters as they are."""
-        self.numbers = _numbers(self.plain, self.shape)
+        return self.plain.translate(_SHAPE)
+
+    @cached_property
+    def numbers(self) -> list[tuple[int, int, int]]:
         """(start, end, digits) of each run of at least six digits with few separators."""
-        self.keys = _keys(self.plain)
+        return _numbers(self.plain, self.shape)
+
+    @cached_property
+    def keys(self) -> list[Part]:
         """Each run of characters that is long enough for a token, with the character behind it."""
+        return _keys(self.plain)
+
+    @cached_property
+    def _places(self) -> dict[int, list[int]]:
+        return _LITERALS.places(self.low)
+
+    def places(self, number: int) -> Sequence[int]:
+        """Return where the literal with this number stands in the text in lower case."""
+        return self._places.get(number, ())
+
+    def near_numbers(self, needle: bytes) -> list[int]:
+        """Return where a shape with a run of six digits stands. It is searched around such runs only."""
+        if not self.numbers:
+            return []
+        if self._near is None:
+            parts = merged(((start - _LONGEST_SHAPE, end + _LONGEST_SHAPE) for start, end, _ in self.numbers), len(self.shape))
+            starts = list(accumulate((end - start + 1 for start, end in parts), initial=0))
+            self._near = b"\0".join([self.shape[start:end] for start, end in parts]), starts, [start for start, _ in parts]
+        text, starts, places = self._near
+        found, at = list[int](), text.find(needle)
+        while at >= 0:
+            part = bisect_right(starts, at) - 1
+            found.append(places[part] + at - starts[part])
+            at = text.find(needle, at + 1)
+        return found
 
 
 def _lower(text: str, plain: bytes) -> bytes:
@@ -65,7 +139,7 @@ def _lower(text: str, plain: bytes) -> bytes:
 def _numbers(plain: bytes, shape: bytes) -> list[tuple[int, int, int]]:
     if b"0" not in shape:
         return []
-    return [(*match.span(), shape.count(b"0", *match.span())) for match in _NUMBER.finditer(plain)]
+    return [(*match.span(), shape.count(b"0", *match.span())) for match in _NUMBER.finditer(plain.translate(_SPREAD))]
 
 
 def _keys(plain: bytes) -> list[Part]:
@@ -117,6 +191,8 @@ class Search:
         for order, rule in enumerate(rules):
             groups.setdefault(rule.clue, []).append((order, rule))
         self._groups = list(groups.items())
+        self._shared = [group for group in self._groups if group[0] is not everywhere]
+        self._own = [group for group in self._groups if group[0] is everywhere]
 
     def __call__(self, text: str) -> list[Finding]:
         """Return the findings. They may overlap."""
@@ -128,17 +204,19 @@ class Search:
         The texts are searched as one, because a search has a cost that does not depend on the length. No rule but those about which nothing
         is known matches across `_BORDER`, or looks across it.
         """
-        found, starts = dict[str, list[Finding]](), [0]
-        for text in texts:
-            starts.append(starts[-1] + len(text) + len(_BORDER))
-        for one in self._search(_BORDER.join(texts), [group for group in self._groups if group[0] is not everywhere]):
-            number = bisect_right(starts, one.start) - 1
-            start, text = starts[number], texts[number]
-            # A private key without its end takes what follows, up to NUL.
-            found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
-        if own := [group for group in self._groups if group[0] is everywhere]:
+        found = dict[str, list[Finding]]()
+        texts = list(dict.fromkeys(texts))
+        plain = [text for text in texts if text.isascii()]
+        for group in (plain, [text for text in texts if not text.isascii()] if len(plain) < len(texts) else []):
+            starts = list(accumulate((len(text) + len(_BORDER) for text in group), initial=0))
+            for one in self._search(_BORDER.join(group), self._shared) if group else ():
+                number = bisect_right(starts, one.start) - 1
+                start, text = starts[number], group[number]
+                # A private key without its end takes what follows, up to NUL.
+                found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
+        if self._own:
             for text in texts:
-                if more := self._search(text, own):
+                if more := self._search(text, self._own):
                     found.setdefault(text, []).extend(more)
         return found
 
@@ -186,30 +264,35 @@ def numbers(least: int) -> Clue:
     def clue(scan: Scan) -> Sequence[Part]:
         if not scan.numbers:
             return ()
-        parts = [(start - _BEFORE, end + _BEHIND) for start, end, digits in scan.numbers if digits >= least]
-        return merged(parts, len(scan.text)) if parts else ()
+        parts, last, length = list[Part](), -1, len(scan.text)
+        for start, end, digits in scan.numbers:
+            if digits >= least:
+                begin, behind = max(0, start - _BEFORE), min(length, end + _BEHIND)
+                if begin <= last:
+                    parts[-1] = parts[-1][0], behind
+                else:
+                    parts.append((begin, behind))
+                last = behind
+        return parts
 
     return clue
 
 
 def places(*literals: str) -> Callable[[Scan], list[int]]:
     """Return the function that finds where texts in lower case stand, in the order of the text, and in any case if they are ASCII."""
-    plain = [literal.encode("latin-1", "replace") for literal in literals if literal.isascii()]
+    plain = [_LITERALS.number(literal.encode()) for literal in literals if literal.isascii()]
     other = [literal for literal in literals if not literal.isascii()]
 
     def find(scan: Scan) -> list[int]:
-        found, low, text = list[int](), scan.low, scan.text
-        for part in plain:
-            at = low.find(part)
-            while at >= 0:
-                found.append(at)
-                at = low.find(part, at + 1)
-        if other and not text.isascii():
+        found = list[int]()
+        for number in plain:
+            found += scan.places(number)
+        if other and not scan.text.isascii():
             for literal in other:
-                at = text.find(literal)
+                at = scan.text.find(literal)
                 while at >= 0:
                     found.append(at)
-                    at = text.find(literal, at + 1)
+                    at = scan.text.find(literal, at + 1)
         return sorted(set(found)) if len(found) > 1 else found
 
     return find
@@ -224,17 +307,22 @@ def starting_with(*literals: str) -> Clue:
 def shaped(*shapes: str) -> Clue:
     """Return the clue of an anchored rule whose matches begin with one of the shapes: `a` is a letter, `0` a digit, others stay."""
     needles = [one.encode("latin-1") for one in shapes]
-    have_numbers = all(_NUMBER.search(needle) for needle in needles)
+    have_numbers = all(_NUMBER.search(needle.translate(_SPREAD)) for needle in needles)
+
+    assert max(map(len, needles)) <= _LONGEST_SHAPE
 
     def clue(scan: Scan) -> Sequence[Part]:
-        if have_numbers and not scan.numbers:
-            return ()
-        found, shape = list[Part](), scan.shape
-        for needle in needles:
-            at = shape.find(needle)
-            while at >= 0:
-                found.append((at, at))
-                at = shape.find(needle, at + 1)
-        return sorted(set(found)) if len(found) > 1 else found
+        if have_numbers:
+            found = [at for needle in needles for at in scan.near_numbers(needle)] if scan.numbers else []
+        else:
+            found = [at for needle in needles for at in _places_in(scan.shape, needle)]
+        return [(at, at) for at in sorted(set(found))] if found else ()
 
     return clue
+
+
+def _places_in(shape: bytes, needle: bytes) -> Iterator[int]:
+    at = shape.find(needle)
+    while at >= 0:
+        yield at
+        at = shape.find(needle, at + 1)

@@ -16,7 +16,7 @@ from ratchet.contracts.data.decoding import Bad, Decoded, Limits, Place
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import QuarantineSettings
-from ratchet.materializer.dialects.decode import record_of
+from ratchet.materializer.dialects.decode import MAX_RECORD, record_of
 from ratchet.materializer.dialects.values import dump
 from ratchet.materializer.quarantine.excerpt import Hide, Mask, is_kept, masked_part, masked_text, part_of, parts_of, user_of
 from ratchet.materializer.quarantine.kept import Bytes, Cut
@@ -25,6 +25,9 @@ from ratchet.materializer.quarantine.shown import shown, shown_text
 DAY_US = 86_400_000_000
 _MOST_TIMES = 16
 """A part that is larger than this many times `max_bytes` is not masked, because that takes too long, and keeps no bytes."""
+
+_LONGEST = MAX_RECORD + 5
+"""Bytes of the largest record that is read again: a frame with its head."""
 
 
 @cache
@@ -177,8 +180,8 @@ class _Reader:
         self._parsed: tuple[bytes, Any] | None = None
 
     def read(self, place: Place | None) -> bytes | None:
-        """Return the bytes of a record; None if they cannot be read, or are no longer those that were decoded."""
-        if place is None or not place.length or (place.digest is None and place.cut):
+        """Return the bytes of a record; None if they are too many, cannot be read, or are no longer those that were decoded."""
+        if place is None or not 0 < place.length <= _LONGEST or (place.digest is None and place.cut):
             return None
         if self._last is None or self._last[0] != place:
             self._last = place, self._bytes(place)

@@ -5,9 +5,9 @@ A pseudonym is `u1_` or `s1_` and 128 bits of an HMAC-SHA256 in base32. The numb
 
 from __future__ import annotations
 
-import base64
 import hmac
 import re
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from ratchet.contracts.ids import person_id
@@ -18,11 +18,24 @@ Subject: TypeAlias = Literal["u", "s"]
 _PSEUDONYM = re.compile(r"[us][1-9]\d{0,8}_[a-z2-7]{26}")
 
 
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_PAIRS = [first + second for first in _BASE32 for second in _BASE32]
+_SHIFTS = range(120, -1, -10)
+"""26 characters of base32 (RFC 4648, without padding) are 13 pairs of ten bits."""
+
+
 def pseudonym(subject: Subject, text: str, key: Key) -> str:
     """Return the pseudonym of a user id or a session id. Ids that are equal as `person_id` have one pseudonym while the key is the same."""
-    plain = f"{subject}\x1f{person_id(text)}".encode("utf-8", "surrogatepass")
-    mac = hmac.digest(bytes.fromhex(key.secret), plain, "sha256")[:16]
-    return f"{subject}{key.id}_{base64.b32encode(mac).decode().rstrip('=').lower()}"
+    mac = _keyed(key.secret).copy()
+    mac.update(f"{subject}\x1f{person_id(text)}".encode("utf-8", "surrogatepass"))
+    bits = int.from_bytes(mac.digest()[:16], "big") << 2
+    return f"{subject}{key.id}_{''.join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])}"
+
+
+@lru_cache(maxsize=8)
+def _keyed(secret: str) -> hmac.HMAC:
+    """Return the HMAC of a key, which is copied for each text: the key is hashed once."""
+    return hmac.new(bytes.fromhex(secret), digestmod="sha256")
 
 
 def is_pseudonym(text: str) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from ratchet.contracts.conversation import Conversation, Message
 from ratchet.contracts.errors import Rejected
@@ -44,6 +47,8 @@ _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 def read(record: Record) -> Conversation | None:
     """Read a call of the conventions, in the newest form that the record has."""
+    if (plain := _plain(record)) is not None:
+        return plain
     details = [attributes for name, attributes in record.events if name == DETAILS]
     if _INPUT in record.attributes or _OUTPUT in record.attributes or details:
         return _current(_joined(record.attributes, details), record)
@@ -51,6 +56,60 @@ def read(record: Record) -> Conversation | None:
     if any(name in ROLES or name == CHOICE for name, _ in events):
         return _of_events(events, record)
     return _contents(record)
+
+
+def _plain(record: Record) -> Conversation | None:
+    """Read a call whose messages have one text each and nothing else; None for any other call. `_current` reads it in the same way."""
+    attributes = record.attributes
+    if record.events or not _has_plain_keys(tuple(attributes)):
+        return None
+    asked, answered = attributes.get(_INPUT), attributes.get(_OUTPUT)
+    if not isinstance(asked, str) or not isinstance(answered, str) or attributes.get("gen_ai.provider.name") == "strands-agents":
+        return None
+    try:
+        given, replies = orjson.loads(asked), orjson.loads(answered)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(given, list) or not given or not isinstance(replies, list) or len(replies) != 1 or not isinstance(replies[0], dict):
+        return None
+    messages = [_plain_message(item) for item in given]
+    finish = replies[0].pop("finish_reason", None)
+    answer = _plain_message(replies[0])
+    if answer is None or answer["role"] != "assistant" or not isinstance(finish, str | None) or any(one is None for one in messages):
+        return None
+    return Conversation([one for one in messages if one is not None], answer, finish=finish_of(finish))
+
+
+@lru_cache(maxsize=4096)
+def _has_plain_keys(keys: tuple[str, ...]) -> bool:
+    """Return whether a call has its messages in the current form, and no attribute that may add something to them."""
+    return _INPUT in keys and _OUTPUT in keys and not any(key.startswith(_MORE) or key in _MORE_KEYS for key in keys)
+
+
+_MORE = ("llm.", "ai.", "langfuse.", "traceloop.", "openinference.", "input.", "output.", "gcp.")
+_MORE_KEYS = frozenset(
+    {
+        *("gen_ai.system_instructions", "gen_ai.tool.definitions", "gen_ai.request.tools", "gen_ai.system", "events"),
+        *("model_request_parameters", "all_messages_events"),
+    }
+)
+_PLAIN_ROLES = frozenset({"system", "developer", "user", "assistant"})
+
+
+def _plain_message(item: Any) -> Message | None:
+    """Return a message with one text in the canonical form; None for any other."""
+    if not isinstance(item, dict) or item.keys() != {"role", "parts"} or not isinstance(item["role"], str):
+        return None
+    role, parts = item["role"], item["parts"]
+    part = parts[0] if isinstance(parts, list) and len(parts) == 1 else None
+    if role not in _PLAIN_ROLES or not isinstance(part, dict) or part.keys() != {"type", "content"} or part["type"] != "text":
+        return None
+    text = part["content"]
+    if not isinstance(text, str) or "\x00" in text:
+        return None
+    if role == "assistant" and (not text.strip() or text.startswith("{") or "think" in text or "<reasoning>" in text):
+        return None
+    return {"role": role, "content": text}
 
 
 def _joined(attributes: Attributes, details: Sequence[Attributes]) -> Attributes:

@@ -28,6 +28,8 @@ class Above:
     of_traces: Mapping[Any, Told] = field(default_factory=dict)
     whole: Mapping[str, Any] = field(default_factory=dict)
     """Trace id -> start time of a span that is no model call and refuses for its whole trace: a root, or in a place of the trace."""
+    read: Mapping[int, tuple[Attributes, Told]] = field(default_factory=dict)
+    """Identity (`id`) of a span -> its attributes and what they say, where all of them could be read."""
 
     def added_to(self, own: Told, span: Mapping[str, Any]) -> Told:
         """Return what a span says, with the refusals of the spans above it."""
@@ -53,6 +55,7 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
     of_spans: dict[tuple[Any, Any], Told] = {}
     of_traces: dict[Any, Told] = {}
     refusing: dict[str, Any] = {}
+    read: dict[int, tuple[Attributes, Told]] = {}
     for span, _ in spans:
         if not isinstance(span, dict) or not isinstance(span.get("traceId"), str) or not isinstance(span.get("spanId"), str):
             continue
@@ -62,7 +65,9 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
             attributes = Attributes(span.get("attributes"))
         except Rejected:  # the span has no attributes, so that it says nothing
             continue
-        said, contains_calls = _read(attributes, is_call)
+        said, contains_calls, is_whole = _read(attributes, is_call)
+        if is_whole:
+            read[id(span)] = attributes, said
         whole = _refusals(said, lambda place: place.startswith(_OF_TRACE))
         if whole.consents:
             of_traces[key[0]] = merged(of_traces.get(key[0], Told()), whole)
@@ -70,22 +75,23 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
             of_spans[key] = _refusals(said, lambda _: True)
             if whole.consents or (of_spans[key].consents and not span.get("parentSpanId")):
                 refusing.setdefault(key[0], span.get("startTimeUnixNano"))
-    return Above(parents, {key: one for key, one in of_spans.items() if one.consents}, of_traces, refusing)
+    return Above(parents, {key: one for key, one in of_spans.items() if one.consents}, of_traces, refusing, read)
 
 
-def _read(attributes: Attributes, is_call: Callable[[Attributes], bool]) -> tuple[Told, bool]:
-    """Return what a span says, and whether this counts for the calls below it.
+def _read(attributes: Attributes, is_call: Callable[[Attributes], bool]) -> tuple[Told, bool, bool]:
+    """Return what a span says, whether this counts for the calls below it, and whether all attributes could be read.
 
     If an attribute cannot be read, the others still count, and the span is taken for one that contains calls.
     """
+    is_whole = True
     try:
         said = told(attributes)
     except Rejected:
-        said = told_in_part(attributes)
+        said, is_whole = told_in_part(attributes), False
     try:
-        return said, bool(said.consents) and not is_call(attributes)
+        return said, bool(said.consents) and not is_call(attributes), is_whole
     except Rejected:
-        return said, True
+        return said, True, is_whole
 
 
 def _refusals(said: Told, counts: Callable[[str], bool]) -> Told:

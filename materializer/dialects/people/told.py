@@ -157,10 +157,19 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
     return made
 
 
+def may_tell(key: str) -> bool:
+    """Return whether `told_in_record` looks at the value of a key."""
+    if _CONTENT.match(key):
+        return False
+    return meaning(key) is not None or key in ROOTS or _OPENED.search(key) is not None or key == "model_parameters"
+
+
 def merged(*parts: Told) -> Told:
     """Return all that the parts of one record say."""
     made = Told()
     for part in parts:
+        if not (part.facts or part.consents or part.times):
+            continue
         made.consents += part.consents
         made.times = part.times | made.times
         for fact, found in part.facts.items():
@@ -265,14 +274,19 @@ def subject_of(key: str) -> Subject | None:
 def count_told(into: Decoded, own: Told, shared: Told | None = None) -> None:
     """Count in `into.told` what the record of one model call says, and where."""
     both = merged(own, shared) if shared is not None else own
-    into.told["call", ""] += 1
-    refused = {place for place, value in both.consents if consent(value) is False}
-    agreed = {place for place, value in both.consents if consent(value) is True}
-    people: tuple[tuple[str, set[str]], ...] = (("refusal", refused), ("consent", agreed))
-    people += tuple((fact, {place} if (place := both.place(fact)) else set()) for fact in ("user", "session"))
-    for fact, places in people:
-        into.told.update((fact, place) for place in places)
-        into.told[fact, ""] += bool(places)
+    counts = into.told
+    counts["call", ""] += 1
+    stated_by = [(place, consent(value)) for place, value in both.consents]
+    for fact, given in (("refusal", False), ("consent", True)):
+        places = {place for place, said in stated_by if said is given}
+        for place in places:
+            counts[fact, place] += 1
+        if places:
+            counts[fact, ""] += 1
+    for fact in ("user", "session"):
+        if found := both.facts.get(fact):  # type: ignore[call-overload]
+            counts[fact, found[1]] += 1
+            counts[fact, ""] += 1
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ one value inside of a text that is otherwise whole. `quarantine.placeholders` of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.privacy.search import Scan, places
 
 VERSION = 1
 """Version of the table. It changes with each entry."""
@@ -51,6 +54,25 @@ _NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__"
 """A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
 
 
+_CLUES = places(
+    *("redact", "litell", "default-message", "scrubbed", "masked", "filtered", "removed", "omitted", "hidden", "sanitized", "anonymized"),
+    *("truncated", "skipped"),
+)
+_SIGNS = re.compile(r"[\s\"'`]*[*█▇■•●xX]")
+
+
+def may_be_redacted(texts: Sequence[str], more: Iterable[str] = ()) -> set[int]:
+    """Return the numbers of the texts that `is_redacted` must look at. All of them are searched as one.
+
+    Each placeholder has one of the words of `_CLUES`, or begins with one of the signs.
+    """
+    joined = "\n".join(texts)
+    ends, own = list(accumulate(len(text) + 1 for text in texts)), tuple(more)
+    found = {bisect_right(ends, at) for at in _CLUES(Scan(joined))}
+    found.update(number for number, text in enumerate(texts) if _SIGNS.match(text))
+    return found.union(number for number, text in enumerate(texts) if any(one and one in text for one in own)) if own else found
+
+
 def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     """Return whether a text is a placeholder, or has an unmistakable one inside. `more` are those of the loop file."""
     plain = text.strip().strip("\"'`").strip()
@@ -59,7 +81,10 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     lower = text.lower()
     if "redacted" in lower and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
         return True
-    return (any(one in lower for one in _NEEDLES) and _INSIDE.search(text) is not None) or any(one and one in text for one in more)
+    for needle in _NEEDLES:
+        if needle in lower and _INSIDE.search(text):
+            return True
+    return any(one and one in text for one in more)
 
 
 def check_redacted(texts: Iterable[str | None], more: Iterable[str] = ()) -> None:

@@ -19,6 +19,8 @@ from ratchet.materializer.receive.files.streams import stream_of
 
 CHUNK = 32 << 20
 """Bytes of lines after which a chunk ends, at the end of a line."""
+LINES = 50_000
+"""Lines after which a chunk ends. The rows of tiny records need many times the memory of their lines."""
 _KEPT = 2 * CHUNK
 """Largest part, in bytes, that is kept in memory. One is larger if a line is."""
 _BLOCK = 1 << 20
@@ -38,8 +40,8 @@ class Chunk(NamedTuple):
     open: Callable[[], BinaryIO]
 
 
-def chunks_of(open_whole: Callable[[], BinaryIO], size: int = CHUNK) -> Iterator[Chunk]:
-    """Read a stream of lines once, and yield its chunks of `size` bytes or more. An empty stream is one chunk.
+def chunks_of(open_whole: Callable[[], BinaryIO], size: int = CHUNK, most: int = LINES) -> Iterator[Chunk]:
+    """Read a stream of lines once, and yield its chunks of `size` bytes or more, or of `most` lines. An empty stream is one chunk.
 
     Chunks that are opened and read in their order read the stream once more in all.
     """
@@ -52,10 +54,10 @@ def chunks_of(open_whole: Callable[[], BinaryIO], size: int = CHUNK) -> Iterator
     with open_whole() as stream:
         for block in _blocks(stream):
             while block:
-                if at - begin >= size and ended:
+                if ended and (at - begin >= size or lines - first + 1 >= most):
                     yield chunk(at - begin)
                     begin, first, digest = at, lines + 1, hashlib.sha256()
-                cut = _end_of_chunk(block, size - (at - begin))
+                cut = min(_end_of_chunk(block, size - (at - begin)), _end_of_lines(block, most - (lines - first + 1)))
                 piece, block = block[:cut], block[cut:]
                 digest.update(piece)
                 lines += piece.count(b"\n")
@@ -76,6 +78,16 @@ def _end_of_chunk(block: bytes, wanted: int) -> int:
     if wanted > len(block):
         return len(block)
     return block.find(b"\n", max(wanted - 1, 0)) + 1 or len(block)
+
+
+def _end_of_lines(block: bytes, wanted: int) -> int:
+    """Return after how many bytes of `block` its line with the number `wanted` ends; all of them if it has fewer."""
+    if block.count(b"\n") < wanted:
+        return len(block)
+    at = -1
+    for _ in range(wanted):
+        at = block.find(b"\n", at + 1)
+    return at + 1
 
 
 class _Parts:

@@ -36,6 +36,8 @@ _READER |= dict.fromkeys(("frames", "message"), "protobuf; a source of the kind 
 _READER |= dict.fromkeys(("lines", "json"), "JSON; a source of the kind jsonl reads it")
 _DENSE = 16
 """How many times smaller a compressed file or a table may be than its lines."""
+_WHOLE = 256 << 10
+"""Bytes up to which a local file is not divided: so few bytes have few lines."""
 _GROUP_BYTES, _GROUP_FILES = 8 << 20, 2000
 """A group of small files ends with these. A commit to the lake costs the same for one record as for thousands."""
 
@@ -123,7 +125,7 @@ class FileSource:
             both = [file, *traces]
             file = replace(file, version=" ".join(one.version for one in both), identity=partial(identity_of, both))
         stored_densely = content.compression or content.form == "parquet"
-        if form == "otlp-proto" or file.size <= (CHUNK // _DENSE if stored_densely else CHUNK):
+        if form == "otlp-proto" or file.size <= (CHUNK // _DENSE if stored_densely else min(CHUNK, _WHOLE)):
             yield RawBatch(self.name, form, file.identity(), file.origin, opened)
             return
         version, chunks = self._divided.get(file.name, ("", []))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from phonenumbers import (
+    NumberParseException,
+    PhoneNumberType,
+    country_code_for_region,
+    example_number_for_type,
+    is_valid_number,
+    national_significant_number,
+    parse,
+)
 
 from benchmarks.privacy_lines import HELD, TUNED, marked
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.materializer.privacy.finding import Finding, disjoint
 from ratchet.materializer.privacy.masking import detectors
+from ratchet.materializer.privacy.phones import _may_be_valid
 
 # Written in two parts, so that no file of the repository looks as if it held a key.
 AWS, PEM = "AKIA" + "IOSFODNN7EXAMPLE", "-----BEGIN RSA " + "PRIVATE KEY-----"
@@ -151,3 +162,22 @@ def test_findings_lie_in_the_text(text: str) -> None:
 def test_long_text_is_searched_in_time_that_grows_with_its_length(unit: str) -> None:
     """A search whose time grows with the square of the length would run into the timeout."""
     found(unit * (200_000 // len(unit)))
+
+
+@pytest.mark.parametrize("region", PrivacySettings().phone_regions)
+def test_the_check_before_a_number_is_parsed_refuses_no_valid_number(region: str) -> None:
+    rng, valid = random.Random(1), 0
+    for kind in (PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.TOLL_FREE, PhoneNumberType.PREMIUM_RATE):
+        number = example_number_for_type(region, kind)
+        plain = str(national_significant_number(number)) if number is not None else "5551234"
+        for _ in range(60):
+            at = rng.randrange(len(plain))
+            changed = plain[:at] + str(rng.randint(0, 9)) + plain[at + 1 :] + rng.choice(("", "", str(rng.randint(0, 99))))
+            given = rng.choice(("", "0", "1", "8", "00", str(country_code_for_region(region)), "011", "01149", "00700")) + changed
+            try:
+                is_valid = is_valid_number(parse(given, region))
+            except NumberParseException:
+                is_valid = False
+            valid += is_valid
+            assert _may_be_valid(given, region) or not is_valid, given
+    assert valid > 20

@@ -353,3 +353,8 @@ def _ratio(work: Callable[[int], Callable[[], object]]) -> float:
 
     small, large = seconds(1 << 15), seconds(1 << 17)
     return large / max(small, 0.0005)
+
+
+def test_a_text_that_stands_twice_among_the_texts_has_its_findings_once() -> None:
+    text = "write to ada@example.org"
+    assert SEARCH.each([text, "nothing", text, "안녕 ada@example.org"])[text] == SEARCH(text)

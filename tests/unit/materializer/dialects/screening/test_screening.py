@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.decode import decode
 from ratchet.materializer.dialects.screening.outcome import has_failed, span_has_failed
-from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, is_redacted
+from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, is_redacted, may_be_redacted
 from ratchet.materializer.dialects.screening.sample import first_records, look, repeated_answer
 from tests.unit.materializer.records import T0, attribute, batch, evaluation, log, logs, raw, request_of, span, spans
 
@@ -214,3 +217,14 @@ def test_a_look_reads_the_first_records_only(kind: str) -> None:
 def test_the_name_of_an_evaluation_may_have_blanks_around_it() -> None:
     said = evaluation(" user_correction ", text="Four.")
     assert [row["text"] for row in read(logs(log(1, said)), kind="otlp-json").feedback] == ["Four."]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(*(st.from_regex(re.compile(one.pattern, re.IGNORECASE), fullmatch=True) for one in PLACEHOLDERS)),
+    st.sampled_from(["", " ", "\n", '"', "' ", "said: ", "a\n"]),
+)
+def test_the_search_in_many_texts_leads_to_every_redacted_one(text: str, before: str) -> None:
+    texts = ["What is due?", before + text + before, "Nothing."]
+    assert {number for number, one in enumerate(texts) if is_redacted(one)} <= may_be_redacted(texts)
+    assert may_be_redacted(["A plain question?", text], [text]) - {0} == {1}

@@ -28,10 +28,11 @@ def call(number: int, text: str = "") -> str:
     st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=30),
     st.binary(max_size=6),
     st.integers(1, 60),
+    st.integers(1, 9),
 )
-def test_chunks_are_the_stream_cut_at_ends_of_lines(lines: list[bytes], rest: bytes, size: int) -> None:
+def test_chunks_are_the_stream_cut_at_ends_of_lines(lines: list[bytes], rest: bytes, size: int, most: int) -> None:
     data = b"".join(lines) + rest.replace(b"\n", b"")
-    found = list(chunks_of(lambda: io.BufferedReader(io.BytesIO(data)), size))  # type: ignore[arg-type]
+    found = list(chunks_of(lambda: io.BufferedReader(io.BytesIO(data)), size, most))  # type: ignore[arg-type]
     at = 0
     for chunk in found:
         with chunk.open() as stream:
@@ -41,7 +42,9 @@ def test_chunks_are_the_stream_cut_at_ends_of_lines(lines: list[bytes], rest: by
         if chunk is not found[-1]:
             last = len(part) - (part[:-1].rfind(b"\n") + 1)
             assert part.endswith(b"\n")
-            assert len(part) >= size > len(part) - last
+            assert len(part) - last < size
+            assert len(part) >= size or part.count(b"\n") == most
+            assert part.count(b"\n") <= most
         at += len(part)
     assert at == len(data)
 
