@@ -105,10 +105,11 @@ class Admission:
         halves, found.halves = found.halves, []
         for row in halves:
             if refused := self._refused_trace(row):
-                found.skipped["traces"]["content_not_captured"] -= 1
                 found.reject("traces", row["position"], _not_allowed(refused))
             else:
                 self._add("traces", found.halves, self._trace(row), found, id(row), known)
+        if quarantined := len(halves) - len(found.halves):
+            found.skipped["traces"]["content_not_captured"] -= quarantined
         for row in feedback:
             if self.sender is None or self.sender.may_send_feedback(row["kind"]):
                 hidden = row | {"rater": self._hidden("u", row["rater"])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import polars as pl
 import pytest
 
 from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.data.senders import Role, Sender
+from ratchet.contracts.errors import Rejected
 from ratchet.materializer.consent import settle
 from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.dialects.admission import Admission
+from ratchet.materializer.dialects.decode import decode
 from ratchet.materializer.erasure.lake_rows import LineRows, Target
 from ratchet.materializer.lake.tables import joined, preferred
 from tests.unit.materializer.conftest import make_datasets, make_loop, pseudonym_of
@@ -165,3 +170,12 @@ def test_joined_rows_keep_their_own_values() -> None:
     rows = pl.DataFrame(given, schema=list(columns), orient="row")
     found = joined(rows).to_dicts()
     assert [(row["model"], row["user"], row["region"]) for row in found] == [("m", "u", "eu"), ("n", "u", "eu"), (None, None, None)]
+
+
+def test_a_half_that_cannot_be_masked_is_counted_once() -> None:
+    def refusing(_row: dict[str, Any]) -> Counter[str]:
+        raise Rejected("too_large", "a test")
+
+    limits = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
+    found = decode(batch(spans(half(1), half(2))), limits, admission=Admission(mask=refusing))
+    assert (len(found.halves), found.skipped["traces"].total(), [one.reason for one in found.bad]) == (0, 0, ["too_large", "too_large"])
