@@ -36,10 +36,10 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
-        if found:
-            context.datasets.prepare()
     if note_always or found or context.line_view().alarm is not None:
         note_alarm(context)
+    if found:
+        context.datasets.prepare()
     return total
 
 
