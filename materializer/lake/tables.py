@@ -30,7 +30,7 @@ from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.arrow import pa
-from ratchet.materializer.lake.compaction import crowded_days, forget_snapshots, unpinned
+from ratchet.materializer.lake.compaction import forget_snapshots, merge, small_files, unpinned
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.moved import adopt_place, was_moved
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
@@ -252,7 +252,7 @@ class Lake:
                 table.manage_snapshots().remove_tag(tag).commit()
 
     def tidy(self, name: TableName) -> None:
-        """Compact a table with many snapshots without a tag: merge the small files of each day, and expire the old ones of these.
+        """Compact a table with many snapshots without a tag: merge small files, and expire the old ones of these snapshots.
 
         The writer calls this after each commit. Rows do not change. Without compaction each commit would be slower than the
         previous one, because it writes the list of all snapshots.
@@ -261,8 +261,8 @@ class Lake:
         if len(unpinned(table)) < _SNAPSHOTS:
             return
         if name != "quarantine":
-            for day in crowded_days(table):
-                table.overwrite(_ordered(table.scan(row_filter=day).to_arrow(), name), overwrite_filter=day)
+            for files in small_files(table):
+                merge(table, files, lambda rows: _ordered(rows, name))
         forget_snapshots(table, keep=_SNAPSHOTS // 4)
 
     def snapshot(self, name: TableName) -> int | None:

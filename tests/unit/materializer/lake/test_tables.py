@@ -16,7 +16,7 @@ DAY = 86_400 * 10**9
 @pytest.mark.slow
 def test_compaction_merges_files_and_expires_snapshots_except_pinned_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_SNAPSHOTS", 8)
-    monkeypatch.setattr(compaction, "_FILES_PER_DAY", 2)
+    monkeypatch.setattr(compaction, "_FILES", 3)
     datasets = make_datasets(tmp_path)
     pinned = None
     for n in range(1, 25):
@@ -42,7 +42,7 @@ def test_tagged_snapshots_do_not_count_towards_compaction(tmp_path: Path, monkey
         datasets.ingest(batch(spans(span(n))))
         datasets.lake.pin("traces", f"snapshot {n}")
     planned: list[int] = []
-    monkeypatch.setattr(tables, "crowded_days", lambda table: planned.append(1) or [])
+    monkeypatch.setattr(tables, "small_files", lambda table: planned.append(1) or [])
     datasets.ingest(batch(spans(span(7))))
     assert planned == []
     assert len(datasets.lake._table("traces").metadata.snapshots) == 7
