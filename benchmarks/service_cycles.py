@@ -96,7 +96,8 @@ class Lines:
         client, number = httpx.Client(timeout=60, trust_env=False), 0
         while not self.over.wait(0.25):
             for context in self.contexts:
-                if not self.rows(rollout_stream(cycle_stream(context.line, 1))):
+                rows = self.rows(rollout_stream(cycle_stream(context.line, 1)))
+                if not rows or rows[-1].kind == "ended":  # traffic of other lines would be load on the next cycle
                     continue
                 number += 1
                 headers: dict[str, str] = {RouterHeader.SESSION: f"session-{number}", RouterHeader.USER: f"user-{number}"}

@@ -52,7 +52,7 @@ from ratchet.flows.service.keeper import News
 POLL_SECONDS = 1.0
 """Seconds between two looks at Prefect."""
 IDLE_POLL_SECONDS = 2.0
-"""The same while no line has an open cycle."""
+"""The same while no line has an open cycle, and seconds between two readings of all scheduled runs."""
 _READY_SECONDS = 20.0
 """Seconds between two signs of life. Prefect shows a deployment as ready for 60 s after one."""
 _BUSY = (429, 502, 503, 504)
@@ -93,7 +93,9 @@ class Desk:
         self._told: set[str] = set()
         self._inputs_read: dict[UUID, tuple[UUID | None, float]] = {}
         """Run -> its state when its inputs were read, and when that was."""
-        self._ready = self._swept = float("-inf")
+        self._ready = self._swept = self._picked_up = float("-inf")
+        self._has_scheduled = False
+        """Whether a run is known to be scheduled, so that the next look need not wait for the next reading of all scheduled runs."""
         self._outbox = Outbox(home, host.installation.ledger)
         self._ledger = host.installation.ledger
         self._suspended: list[str] = []
@@ -123,7 +125,7 @@ class Desk:
         await self._drop_missed(client)
         await self._close_ended(client)
         self._changed = set(self._loops)
-        self._swept = self._ready = float("-inf")
+        self._swept = self._ready = self._picked_up = float("-inf")
 
     @property
     def pause(self) -> float:
@@ -148,7 +150,9 @@ class Desk:
             await self._note_paused(client)
             await self._continue_abandoned(client)
         await self._sweep(client)
-        await self._pick_up(client)
+        if self._has_scheduled or now - self._picked_up >= IDLE_POLL_SECONDS:
+            self._has_scheduled, self._picked_up = False, now
+            await self._pick_up(client)
 
     async def _note_paused(self, client: PrefectClient) -> None:
         """Read which deployments are paused. Raises ObjectNotFound if one is gone."""
@@ -210,6 +214,7 @@ class Desk:
             number = self._lines[line].line.cycles + 1
             minute = datetime.now(UTC).strftime("%Y%m%dT%H%M")
             with self._apart(f"the next cycle of {line}"):
+                self._has_scheduled = True
                 await client.create_flow_run_from_deployment(
                     self._deployments[line],
                     parameters={"line": line, "when": "enough new traces", "reason": reason},
@@ -245,6 +250,8 @@ class Desk:
         for first in range(0, len(tags), _CYCLES):
             for run in await self._read(client, FlowRunFilter(), some=tags[first : first + _CYCLES]):
                 state = run.state.id if run.state is not None else None
+                if run.state is not None and run.state.is_scheduled():  # its form was answered
+                    self._has_scheduled = True
                 before, at = self._inputs_read.get(run.id, (None, float("-inf")))
                 if state == before and now - at < _INPUT_SECONDS:
                     continue
@@ -316,6 +323,7 @@ class Desk:
             return
         alive = next((run for run in runs if run.state is not None and run.state.type in _OPEN), None)
         if alive is None and not runs and line in self._deployments:
+            self._has_scheduled = True
             await client.create_flow_run_from_deployment(
                 self._deployments[line],
                 parameters={"line": line, "when": "now", "reason": cycle.opened.reason},
@@ -373,6 +381,7 @@ class Desk:
     async def _schedule(self, client: PrefectClient, run: FlowRun, name: str, text: str) -> None:
         """Let a run that nobody carries be entered at the next look. Its state was read just now, in this thread."""
         if not self.carriers.carries(run.id):
+            self._has_scheduled = True
             await client.set_flow_run_state(run.id, Scheduled(name=name, message=text), force=True)
 
     async def _drop_missed(self, client: PrefectClient) -> None:
