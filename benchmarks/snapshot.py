@@ -1,6 +1,7 @@
 """What an edition and a snapshot cost on a lake of many traces: CPU and wall seconds, and peak memory, of processes of their own.
 
-The lake is made from a seed by `ingest` (ingest_corpus.py): prompts of 1 KB, each asked once, in sessions, three in ten with a rating. The
+The lake is made from a seed by `ingest` (ingest_corpus.py): prompts of 1 KB, each asked once, in sessions, three in ten with a
+rating, and one in seven with a right answer. The
 steps: `prepare` computes the signatures of the prompts, `edition` freezes the held-out prompts, `freeze` the scored samples; edition and
 freeze run in one process, as in a cycle. Beside them stands `floor`: polars alone reads the same Parquet files, takes the distinct prompts,
 joins them to all rows, sorts, and writes samples and prompts as Parquet. It decides no side, joins no feedback and scores nothing.
@@ -49,6 +50,8 @@ name = "user_feedback"
 """
 _BATCH = 10_000
 """Records of a batch."""
+_REFERENCES = 7
+"""One record in so many has a right answer."""
 
 
 def datasets_in(folder: Path) -> LakeDatasets:
@@ -66,12 +69,17 @@ def fill(folder: Path, traces: int) -> None:
     if datasets.cursor().traces == traces:
         return
     for number, line in enumerate(Corpus(records=traces).lines(), 1):
-        lines.append(line)
+        lines.append(_with_reference(line) if number % _REFERENCES == 0 else line)
         if len(lines) == _BATCH or number == traces:
             content = b"".join(lines)
             datasets.ingest(_batch(content, number))
             click.echo(f"ingested {number} of {traces}", err=True)
             lines.clear()
+
+
+def _with_reference(line: bytes) -> bytes:
+    record = json.loads(line)
+    return json.dumps({**record, "reference": record["response"]}).encode() + b"\n"
 
 
 def _batch(content: bytes, number: int) -> RawBatch:
