@@ -337,7 +337,7 @@ class Desk:
         elif alive is not None and alive.state is not None and alive.state.type is StateType.PAUSED:
             await self._compare_suspended(client, cycle, alive)
         elif alive is not None and alive.state is not None and alive.state.type is StateType.RUNNING:
-            await self._schedule(client, alive, "AwaitingRetry", "the run was answered while it was being suspended; it goes on")
+            await self._schedule(client, alive, "AwaitingRetry", "this process does not carry the run any more; the run goes on")
         elif alive is not None and alive.state is not None and alive.state.type is StateType.CANCELLING:
             await self._cancel_if_asked(cycle, alive)
             await self._schedule(client, alive, "AwaitingRetry", "the cycle is cancelled; the run ends")

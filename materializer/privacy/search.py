@@ -45,7 +45,7 @@ _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 
 
 class _Literals:
-    """The texts in lower case whose places rules ask for. One pass finds all of them."""
+    """Texts in lower case. The rules need to know where they occur. One pass finds all of them."""
 
     def __init__(self) -> None:
         self._numbers = dict[bytes, int]()

@@ -115,8 +115,8 @@ def buckets(signed: Signature) -> list[int]:
 def may_be_near(signatures: npt.NDArray[np.uint32], threshold: float = THRESHOLD) -> npt.NDArray[np.bool_]:
     """Return which texts may be a near-duplicate of another one, by their signatures (texts x PERMUTATIONS).
 
-    A `NearIndex` finds nothing near to the others, and nothing near to any text because of them. It needs much memory and time for a text,
-    and in most traffic few texts are like another one.
+    The other texts can be left out of a `NearIndex`: no search finds them, and a search for them finds nothing. An index needs much memory
+    and time for each text, and in most traffic few texts are similar to another one.
     """
     found = np.zeros(len(signatures), dtype=bool)
     for band in range(_BANDS):
