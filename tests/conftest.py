@@ -92,6 +92,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(f"{passed} passed, {failed} failed, {errors} errors, {skipped} skipped{why}")
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A new folder with nothing beside it: a command looks for other installations beside its folder, and must not find other tests'."""
+    path = tmp_path / "t"
+    path.mkdir()
+    return path
+
+
 @pytest.fixture(scope="session")
 def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site folder with the unpacked wheel of the example package. It is not on the path."""
