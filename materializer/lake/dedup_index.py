@@ -9,11 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import lru_cache
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.ids import Digest
 from ratchet.materializer.lake.tables import Commit, Lake, TableName
 
 Key = bytes
@@ -29,10 +31,16 @@ _COLUMNS: dict[TableName, tuple[str, ...]] = {
 }
 _TIMES: dict[TableName, tuple[str, ...]] = {"traces": ("time", "consent_time"), "feedback": ("time",), "consent": ("time",)}
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated BLOB NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS {} (key BLOB PRIMARY KEY, batch BLOB NOT NULL, content BLOB NOT NULL, stated INTEGER, sender BLOB, "
+    "kept INTEGER) WITHOUT ROWID"
 )
-_RESPONSES = "CREATE TABLE IF NOT EXISTS responses (key BLOB PRIMARY KEY, consent INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
-_VERSION = 4
+"""`stated` is the time of the consent that a trace row states, `sender` the mark of its sender, and `kept` whether its content is stored.
+They are null for other rows."""
+_NAMES = "CREATE TABLE IF NOT EXISTS names (key BLOB PRIMARY KEY, content INTEGER NOT NULL, trace BLOB NOT NULL) WITHOUT ROWID"
+"""Keys by which feedback finds a trace, given by its `full_key`, and whether the row with the name has content.
+
+A trace with content whose `trace_key` is its `full_key` has no entry of that name."""
+_VERSION = 5
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
 _PART = 20_000
@@ -40,11 +48,32 @@ _PART = 20_000
 
 
 class Known(NamedTuple):
-    """The stored row of a key: the batch that wrote it, the hash of its content, and the hash of the consent that it states."""
+    """The stored row of a key: the mark of the batch that wrote it, the hash of its content, and the consent that it states."""
 
-    batch: str
+    batch: bytes
     content: bytes
-    stated: bytes
+    stated: int | None
+    """Time of the consent, in microseconds since the epoch."""
+    sender: bytes | None
+    """Mark of the sender that stated it."""
+
+    def is_of(self, batch: Digest) -> bool:
+        """Return whether a batch wrote the row."""
+        return self.batch == _batch_mark(batch)
+
+    def states(self, time: int, sender: str | None) -> bool:
+        """Return whether the row itself states a consent at this time by this sender."""
+        return self.stated == time and self.sender == _sender_mark(sender)
+
+
+@lru_cache(maxsize=64)
+def _batch_mark(batch: Digest) -> bytes:
+    return blake2b(batch.encode(), digest_size=12).digest()
+
+
+@lru_cache(maxsize=1024)
+def _sender_mark(sender: str | None) -> bytes:
+    return hashed("sender", sender)[:8]
 
 
 def hashed(*parts: object) -> bytes:
@@ -90,11 +119,11 @@ def sent_by(sender: str | None) -> bytes:
     return hashed("sender", sender)
 
 
-def stated_by(row: dict[str, Any]) -> bytes:
-    """Return the hash of the consent that a trace row itself states; empty if it states none."""
-    return (
-        statement_key(row["source"], "trace", row["id"], True, row["consent_time"] or row["time"], row["sender"]) if row["consent"] else b""
-    )
+def stated_by(row: dict[str, Any]) -> Key | None:
+    """Return the key of the consent that a trace row itself states; None if it states none."""
+    if not row["consent"]:
+        return None
+    return statement_key(row["source"], "trace", row["id"], True, row["consent_time"] or row["time"], row["sender"])
 
 
 def statement_key(source: str, subject: str, identity: str, given: bool, time: int, sender: str | None) -> Key:
@@ -162,38 +191,54 @@ class TraceKeys(NamedTuple):
         return cls(signs[0] + identity, signs[1] + identity, content, is_withheld)
 
 
-def _named(trace: dict[str, Any], full: Key) -> list[tuple[Key, bool, Key]]:
-    """Return the keys by which feedback finds a trace, with whether its content is stored, and the trace, whose `full_key` is given."""
+_Name: TypeAlias = tuple[Key, bool, Key]
+"""An entry of the table `names`."""
+
+
+def _named(trace: dict[str, Any], keys: TraceKeys) -> list[_Name]:
+    """Return the names of a trace, except the one that the index of traces implies."""
     kept = trace["messages"] is not None
-    found = [(trace_key(trace["source"], trace["id"]) if trace["verified"] else full, kept, full)]
-    return [*found, (response_key(trace["source"], trace["response_id"]), kept, full)] if trace["response_id"] else found
+    found = list[_Name]()
+    if trace["verified"]:
+        found.append((trace_key(trace["source"], trace["id"]), kept, keys.full))
+    elif not kept:
+        found.append((keys.full, kept, keys.full))
+    if trace["response_id"]:
+        found.append((response_key(trace["source"], trace["response_id"]), kept, keys.full))
+    return found
 
 
-_NAMED = (
-    "INSERT INTO responses VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET consent = max(consent, excluded.consent) "
+_INSERT_NAME = (
+    "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET content = max(content, excluded.content) "
     "WHERE trace = excluded.trace"
 )
-"""The first trace with a key keeps it. If that trace came without consent, its content may follow."""
-_NAMED_BY_SIGNED = (
-    "INSERT INTO responses VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
-    "consent = CASE WHEN trace = excluded.trace THEN max(consent, excluded.consent) ELSE excluded.consent END, trace = excluded.trace"
+"""The first trace with a name keeps it. If that trace came without consent, its content may follow."""
+_INSERT_SIGNED = (
+    "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+    "content = CASE WHEN trace = excluded.trace THEN max(content, excluded.content) ELSE excluded.content END, trace = excluded.trace"
 )
-"""A trace that the router has signed takes the key."""
-_INSERT = "INSERT OR IGNORE INTO {} VALUES (?, ?, ?, ?)"
+"""A trace that the router has signed takes the name."""
+_INSERT = "INSERT OR IGNORE INTO {} VALUES (?, ?, ?, ?, ?, ?)"
 
 
-Entry: TypeAlias = tuple[Key, bytes, bytes, bytes]
-"""A key, its batch, the hash of the content, and that of the consent that the row states."""
+Entry: TypeAlias = tuple[Key, bytes, bytes, int | None, bytes | None, bool | None]
+"""A key, the mark of its batch, the hash of the content, and the last three columns of the table."""
+
+
+def _entry(key: Key, row: dict[str, Any], content: bytes) -> Entry:
+    stated = (row["consent_time"] or row["time"]) if row["consent"] else None
+    sender = None if stated is None else _sender_mark(row["sender"])
+    return key, _batch_mark(row["batch"]), content, stated, sender, row["messages"] is not None
 
 
 def _trace_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
-    return keys.bare if keys.withheld else keys.full, row["batch"].encode(), keys.content, stated_by(row)
+    return _entry(keys.bare if keys.withheld else keys.full, row, keys.content)
 
 
 def _copy_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
     """Return the entry of a copy of a signed row that is not signed. After the router's trace, it is a duplicate of it."""
     copy = row | {"verified": False}
-    return bare_key(copy) if keys.withheld else full_key(copy), row["batch"].encode(), keys.content, stated_by(row)
+    return _entry(bare_key(copy) if keys.withheld else full_key(copy), row, keys.content)
 
 
 def _sorted(entries: Iterable[Entry]) -> list[Entry]:
@@ -212,12 +257,12 @@ class DedupIndex:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-            for table in (*_COLUMNS, "responses", "covered"):
+            for table in (*_COLUMNS, "names", "responses", "covered"):  # `responses` is of an earlier version
                 connection.execute(f"DROP TABLE IF EXISTS {table}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")  # last: after a crash, the tables are dropped again
         for table in _COLUMNS:
             connection.execute(_TABLE.format(table))
-        connection.execute(_RESPONSES)
+        connection.execute(_NAMES)
         connection.execute("CREATE TABLE IF NOT EXISTS covered (name TEXT PRIMARY KEY, snapshot INTEGER NOT NULL)")
         return connection
 
@@ -262,17 +307,17 @@ class DedupIndex:
         """
         if table != "traces":
             both = keys or [RowKeys(key_of(table, row), content_of(table, row)) for row in rows]
-            entries = ((its[0], row["batch"].encode(), its[1], b"") for its, row in zip(both, rows, strict=True))
+            entries = ((its[0], _batch_mark(row["batch"]), its[1], None, None, None) for its, row in zip(both, rows, strict=True))
             connection.executemany(_INSERT.format(table), _sorted(entries))
             return []
         known: Sequence[Any] = keys or [TraceKeys.of(row) for row in rows]
         keyed: list[tuple[dict[str, Any], TraceKeys]] = list(zip(rows, known, strict=True))
         connection.executemany(_INSERT.format(table), _sorted(_trace_entry(row, its) for row, its in keyed))
         signed = [one for one in keyed if one[0]["verified"]]
-        named = [found for row, its in signed for found in _named(row, its.full)]
-        connection.executemany(_NAMED_BY_SIGNED, sorted(named, key=itemgetter(0)))
-        others = (found for row, its in keyed if not row["verified"] for found in _named(row, its.full))
-        connection.executemany(_NAMED, sorted(others, key=itemgetter(0)))
+        named = [found for row, its in signed for found in _named(row, its)]
+        connection.executemany(_INSERT_SIGNED, sorted(named, key=itemgetter(0)))
+        others = (found for row, its in keyed if not row["verified"] for found in _named(row, its))
+        connection.executemany(_INSERT_NAME, sorted(others, key=itemgetter(0)))
         return [_copy_entry(row, its) for row, its in signed]
 
     def forget(self, table: TableName) -> None:
@@ -286,10 +331,14 @@ class DedupIndex:
 
         The hashes of their keys stay in the index: a copy that is delivered again counts as a duplicate.
         """
-        plain = [{**row, "verified": False, "messages": None} for row in traces]
-        keys = [key for row in plain for key, _, _ in _named(row, full_key(row))]
         with closing(self._open()) as connection, connection:
-            connection.executemany("UPDATE responses SET consent = 0 WHERE key = ?", [(key,) for key in keys])
+            for row in traces:
+                own, signed = trace_key(row["source"], row["id"]), verified_key(row["source"], row["id"])
+                names = [own, *([response_key(row["source"], row["response_id"])] if row["response_id"] else [])]
+                connection.executemany(
+                    "UPDATE names SET content = 0 WHERE key = ? AND trace IN (?, ?)", [(one, own, signed) for one in names]
+                )
+                connection.execute("UPDATE traces SET kept = 0 WHERE key IN (?, ?)", (own, signed))
 
     def _added(self, table: TableName, since: int | None) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows in parts, so that a large table is never in memory as a whole."""
@@ -304,19 +353,29 @@ class DedupIndex:
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
         """Return the stored row of each of `keys` that exists in `table`."""
-        rows = self._select(f"SELECT key, batch, content, stated FROM {table} WHERE key IN", keys)  # noqa: S608
-        return {key: Known(batch.decode(), content, stated) for key, batch, content, stated in rows}
+        rows = self._select(f"SELECT key, batch, content, stated, sender FROM {table} WHERE key IN", keys)  # noqa: S608
+        return {key: Known(*rest) for key, *rest in rows}
 
     def subjects(self, keys: Sequence[Key]) -> dict[Key, bool]:
         """Map each of `keys` that belongs to a stored trace to whether the content of that trace is stored.
 
         A key is the result of `trace_key` or `response_key`. Keys of unknown traces are left out.
         """
-        query = (  # the id of a response may be in a row without content, whose trace has the content in another row
-            "SELECT one.key, max(one.consent, coalesce(own.consent, 0)) FROM responses AS one "
-            "LEFT JOIN responses AS own ON own.key = one.trace WHERE one.key IN"
-        )
-        return {key: bool(kept) for key, kept in self._select(query, keys)}
+        named = self._named(keys)
+        # The id of a response may be in a row without content, whose trace has the content in another row.
+        named |= self._named([trace for content, trace in named.values() if not content and trace not in named])
+        rows = {trace for content, trace in named.values() if not content} | {key for key in keys if key not in named}
+        kept = {key: bool(is_kept) for key, is_kept in self._select("SELECT key, kept FROM traces WHERE key IN", list(rows))}
+
+        def has_content(key: Key, depth: int = 0) -> bool:
+            content, trace = named.get(key, (False, key))
+            return content or (has_content(trace, depth + 1) if trace in named and depth == 0 else kept.get(trace, False))
+
+        return {key: has_content(key) for key in keys if key in named or key in kept}
+
+    def _named(self, keys: Sequence[Key]) -> dict[Key, tuple[bool, Key]]:
+        rows = self._select("SELECT key, content, trace FROM names WHERE key IN", keys)
+        return {key: (bool(content), trace) for key, content, trace in rows}
 
     def _select(self, query: str, keys: Sequence[Key]) -> Iterable[tuple[Any, ...]]:
         with closing(self._open()) as connection:

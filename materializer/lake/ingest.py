@@ -216,7 +216,7 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batc
             decoded.reject(
                 table, row["position"], Rejected("id_conflict", "a record with the same id has different content"), row.get(PLACE)
             )
-        elif key in here or (known and known.batch != batch.digest):
+        elif key in here or (known and not known.is_of(batch.digest)):
             found.duplicate += 1
         elif known:
             found.again += 1

@@ -6,7 +6,7 @@ a duplicate or in conflict with a stored one. The state of a trace therefore doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +78,7 @@ def _sort_withheld(
 ) -> bool:
     bare, full, content, _ = keys
     earlier = known.get(bare)
-    if bare in here or full in here or (earlier.batch != batch.digest if earlier else full in known):
+    if bare in here or full in here or (not earlier.is_of(batch.digest) if earlier else full in known):
         found.duplicate += 1
         return False
     here[bare] = content
@@ -101,7 +101,7 @@ def _sort_complete(
         if first is not None:
             here.setdefault(full, first)
         return False
-    if full in here or (earlier and earlier.batch != batch.digest):
+    if full in here or (earlier and not earlier.is_of(batch.digest)):
         here.setdefault(full, content)
         found.duplicate += 1
         return False
@@ -195,7 +195,7 @@ def sort_statements(traces: SortedTraces, records: list[Row], seen: DedupIndex, 
     for row, of_new_trace, is_record in rows:
         key = key_of("consent", row)
         earlier = known.get(key)
-        is_known = key in here or key in in_traces or (earlier is not None and earlier.batch != batch.digest)
+        is_known = key in here or key in in_traces or (earlier is not None and not earlier.is_of(batch.digest))
         here.add(key)
         if not is_known and earlier is None:
             found.fresh.append(row)
@@ -211,10 +211,19 @@ def _row_of(trace: Row, said: Statement) -> Row:
 
 
 def _stated_in_traces(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> set[Key]:
-    """Return the keys of the statements that rows of the traces in `rows` make themselves, in the lake or in this batch."""
-    keys = [key for row in rows for verified in (False, True) for key in _both(row, verified)]
-    found = {one.stated for one in seen.lookup("traces", keys).values()}
-    return found | {stated_by(row) for row, is_stored in traces.stored if is_stored}
+    """Return the keys of those statements in `rows` that rows of their traces make themselves, in the lake or in this batch."""
+    known = seen.lookup("traces", [key for row in rows for verified in (False, True) for key in _both(row, verified)])
+    about = {(row["source"], row["id"]) for row in rows}
+    here = (row for row, is_stored in traces.stored if is_stored and (row["source"], row["id"]) in about)
+    found = {key_of("consent", row) for row in rows if row["given"] and any(_states(known, row))}
+    return found | {key for row in here if (key := stated_by(row)) is not None}
+
+
+def _states(known: dict[Key, Known], row: Row) -> Iterator[bool]:
+    for verified in (False, True):
+        for key in _both(row, verified):
+            if key in known:
+                yield known[key].states(row["time"], row["sender"])
 
 
 def _both(row: Row, verified: bool) -> tuple[Key, Key]:

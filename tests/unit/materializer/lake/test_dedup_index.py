@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from ratchet.contracts.data.datasets import Counts
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake import dedup_index
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from tests.unit.materializer.conftest import make_datasets, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
-_TABLES = ("traces", "feedback", "consent", "quarantine", "responses", "covered")
+_TABLES = ("traces", "feedback", "consent", "quarantine", "names", "covered")
 
 
 def _content(datasets: LakeDatasets) -> dict[str, list[Any]]:
@@ -57,3 +58,16 @@ def test_rows_that_another_writer_has_appended_are_read_from_the_lake(tmp_path: 
     assert commit is None  # nothing was appended
     other.ingest(batch(spans(span(2))))
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
+
+
+def test_a_response_of_a_signed_row_without_content_has_the_content_of_its_trace(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+
+    def corrected(at: int) -> Counts:
+        event = evaluation("user_correction", at=at, text="x", gen_ai__response__id="r-1")
+        return datasets.ingest(batch(logs(event | {"eventName": event["name"]}))).feedback
+
+    datasets.ingest(batch(spans(signed(tmp_path, span(1, metadata__consent=None)))))
+    assert corrected(T0 + 10).skipped == 1
+    datasets.ingest(batch(spans(signed(tmp_path, span(1, gen_ai__response__id=None)))))
+    assert corrected(T0 + 20_000).kept == 1
