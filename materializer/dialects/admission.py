@@ -84,13 +84,10 @@ class Admission:
         findings = known[identity]
         return self.bulk.mask(row, findings) if findings else Counter()
 
-    def admit_plain(self, row: Row) -> None:
-        """Complete a trace of an operator's file, which no router has signed, in place."""
-        row["verified"] = False
-        if row["user"] is not None:
-            row["user"] = self.hide("u", row["user"])
-        if row["session"] is not None:
-            row["session"] = self.hide("s", row["session"])
+    def hidden(self, subject: Subject, ids: Sequence[str | None]) -> list[str | None]:
+        """Return the pseudonyms of ids; None stays None."""
+        known = {one: self._hidden(subject, one) for one in set(ids)}
+        return [known[one] for one in ids]
 
     def admit(self, found: Decoded, known: Known = MappingProxyType({})) -> None:
         """Complete the rows of `found`, and quarantine those that the sender must not send."""

@@ -31,6 +31,7 @@ from ratchet.materializer.dialects.exports.litellm import LitellmDialect
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.otlp import OtlpDialect
 from ratchet.materializer.dialects.otlp_protobuf import json_form
+from ratchet.materializer.dialects.plain.traces import PlainTraces
 from ratchet.materializer.dialects.record_blocks import Blocks, Found
 from ratchet.materializer.dialects.values import parse_json
 
@@ -69,6 +70,18 @@ def decode(
 
     Raises ConfigError for an unknown format and Retryable if the batch cannot be read. Bad content does not raise; it is quarantined.
     """
+    decoded, plain = decode_in_columns(batch, limits, dialects, admission)
+    decoded.traces = plain.among(decoded.traces, range(len(plain)))
+    return decoded
+
+
+def decode_in_columns(
+    batch: RawBatch,
+    limits: Limits,
+    dialects: Mapping[str, Dialect] = BUILT_IN,
+    admission: Admission | None = None,
+) -> tuple[Decoded, PlainTraces]:
+    """Do what `decode` does, but return the traces of plain records as columns. The other result has all the rest."""
     named = _NAMED.get(batch.format, batch.format)
     if named not in dialects:
         known = sorted({*_NAMED, *dialects} - set(_NAMED.values()))
@@ -84,7 +97,7 @@ def decode(
             blocks.finish()
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
-    return into
+    return into, blocks.plain
 
 
 def _json_lines(stream: BinaryIO, batch: RawBatch) -> Iterator[Found]:

@@ -191,14 +191,14 @@ class TraceKeys(NamedTuple):
         return cls(signs[0] + identity, signs[1] + identity, content, is_withheld)
 
 
-_Name: TypeAlias = tuple[Key, bool, Key]
+Name: TypeAlias = tuple[Key, bool, Key]
 """An entry of the table `names`."""
 
 
-def _named(trace: dict[str, Any], keys: TraceKeys) -> list[_Name]:
+def _named(trace: dict[str, Any], keys: TraceKeys) -> list[Name]:
     """Return the names of a trace, except the one that the index of traces implies."""
     kept = trace["messages"] is not None
-    found = list[_Name]()
+    found = list[Name]()
     if trace["verified"]:
         found.append((trace_key(trace["source"], trace["id"]), kept, keys.full))
     elif not kept:
@@ -229,6 +229,20 @@ def _entry(key: Key, row: dict[str, Any], content: bytes) -> Entry:
     stated = (row["consent_time"] or row["time"]) if row["consent"] else None
     sender = None if stated is None else _sender_mark(row["sender"])
     return key, _batch_mark(row["batch"]), content, stated, sender, row["messages"] is not None
+
+
+def plain_keys(source: str, ids: Iterable[str]) -> list[Key]:
+    """Return the keys of traces of the operator's files with content (`trace_key`)."""
+    return [trace_key(source, one) for one in ids]
+
+
+def plain_entries(keys: Iterable[Key], batch: Digest, contents: Iterable[bytes], stated: Iterable[int | None]) -> list[Entry]:
+    """Return the entries of such traces, with the hashes of their contents, and the times of the consents that they state."""
+    mark, nobody = _batch_mark(batch), _sender_mark(None)
+    return [
+        (key, mark, content, time, None if time is None else nobody, True)
+        for key, content, time in zip(keys, contents, stated, strict=True)
+    ]
 
 
 def _trace_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
@@ -280,18 +294,26 @@ class DedupIndex:
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
 
     def add(
-        self, table: TableName, rows: Sequence[dict[str, Any]], commit: Commit | None, keys: Sequence[TraceKeys | RowKeys] = ()
+        self,
+        table: TableName,
+        rows: Sequence[dict[str, Any]],
+        commit: Commit | None,
+        keys: Sequence[TraceKeys | RowKeys] = (),
+        entries: Sequence[Entry] = (),
+        names: Sequence[Name] = (),
     ) -> None:
         """Add the rows that the caller has appended to `table` by `commit`, so that they are not read again from the lake.
 
-        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. If the index lacks rows from before
-        the commit, it catches up.
+        Times are in microseconds since the epoch. `keys` are those of the rows, if they are known. `entries` and `names` are those of
+        traces that were appended as columns. If the index lacks rows from before the commit, it catches up.
         """
         if commit is None:
             return
         with closing(self._open()) as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:
+                connection.executemany(_INSERT.format(table), _sorted(entries))
+                connection.executemany(_INSERT_NAME, sorted(names, key=itemgetter(0)))
                 connection.executemany(_INSERT.format(table), _sorted(self._insert(connection, table, rows, keys)))
                 connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, commit.after))
                 return
@@ -355,6 +377,14 @@ class DedupIndex:
         """Return the stored row of each of `keys` that exists in `table`."""
         rows = self._select(f"SELECT key, batch, content, stated, sender FROM {table} WHERE key IN", keys)  # noqa: S608
         return {key: Known(*rest) for key, *rest in rows}
+
+    def known_traces(self, keys: Sequence[Key]) -> set[Key]:
+        """Return those of `keys`, each the result of `trace_key`, whose trace has an entry, with content or without."""
+        known = {key for (key,) in self._select("SELECT key FROM traces WHERE key IN", keys)}
+        if self.has_bare():
+            bare = {b"w" + key[1:]: key for key in keys}
+            known |= {bare[key] for (key,) in self._select("SELECT key FROM traces WHERE key IN", list(bare))}
+        return known
 
     def subjects(self, keys: Sequence[Key]) -> dict[Key, bool]:
         """Map each of `keys` that belongs to a stored trace to whether the content of that trace is stored.

@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from ratchet.contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
 from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Row
 from ratchet.contracts.data.quarantine import QuarantineCounts
-from ratchet.contracts.data.records import ConsentSubject, FeedbackKind
+from ratchet.contracts.data.records import TRACES, ConsentSubject, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import DEFERRED, Admission, Bulk
-from ratchet.materializer.dialects.decode import BUILT_IN, decode
+from ratchet.materializer.dialects.decode import BUILT_IN, decode_in_columns
 from ratchet.materializer.dialects.otlp import OF_LOGS
+from ratchet.materializer.dialects.plain.traces import PlainTraces
+from ratchet.materializer.lake.arrow import pa
+from ratchet.materializer.lake.common_traces import take_common
 from ratchet.materializer.lake.dedup_index import DedupIndex, Key, RowKeys, content_of, key_of, response_key, trace_key
 from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.lake.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
@@ -101,9 +104,9 @@ def _ingest(
     admission: Admission,
     keeping: Keeping,
 ) -> IngestReport:
-    decoded = decode(batch, limits, dialects, admission)
+    decoded, plain = decode_in_columns(batch, limits, dialects, admission)
     with lake.writing():
-        stored = store(lake, seen, batch, decoded, limits)
+        stored = store(lake, seen, batch, decoded, limits, plain)
         kept = KeptRecords(lake.root)
         _quarantine(lake, seen, batch, decoded, limits, keeping, admission.hide, kept)
         kept.expire(limits.now)
@@ -119,14 +122,17 @@ def store(
     batch: RawBatch,
     decoded: Decoded,
     limits: Limits,
+    plain: PlainTraces | None = None,
     write: bool = True,
 ) -> Stored:
     """Commit the decoded rows of a batch, all but the bad ones; rows in conflict with stored ones are added to these.
 
-    The caller holds the write lock. Without `write`, nothing is written, and the result says what would be.
+    `plain` has the traces of the plain records, which are stored together with the others. The caller holds the write lock. Without
+    `write`, nothing is written, and the result says what would be.
     """
+    common = take_common(lake, seen, batch, decoded, plain if plain is not None else PlainTraces(), limits)
     _leave_out_erased(decoded, lake)
-    unsigned = sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
+    unsigned = common.unsigned + sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
     statements = _complete(decoded.consents, batch, limits)
     complete = _complete(decoded.traces, batch, limits), _complete(decoded.halves, batch, limits)
     rows, halves, about_stored = apply_refusals(lake, statements, *complete)
@@ -139,12 +145,13 @@ def store(
     if write:
         fresh = [*stated.fresh, *more.fresh]
         seen.add("consent", fresh, _write(lake, "consent", fresh, batch))
-        seen.add("traces", traces.fresh, _write(lake, "traces", traces.fresh, batch), traces.keys)
+        rows = pa.concat_tables([arrow_table(traces.fresh, TRACES), common.rows])
+        seen.add("traces", traces.fresh, lake.append("traces", rows, batch.digest), traces.keys, common.entries, common.names)
     kept, parked = _admit(decoded, seen, batch)
     feedback = _sort("feedback", kept, decoded, seen, batch, limits)
     if write:
         seen.add("feedback", feedback.fresh, _write(lake, "feedback", feedback.fresh, batch), feedback.keys)
-    counted = _counts("traces", traces.kept, traces.duplicate, decoded)
+    counted = _counts("traces", traces.kept + len(common.entries), traces.duplicate, decoded)
     counts = _counts("feedback", len(feedback.fresh) + feedback.again + stated.kept, feedback.duplicate + stated.duplicate, decoded)
     report = IngestReport(
         traces=TraceCounts(**counted.model_dump(), unsigned=unsigned),
@@ -153,7 +160,7 @@ def store(
         masked=dict(sorted(decoded.masked.items())),
     )
     refused = [row["id"] for row in stated.fresh if row["subject"] == ConsentSubject.USER and not row["given"]]
-    return Stored(report, len(traces.fresh) + len(feedback.fresh) + len(stated.fresh) + len(more.fresh), refused)
+    return Stored(report, len(common.entries) + len(traces.fresh) + len(feedback.fresh) + len(stated.fresh) + len(more.fresh), refused)
 
 
 def _refused(lake: Lake, decoded: Decoded) -> list[tuple[str, str]]:

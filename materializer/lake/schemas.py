@@ -70,6 +70,19 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) ->
     return pa.table(arrays, schema=arrow_schema(columns))
 
 
+def arrow_columns(columns: Mapping[str, Sequence[Any]], constant: Mapping[str, Any], count: int, schema: Sequence[Column]) -> pa.Table:
+    """Convert columns of `count` values, and constants, to an Arrow table. Times are microseconds since the epoch."""
+    if not count:
+        return arrow_schema(schema).empty_table()
+    arrays = [
+        _array(columns[column.name], column.type)
+        if column.name in columns
+        else pa.repeat(_array_of([constant[column.name]], column.type)[0], count)
+        for column in schema
+    ]
+    return pa.table(arrays, schema=arrow_schema(schema))
+
+
 def _array(values: Sequence[Any], kind: str) -> pa.Array:
     if values.count(values[0]) == len(values):  # of many columns, all rows have one value
         return pa.repeat(_array_of([values[0]], kind)[0], len(values))

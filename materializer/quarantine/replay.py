@@ -138,7 +138,7 @@ class LakeQuarantine:
                 _add(whole, self._decode(entry, "kept", masked + b"\n", own, limits, rules))
                 places[entry.id] = f"line {own}{place_in_part(parts_of(entry.position)[1])}", "kept"
         batch = _batch(entries[0], "file", b"", 1)
-        fresh = store(self._lake, self._seen, batch, whole, limits, not dry_run).fresh
+        fresh = store(self._lake, self._seen, batch, whole, limits, write=not dry_run).fresh
         bad = _by_line(whole)
         outcomes = [lost[one.id] if one.id in lost else _outcome(one, *places[one.id], bad) for one in entries]
         if not dry_run:

@@ -13,7 +13,7 @@ from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
-from ratchet.materializer.dialects.plain_record import PlainReader
+from ratchet.materializer.dialects.plain.reader import PlainReader
 from ratchet.materializer.privacy.masking import Masker
 from tests.unit.materializer.records import T0, raw
 
@@ -175,16 +175,16 @@ def _hold_both(monkeypatch: pytest.MonkeyPatch, data: bytes, limits: Limits) -> 
     plain = [0]
     read = PlainReader.read
 
-    def counted(self: PlainReader, record: Any, position: str) -> Any:
-        found = read(self, record, position)
-        plain[0] += found is not None
+    def counted(self: PlainReader, records: Any) -> Any:
+        found = read(self, records)
+        plain[0] += len(found.numbers)
         return found
 
     with monkeypatch.context() as patched:
         patched.setattr(PlainReader, "read", counted)
         fast = _read(data, limits, bulk=True)
     with monkeypatch.context() as patched:
-        patched.setattr(PlainReader, "read", lambda *_: None)
+        patched.setattr(PlainReader, "read", lambda self, _: read(self, []))
         slow = _read(data, limits, bulk=False)
     one, other = _compared(fast), _compared(slow)
     for name, value in other.items():

@@ -1,0 +1,295 @@
+"""Reads the plain records of a block: known keys, messages of text and calls of tools, and an answer of text.
+
+`jsonl.decode_record` is the definition: a plain record gives the same rows there, and every other one, also every bad one, is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import NoneType
+from typing import Any, NamedTuple
+
+import orjson
+
+from ratchet.contracts.data.decoding import Limits, Row
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.tools import tools_of
+from ratchet.materializer.dialects.conversations.plain_text import reply as text_reply
+from ratchet.materializer.dialects.otlp import ORIGINS
+from ratchet.materializer.dialects.people.told import may_tell
+from ratchet.materializer.dialects.plain.messages import plain_messages
+from ratchet.materializer.dialects.screening.outcome import has_failed
+from ratchet.materializer.dialects.values import (
+    MAX_NAME_BYTES,
+    MAX_TEXT_BYTES,
+    dump,
+    name,
+    number,
+    person,
+    slug,
+    start_time,
+    stated,
+    token_count,
+)
+
+_NEEDED = frozenset({"id", "timestamp", "messages", "response"})
+_NAMES = ("model", "model_version", "finish_reason", "region", "confidentiality")
+_COUNTS = ("input_tokens", "output_tokens")
+_READ = frozenset({*_NAMES, *_COUNTS}).union(
+    ("user_id", "session_id", "response_id", "latency_ms", "consent", "consent_time", "feedback", "slice", "status", "origin", "tools")
+)
+_EMPTY = ("consent_for", "correction", "signals", "reference", "model_parameters", "optional_params", "error")
+"""Keys of the format that a plain record has at most as null."""
+_SPANS = frozenset({"info", "data", "spans", "context", "resource", "attributes"})
+"""Keys by which other forms of records are recognised."""
+_ODD_BEGINNINGS = frozenset('{["dei:')
+"""Beginnings of answers that may be JSON or a stream of events."""
+
+
+class _Present(NamedTuple):
+    """The keys of a record that may be plain."""
+
+    read: frozenset[str]
+    empty: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _present(keys: tuple[str, ...]) -> _Present | None:
+    """Return which keys a record has; None if it lacks a needed one, or has others that may say something about the call."""
+    others = set(keys).difference(_NEEDED, _READ, _EMPTY)
+    if not _NEEDED.issubset(keys) or any(key in _SPANS or key.startswith("attributes.") or may_tell(key) for key in others):
+        return None
+    return _Present(_READ.intersection(keys), tuple(key for key in keys if key in _EMPTY))
+
+
+class PlainBlock(NamedTuple):
+    """The plain records of a block. All lists have one entry per plain record."""
+
+    numbers: list[int]
+    """Numbers of the plain records in the block."""
+    columns: dict[str, list[Any]]
+    """Column of a trace -> values. A column that no record has is left out."""
+    texts: list[list[str]]
+    """Texts of each record, and the arguments of its calls."""
+    is_flat: list[bool]
+    """Whether these are all texts of the row, all under the key `content`."""
+    ratings: list[float | None]
+
+    def without(self, numbers: set[int]) -> PlainBlock:
+        """Return the block without the records of these numbers."""
+        if not numbers:
+            return self
+        kept = [at for at, number in enumerate(self.numbers) if number not in numbers]
+
+        def chosen(values: list[Any]) -> list[Any]:
+            return [values[at] for at in kept]
+
+        columns = {key: chosen(values) for key, values in self.columns.items()}
+        return PlainBlock(chosen(self.numbers), columns, chosen(self.texts), chosen(self.is_flat), chosen(self.ratings))
+
+
+class PlainReader:
+    """Reads the plain records of one batch."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._assumed, self._now = limits.assume_consent, limits.now
+        self._person = lru_cache(maxsize=50_000)(person)
+        self._tools = lru_cache(maxsize=200)(_tools)
+
+    def read(self, records: Sequence[Any]) -> PlainBlock:
+        """Return the plain ones of parsed records. Whether their texts are redacted is not checked."""
+        found = PlainBlock([], {"messages": [], "answer": [], "tools": []}, [], [], [])
+        keys = set[str]()
+        for at, raw in enumerate(records):
+            present = _present(tuple(raw)) if raw.__class__ is dict else None
+            if present is not None and all(raw[key] is None for key in present.empty) and self._read_content(raw, found):
+                found.numbers.append(at)
+                keys |= present.read
+        bad = self._describe([records[at] for at in found.numbers], keys, found)
+        return found.without({found.numbers[at] for at in bad})
+
+    def _read_content(self, raw: dict[str, Any], found: PlainBlock) -> bool:
+        """Add messages, answer and tools of a record to `found`. Return whether they are plain; if not, nothing is added."""
+        answer = raw["response"]
+        try:
+            if answer.__class__ is not str or not _is_plain_answer(answer) or (made := plain_messages(raw["messages"])) is None:
+                return False
+            tools = self._tools(orjson.dumps(raw["tools"])) if raw.get("tools") is not None else None
+        except Rejected:
+            return False
+        messages, texts, calls = made
+        texts.append(answer)
+        size = sum(map(len, texts)) * 4
+        if calls or tools:
+            size += (len(tools) * 4 if tools else 0) + sum(len(orjson.dumps(one)) for one in calls)
+        if size > MAX_TEXT_BYTES:  # a character has at most four bytes
+            return False
+        found.columns["messages"].append(orjson.dumps(messages).decode())
+        found.columns["answer"].append(answer)
+        found.columns["tools"].append(tools)
+        found.texts.append(texts)
+        found.is_flat.append(not calls and tools is None)
+        return True
+
+    def _describe(self, raws: Sequence[dict[str, Any]], keys: set[str], found: PlainBlock) -> set[int]:
+        """Add the other columns of records. Return the numbers of those that are not plain."""
+        bad, columns = set[int](), found.columns
+
+        def read(key: str, convert: Callable[[Any], Any]) -> list[Any]:
+            return _converted([raw.get(key) for raw in raws], convert, bad)
+
+        columns["id"] = read("id", _identity)
+        bad.update(at for at, value in enumerate(columns["id"]) if value is None)
+        columns["time"] = self._times(raws, bad)
+        for key, column in (("user_id", "user"), ("session_id", "session")):
+            if key in keys:
+                columns[column] = read(key, lambda value: self._person(_text(value)))
+        for key in _NAMES:
+            if key in keys:
+                columns[key] = read(key, name)
+        for key, convert in _VALUES.items():
+            if key in keys:
+                columns[key] = read(key, convert)
+        if "origin" in keys:
+            columns["origin"] = ["traffic" if value is None else value for value in read("origin", _origin)]
+        if "status" in keys:
+            read("status", _succeeded)
+        found.ratings.extend(read("feedback", _rating) if "feedback" in keys else [None] * len(raws))
+        self._consents(raws, keys, columns, bad)
+        return bad
+
+    def _times(self, raws: Sequence[dict[str, Any]], bad: set[int]) -> list[Any]:
+        found, now = list[Any](), self._now
+        for at, raw in enumerate(raws):
+            try:
+                found.append(start_time(raw["timestamp"], now))
+            except Rejected:
+                found.append(None)
+                bad.add(at)
+        return found
+
+    def _consents(self, raws: Sequence[dict[str, Any]], keys: set[str], columns: dict[str, list[Any]], bad: set[int]) -> None:
+        given = [raw.get("consent") for raw in raws] if "consent" in keys else [None] * len(raws)
+        if "consent_time" not in keys and all(value is True for value in given):
+            columns["consent"], columns["consent_time"] = given, columns["time"]
+            return
+        columns["consent"], columns["consent_time"] = [False] * len(raws), [None] * len(raws)
+        for at, (raw, value, begin) in enumerate(zip(raws, given, columns["time"], strict=True)):
+            if at in bad:
+                continue
+            try:
+                said = stated(value, raw.get("consent_time"), begin, self._now)
+            except Rejected:
+                bad.add(at)
+                continue
+            if said is not None and said.given:
+                columns["consent"][at], columns["consent_time"][at] = True, said.time
+            elif said is not None or not self._assumed:
+                bad.add(at)
+
+
+def _converted(values: list[Any], convert: Callable[[Any], Any], bad: set[int]) -> list[Any]:
+    """Return converted values; null stays null. The numbers of those that are refused are added to `bad`.
+
+    Each text is converted once.
+    """
+    if set(map(type, values)) <= {str, NoneType}:
+        try:
+            known = {value: None if value is None else convert(value) for value in set(values)}
+        except Rejected:
+            return _each(values, convert, bad)
+        return [known[value] for value in values]
+    return _each(values, convert, bad)
+
+
+def _each(values: list[Any], convert: Callable[[Any], Any], bad: set[int]) -> list[Any]:
+    found = list[Any]()
+    for at, value in enumerate(values):
+        try:
+            found.append(None if value is None else convert(value))
+        except Rejected:
+            found.append(None)
+            bad.add(at)
+    return found
+
+
+def _not_plain() -> Rejected:
+    return Rejected("wrong_type", "the value is not plain")
+
+
+def _text(value: Any) -> str:
+    if value.__class__ is not str:
+        raise _not_plain()
+    return str(value)
+
+
+def _latency(value: Any) -> float | None:
+    found = number(value)
+    return found if found is not None and found >= 0 else None
+
+
+def _response(value: Any) -> str | None:
+    return _identity(value) if value.__class__ is str else name(value)
+
+
+def _origin(value: Any) -> str | None:
+    if value == "":
+        return None
+    if value.__class__ is not str or value not in ORIGINS:
+        raise _not_plain()
+    return str(value)
+
+
+def _succeeded(value: Any) -> None:
+    if value.__class__ is not str or has_failed(value):
+        raise _not_plain()
+
+
+def _rating(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise _not_plain()
+    return float(value)
+
+
+def _identity(value: Any) -> str | None:
+    if value.__class__ is str and len(value) * 4 <= MAX_NAME_BYTES and "\x00" not in value:
+        return value.strip() or None
+    return name(value)
+
+
+_VALUES: Mapping[str, Callable[[Any], Any]] = {
+    "response_id": _response,
+    "latency_ms": _latency,
+    **dict.fromkeys(_COUNTS, token_count),
+    "slice": slug,
+}
+
+
+def _is_plain_answer(text: str) -> bool:
+    """Return whether a text is an answer as it is, without reasoning. Raises Rejected if it is the printed form of an object."""
+    if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or "think" in text or "<reasoning>" in text or "\x00" in text:
+        return False
+    return text_reply(text) is not None
+
+
+def _tools(value: bytes) -> str | None:
+    """Return the column of the tools that a record lists. Raises Rejected `unknown_tool`."""
+    found = tools_of(orjson.loads(value))
+    return dump(found) if found else None
+
+
+def rating_row(identity: str, response: str | None, rater: str | None, time: int, value: float, position: str) -> Row:
+    """Return the row of the rating that a record has of its own answer. `time` is in microseconds since the epoch."""
+    return {
+        "trace_id": identity,
+        "response_id": response,
+        "rater": rater,
+        "time": time,
+        "kind": FeedbackKind.RATING.value,
+        "value": value,
+        "text": None,
+        "signal": None,
+        "position": f"{position}, feedback",
+    }
