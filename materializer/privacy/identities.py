@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from importlib import import_module
 
 from ratchet.materializer.privacy.finding import Finding, digits, words_before
@@ -123,9 +124,7 @@ def _form(module: str) -> Callable[[re.Match[str]], Iterator[Finding]]:
 
 def _labelled(match: re.Match[str]) -> Iterator[Finding]:
     """The words before a number say which checksum it must have. Further numbers may follow it behind a space."""
-    before = words_before(match.string, match.start())
-    # The search for a part of the word is many times faster than the search for the word.
-    modules = [one for part, word, modules in _LABELS if part in before and re.search(word, before) for one in modules]
+    modules = _modules_for(words_before(match.string, match.start()))
     found = match.group() if modules else ""
     while found:
         number = _compact(found)
@@ -133,6 +132,12 @@ def _labelled(match: re.Match[str]) -> Iterator[Finding]:
             yield Finding(match.start(), match.start() + len(found), "national_id", number)
             break
         found = found[: max(found.rfind(" "), 0)]
+
+
+@lru_cache(maxsize=4096)
+def _modules_for(before: str) -> tuple[str, ...]:
+    # The search for a part of the word is many times faster than the search for the word.
+    return tuple(one for part, word, modules in _LABELS if part in before and re.search(word, before) for one in modules)
 
 
 def _nino(match: re.Match[str]) -> Iterator[Finding]:

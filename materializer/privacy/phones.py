@@ -94,12 +94,21 @@ class _Phones:
 
     def __init__(self, regions: Sequence[str]) -> None:
         self._regions = regions
+        self._found = lru_cache(maxsize=4096)(lambda raw, announced: tuple(self._numbers(raw, announced)))
+        """The same digits return: in logs, signatures, addresses of a support."""
 
     def __call__(self, run: re.Match[str]) -> Iterator[Finding]:
-        text, raw = run.string, run.group()
-        groups = [(group.start(), group.end()) for group in _GROUP.finditer(raw)]
-        before = words_before(text, run.start())
+        raw, before = run.group(), words_before(run.string, run.start())
         announced = _is_announced(before)
+        found = self._found(raw, announced)
+        if not found or _is_quantity(run, before) or (not announced and (_PAIRS.fullmatch(raw) or _DRAW.search(before))):
+            return
+        for start, end, number in found:
+            yield Finding(run.start() + start, run.start() + end, "phone", number)
+
+    def _numbers(self, raw: str, announced: bool) -> Iterator[tuple[int, int, str]]:
+        """Yield the beginning, the end and the number of each phone number in a run of digits."""
+        groups = [(group.start(), group.end()) for group in _GROUP.finditer(raw)]
         sizes = [len(raw[start:end].strip("(+)")) for start, end in groups]
         first = 0
         while first < len(groups):
@@ -109,9 +118,7 @@ class _Phones:
                 start, end = groups[first][0], groups[last - 1][1]
                 number = self._number(raw[start:end], announced)
                 if number is not None:
-                    if _is_quantity(run, before) or (not announced and (_PAIRS.fullmatch(raw) or _DRAW.search(before))):
-                        return
-                    yield Finding(run.start() + start, run.start() + end, "phone", number)
+                    yield start, end, number
                     first = last
                     break
             else:
@@ -136,6 +143,7 @@ def phones(regions: Sequence[str]) -> tuple[Rule, ...]:
     return (Rule(_RUN, _Phones(regions), numbers(_LEAST)),)
 
 
+@lru_cache(maxsize=4096)
 def _is_announced(before: str) -> bool:
     """Return whether the words before digits say that they are a phone number."""
     if any(part in before for part in _PHONE_PARTS) and _PHONE_WORDS.search(before):

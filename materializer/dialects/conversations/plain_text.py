@@ -100,10 +100,15 @@ def request(text: Any) -> Request | None:
 
 def reply(text: Any) -> Reply | None:
     """Return an answer. Raises Rejected as `request`."""
-    if not isinstance(text, str) or not text.strip() or text.strip() in ("None", "null", "undefined"):
-        return None
+    return own_answer(text) if isinstance(text, str) and is_reply(text) else None
+
+
+def is_reply(text: str) -> bool:
+    """Return whether a text is an answer, and not empty or a word for nothing. Raises Rejected as `request`."""
+    if text.isspace() or not text or text.strip() in ("None", "null", "undefined"):
+        return False
     _check(text)
-    return own_answer(text)
+    return True
 
 
 def own_answer(text: str) -> Reply:

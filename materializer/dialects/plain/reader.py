@@ -16,7 +16,7 @@ from ratchet.contracts.data.decoding import Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.tools import tools_of
-from ratchet.materializer.dialects.conversations.plain_text import reply as text_reply
+from ratchet.materializer.dialects.conversations.plain_text import is_reply
 from ratchet.materializer.dialects.otlp import ORIGINS
 from ratchet.materializer.dialects.people.told import may_tell
 from ratchet.materializer.dialects.plain.messages import plain_messages
@@ -140,8 +140,9 @@ class PlainReader:
         def read(key: str, convert: Callable[[Any], Any]) -> list[Any]:
             return _converted([raw.get(key) for raw in raws], convert, bad)
 
-        columns["id"] = read("id", _identity)
-        bad.update(at for at, value in enumerate(columns["id"]) if value is None)
+        columns["id"] = _each([raw["id"] for raw in raws], _identity, bad)
+        if None in columns["id"]:
+            bad.update(at for at, value in enumerate(columns["id"]) if value is None)
         columns["time"] = self._times(raws, bad)
         for key, column in (("user_id", "user"), ("session_id", "session")):
             if key in keys:
@@ -271,7 +272,7 @@ def _is_plain_answer(text: str) -> bool:
     """Return whether a text is an answer as it is, without reasoning. Raises Rejected if it is the printed form of an object."""
     if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or "think" in text or "<reasoning>" in text or "\x00" in text:
         return False
-    return text_reply(text) is not None
+    return is_reply(text)
 
 
 def _tools(value: bytes) -> str | None:
