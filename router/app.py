@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -21,13 +22,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Endpoint
 
 from ratchet.contracts.serving import Route, RouterHeader
+from ratchet.router.apis.api import Api
+from ratchet.router.apis.chat import ChatCompletions
+from ratchet.router.apis.messages import Messages
+from ratchet.router.apis.responses import Responses
+from ratchet.router.apis.texts import Completions, Embeddings, TokenCounts
 from ratchet.router.assignment import assign, position
 from ratchet.router.call import GONE, Call
 from ratchet.router.exporter import Exporter
 from ratchet.router.forward import StreamedAnswer, error_reply, forward_whole
 from ratchet.router.forwarded import ForwardedCounts
 from ratchet.router.outcomes import Outcomes
-from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check, parsed
+from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check_model, parsed
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body
 
 
@@ -45,6 +51,8 @@ class RouterSettings:
     """Maximum number of requests of one caller at the same time."""
 
 
+APIS: tuple[Api, ...] = (ChatCompletions(), Completions(), Responses(), Messages(), Embeddings(), TokenCounts())
+"""The endpoints, as far as the model servers have them. The form of errors at other paths is that of the first one."""
 _UNITS = ((RouterHeader.SESSION, "session"), (RouterHeader.USER, "user"))
 
 
@@ -68,24 +76,25 @@ class Router:
         self._settings = settings
         self._callers = CallerLimit(settings.per_caller)
 
-    async def chat(self, request: Request) -> Response:
-        """Answer a chat request."""
+    async def answer(self, api: Api, request: Request) -> Response:
+        """Answer a request to an endpoint."""
         try:
             body = parsed(await read_body(request, MAX_BODY))
             route = self.route()  # after the body, because the route may change until the body is there
             if route is None:
                 self._outcomes.turn_away()
-                return error_reply(503, "the router has no route yet; try again later")
-            check(body, route.names)
-            call = self._begin(route, body, request)
+                return error_reply(api, 503, "the router has no route yet; try again later")
+            api.check(body)
+            check_model(body, route.names)
+            call = self._begin(api, route, body, request)
         except CallerGone:
-            return error_reply(GONE, "the caller has closed the connection")
+            return error_reply(api, GONE, "the caller has closed the connection")
         except TooLarge as error:
             self._outcomes.turn_away()
-            return error_reply(413, str(error))
+            return error_reply(api, 413, str(error))
         except Refused as refused:
             self._outcomes.turn_away()
-            return error_reply(refused.status, str(refused))
+            return error_reply(api, refused.status, str(refused))
 
         def headers() -> dict[str, str]:
             told: dict[str, str] = {RouterHeader.TRACE: f"{call.ids[0]}:{call.ids[1]}"}
@@ -95,14 +104,14 @@ class Router:
             return StreamedAnswer(self.client, call, headers, self._settings.deadline)
         return await forward_whole(self.client, call, request, headers, self._settings.deadline)
 
-    def _begin(self, route: Route, body: dict[str, Any], request: Request) -> Call:
+    def _begin(self, api: Api, route: Route, body: dict[str, Any], request: Request) -> Call:
         """Choose the version of a request and count it as in flight until it is finished. Raises Refused if the caller has too many."""
-        session, user = (caller_value(request, body, header, field) for header, field in _UNITS)
+        session, user = (caller_value(request, body, header, field, api.user(body)) for header, field in _UNITS)
         unit = (user or session) if route.unit == "user" else (session or user)
         backend = assign(route.backends, position(route.line, unit, route.salt) if unit else random.uniform(0, 100))
-        caller = caller_of(request, body)
+        caller = caller_of(request, user)
         self._callers.enter(caller)
-        interval = self.forwarded.begin(backend.tag, time.time())
+        interval = self.forwarded.begin(backend.tag, time.time(), is_evidence=api.is_evidence)
 
         def ended() -> None:
             self.forwarded.end(interval)
@@ -112,7 +121,7 @@ class Router:
             self._outcomes.add(tag, span)
             self.exporter.add(span)
 
-        return Call(route, backend, body, request, self._settings.assume_consent, store, ended)
+        return Call(api, route, backend, body, request, self._settings.assume_consent, store, ended)
 
 
 def build_app(router: Router) -> Starlette:
@@ -132,7 +141,7 @@ def build_app(router: Router) -> Starlette:
         routes=[
             Endpoint("/health", health),
             Endpoint("/v1/models", models),
-            Endpoint("/v1/chat/completions", router.chat, methods=["POST"]),
+            *(Endpoint(api.path, partial(router.answer, api), methods=["POST"]) for api in APIS),
         ],
         exception_handlers={HTTPException: _unknown},
     )
@@ -141,4 +150,4 @@ def build_app(router: Router) -> Starlette:
 async def _unknown(_request: Request, problem: Exception) -> Response:
     """Answer a request with another path or method in the form of the API."""
     assert isinstance(problem, HTTPException)
-    return error_reply(problem.status_code, problem.detail, problem.headers)
+    return error_reply(APIS[0], problem.status_code, problem.detail, problem.headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +12,12 @@ from starlette.requests import Request
 
 from ratchet.contracts.data.records import is_slice_name
 from ratchet.contracts.serving import Backend, Route, RouterHeader
+from ratchet.router.apis.api import Api
 from ratchet.router.requests import caller_value
-from ratchet.router.spans import Value, chat_span, content_values, new_ids
+from ratchet.router.spans import Value, call_span, new_ids
 
 GONE = 499
 """Status for a caller that closes the connection before the answer is complete. The model server stops its work."""
-_CALLERS_FAULT = (400, 413, 415, 422, GONE)
-"""Status codes for an invalid or abandoned request. They are counted separately from errors, because the caller may be at fault.
-A version that rejects more requests than the other one is still found: the shares of both versions are compared."""
 
 
 class Call:
@@ -30,6 +29,7 @@ class Call:
 
     def __init__(
         self,
+        api: Api,
         route: Route,
         backend: Backend,
         body: dict[str, Any],
@@ -38,6 +38,7 @@ class Call:
         store: Callable[[str, Span], None],
         ended: Callable[[], None],
     ) -> None:
+        self.api = api
         self.route = route
         self.backend = backend
         self.body = body
@@ -57,8 +58,12 @@ class Call:
 
     @property
     def url(self) -> str:
-        """Address of the model server's chat completions."""
-        return f"{self.backend.url}/v1/chat/completions"
+        """Address of the endpoint of the model server."""
+        return f"{self.backend.url}{self.api.path}"
+
+    def asked(self) -> bytes:
+        """Return the body of the request for the model server."""
+        return json.dumps(self.api.asked(self.body, self.backend.model)).encode()
 
     def fall_back(self, error: str) -> bool:
         """Store the failed try of a candidate as a trace with status 503, and continue as a call to the champion.
@@ -77,19 +82,19 @@ class Call:
 
     def _span(self, values: dict[str, Value | None], error: str | None) -> Span:
         """Return the span of the call, which ends now. Its duration does not depend on the wall clock, which may be set meanwhile."""
-        return chat_span(self.ids, self.started_ns, time.monotonic_ns() - self._steady_ns, values, error)
+        return call_span(self.ids, self.started_ns, time.monotonic_ns() - self._steady_ns, values, error)
 
     def finish(self, status: int, error: str | None, reply: dict[str, Any] | None, more: dict[str, Value | None] | None = None) -> None:
         """Store the trace of the call, with the attributes `more`. Further calls have no effect.
 
-        `status` is that of the answer, and `error` says why it is not complete. `reply` is the completion or a part of it, in the form of
+        `status` is that of the answer, and `error` says why it is not complete. `reply` is the answer or a part of it, in the form of
         the API.
         """
         if self.done:
             return
         self.done = True
         try:
-            refused = status in _CALLERS_FAULT
+            refused = status == GONE or status in self.api.refused_with
             values = self._values(reply) | (more or {})
             values["ratchet.refused"] = True if refused else None
             self._store(self.backend.tag, self._span(values, None if refused else error))
@@ -102,24 +107,17 @@ class Call:
         Consent is set only if the caller mentions it. Otherwise the loop file decides at ingest.
         """
         body = self.body
-        choice = _first_choice(reply)
-        usage = reply.get("usage") if reply else None
-        message = choice.get("message") if choice else None
-        answer = [{**message, "role": "assistant"}] if isinstance(message, dict) else None
         given = self._value(RouterHeader.CONSENT, "consent").lower()
         consent = given in ("true", "1", "yes") if given else None
         group = self._value(RouterHeader.SLICE, "slice")
         return {
-            "gen_ai.operation.name": "chat",
+            "gen_ai.operation.name": self.api.operation,
             "gen_ai.provider.name": "ratchet",
             "gen_ai.request.model": self.name,
             "gen_ai.request.temperature": _number(body.get("temperature")),
             "gen_ai.request.stream": True if body.get("stream") else None,
             "gen_ai.response.model": self.route.served_model,
-            "gen_ai.response.id": str(reply["id"]) if reply and reply.get("id") else None,
-            "gen_ai.response.finish_reasons": [str(choice["finish_reason"])] if choice and choice.get("finish_reason") else None,
-            "gen_ai.usage.input_tokens": _count(usage, "prompt_tokens"),
-            "gen_ai.usage.output_tokens": _count(usage, "completion_tokens"),
+            **self.api.facts(reply),
             "gen_ai.conversation.id": self._value(RouterHeader.SESSION, "session") or None,
             "user.id": self._value(RouterHeader.USER, "user") or None,
             "ratchet.model_version": None if self._fallen_back else self.backend.tag,
@@ -128,21 +126,11 @@ class Call:
             "metadata.region": self._value(RouterHeader.REGION, "region") or None,
             "metadata.confidentiality": self._value(RouterHeader.CONFIDENTIALITY, "confidentiality") or None,
             "metadata.slice": group if is_slice_name(group) else None,
-            **(content_values(body["messages"], answer, body.get("tools")) if (self._keep if consent is None else consent) else {}),
+            **(self.api.content(body, reply) if (self._keep if consent is None else consent) else {}),
         }
 
     def _value(self, header: str, field: str) -> str:
-        return caller_value(self._request, self.body, header, field)
-
-
-def _first_choice(reply: dict[str, Any] | None) -> dict[str, Any] | None:
-    choices = reply.get("choices") if reply else None
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
-
-
-def _count(usage: Any, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+        return caller_value(self._request, self.body, header, field, self.api.user(self.body))
 
 
 def _number(value: Any) -> float | None:

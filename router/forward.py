@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from ratchet.router.apis.api import Api
 from ratchet.router.call import GONE, Call
-from ratchet.router.events import DONE, EventSplitter, StreamedReply, event
+from ratchet.router.events import EventSplitter
 from ratchet.runtime.http_replies import strict_json
 from ratchet.runtime.serving.asgi import CallerGone, while_connected
 
@@ -30,14 +31,10 @@ Headers = Callable[[], Mapping[str, str]]
 """Returns the headers of the answer. They depend on the version that gives it."""
 
 
-def error_reply(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_reply(api: Api, status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return an error in the form of the API."""
     retry = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
-    return JSONResponse(_error(message), status_code=status, headers={**(headers or {}), **retry})
-
-
-def _error(message: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "ratchet_router"}}
+    return JSONResponse(api.error(status, message), status_code=status, headers={**(headers or {}), **retry})
 
 
 def _failure(problem: Exception, seconds: float) -> tuple[int, str]:
@@ -59,19 +56,19 @@ async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request,
     try:
         async with asyncio.timeout(seconds):
             answer = await _post(client, call, request)
-        reply = _object(answer)
+        reply = _object(call.api, answer)
         if answer.status_code == 200:
             call.finish(200, None, reply)
-            reply["model"] = call.name
+            reply = call.api.renamed(reply, call.name)
         else:
             call.finish(answer.status_code, f"HTTP {answer.status_code}", None)
     except CallerGone:
         call.finish(GONE, None, None)
-        return error_reply(GONE, "the caller has closed the connection", headers())
+        return error_reply(call.api, GONE, "the caller has closed the connection", headers())
     except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
         status, message = _failure(problem, seconds)
         call.finish(status, _reason(problem), None)
-        return error_reply(status, message, headers())
+        return error_reply(call.api, status, message, headers())
     finally:
         call.finish(GONE, None, None)  # the router is being stopped; no version is at fault
     return _json(reply, answer.status_code, headers())
@@ -80,9 +77,9 @@ async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request,
 async def _post(client: httpx.AsyncClient, call: Call, request: Request) -> httpx.Response:
     """Return the answer of the call's version, or that of the champion if the server of a candidate fails."""
     while True:
-        asked = json.dumps({**call.body, "model": call.backend.model})
         try:
-            return await while_connected(request, client.post(call.url, content=asked, headers={"content-type": "application/json"}))
+            asked = client.post(call.url, content=call.asked(), headers={"content-type": "application/json"})
+            return await while_connected(request, asked)
         except _FAILED as problem:
             if not call.fall_back(_reason(problem)):
                 raise
@@ -93,7 +90,7 @@ def _json(reply: dict[str, Any], status: int, headers: Mapping[str, str]) -> Res
     return Response(content, status_code=status, headers=dict(headers), media_type="application/json")
 
 
-def _object(answer: httpx.Response) -> dict[str, Any]:
+def _object(api: Api, answer: httpx.Response) -> dict[str, Any]:
     """Return the JSON object of an answer. Raises ValueError if the answer to a valid request is none."""
     try:
         reply = strict_json(answer.content)
@@ -104,13 +101,13 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
             raise
     if answer.status_code == 200:
         raise ValueError("the answer is not a JSON object")
-    return _error(f"the model server answered HTTP {answer.status_code}")
+    return api.error(answer.status_code, f"the model server answered HTTP {answer.status_code}")
 
 
 class StreamedAnswer(Response):
     """The response to a streamed call. It forwards each chunk as it arrives.
 
-    The answer ends with `[DONE]` if it is complete. If the model server fails after the first chunk, the answer ends with an event that
+    If the model server fails after the first chunk, the answer ends with an event that
     contains an error. If the caller leaves, the model server's work ends.
     """
 
@@ -120,9 +117,7 @@ class StreamedAnswer(Response):
         self._call = call
         self._told = headers
         self._seconds = seconds
-        asked = call.body.get("stream_options") or {}
-        self._reply = StreamedReply(call.name, bool(asked.get("include_usage")), time.monotonic)
-        self._options = {**asked, "include_usage": True}
+        self._reply = call.api.stream(call.body, call.name, time.monotonic)
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,17 +150,16 @@ class StreamedAnswer(Response):
             status, message = _failure(problem, self._seconds)
             self._end(status, _reason(problem))
             if self._started:
-                await send({"type": "http.response.body", "body": event(json.dumps(_error(message)).encode())})
+                await send({"type": "http.response.body", "body": self._call.api.failed_event(status, message)})
             else:
-                await error_reply(status, message, self._told())(scope, receive, send)
+                await error_reply(self._call.api, status, message, self._told())(scope, receive, send)
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on the answer of the call's version, or that of the champion if the server of a candidate fails before the answer begins."""
         while True:
-            content = json.dumps({**self._call.body, "model": self._call.backend.model, "stream_options": self._options})
-            headers = {"content-type": "application/json"}
+            headers, asked = {"content-type": "application/json"}, self._call.asked()
             try:
-                async with self._client.stream("POST", self._call.url, content=content, headers=headers) as answer:
+                async with self._client.stream("POST", self._call.url, content=asked, headers=headers) as answer:
                     if answer.status_code != 200:
                         await self._pass_error_on(answer, scope, receive, send)
                     else:
@@ -178,7 +172,7 @@ class StreamedAnswer(Response):
     async def _pass_error_on(self, answer: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
         await answer.aread()
         self._end(answer.status_code, f"HTTP {answer.status_code}")
-        await _json(_object(answer), answer.status_code, self._told())(scope, receive, send)
+        await _json(_object(self._call.api, answer), answer.status_code, self._told())(scope, receive, send)
 
     async def _stream(self, answer: httpx.Response, send: Send) -> None:
         """Pass the events on. Raises ValueError if the stream is not valid or ends too early."""
@@ -190,15 +184,15 @@ class StreamedAnswer(Response):
         self._started = True
         splitter = EventSplitter()
         async for piece in answer.aiter_bytes():
-            for data in splitter.feed(piece):
-                if data == DONE:
+            for event in splitter.feed(piece):
+                passed = self._reply.pass_on(event)
+                if self._reply.is_complete:
                     self._end(502 if self._reply.error else 200, self._reply.error)
-                    await send({"type": "http.response.body", "body": event(DONE)})
+                    await send({"type": "http.response.body", "body": passed or b""})
                     return
-                chunk = self._reply.pass_on(data)
-                if chunk is not None:
-                    await send({"type": "http.response.body", "body": event(chunk), "more_body": True})
-        raise ValueError(self._reply.error or "the stream ended without [DONE]")
+                if passed is not None:
+                    await send({"type": "http.response.body", "body": passed, "more_body": True})
+        raise ValueError(self._reply.error or "the stream ended too early")
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -31,6 +31,8 @@ _KIND = "ForwardedCounts"
 Interval = tuple[int, int, str]
 Intervals = Counter[Interval]
 """(start in seconds since the epoch, length in seconds, version tag) -> number of requests."""
+_UNCOUNTED = 0
+"""Length of the interval of a request that no trace of the lake stands for, for example one for embeddings."""
 
 
 class ForwardedCounts:
@@ -52,10 +54,14 @@ class ForwardedCounts:
             log.error("the counts of requests are not readable (%s) and start again", type(error).__name__)
             self._counts = Counter()
 
-    def begin(self, tag: str, at: float) -> Interval:
-        """Count a request that is sent to the version `tag` at the time `at`, in seconds since the epoch. Return its interval."""
-        interval = int(at) // _FINE_SECONDS * _FINE_SECONDS, _FINE_SECONDS, tag
-        self._counts[interval] += 1
+    def begin(self, tag: str, at: float, is_evidence: bool = True) -> Interval:
+        """Count a request that is sent to the version `tag` at the time `at`, in seconds since the epoch. Return its interval.
+
+        One that is no evidence, because the lake gets no trace of it, counts as in flight only.
+        """
+        interval = int(at) // _FINE_SECONDS * _FINE_SECONDS, _FINE_SECONDS if is_evidence else _UNCOUNTED, tag
+        if is_evidence:
+            self._counts[interval] += 1
         self._open[interval] += 1
         self._changed = True
         return interval
@@ -92,7 +98,8 @@ class ForwardedCounts:
             return ()
         self._changed, self._written = False, now
         self._counts = _merged(self._counts, now)
-        content = stamped({"counts": _rows(self._counts), "open": _rows(self._open)})
+        counted = Counter({key: n for key, n in self._open.items() if key[1] != _UNCOUNTED})
+        content = stamped({"counts": _rows(self._counts), "open": _rows(counted)})
 
         def write() -> None:
             try:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
 from ratchet.contracts.ids import person_id
-from ratchet.contracts.serving import RouterHeader
 from ratchet.runtime.http_replies import strict_json
 
 MAX_BODY = 8_000_000
 """Maximum size of a request body in bytes."""
 _MAX_DEPTH = 32
 """Maximum nesting depth of the request's JSON."""
-_MAX_CHOICES = 8
 _MAX_VALUE = 256
 """Maximum number of characters of a region, slice or consent value. Longer values are ignored."""
 _PERSONS = ("session", "user")
@@ -32,44 +30,31 @@ class Refused(Exception):
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object of a request. Raises Refused if it is none, or if it has no list of messages."""
+    """Return the JSON object of a request. Raises Refused if it is none."""
     try:
         body = strict_json(raw, _MAX_DEPTH)
     except ValueError as error:
         raise Refused(400, f"the body is no valid JSON: {error}") from None
-    messages = body.get("messages") if isinstance(body, dict) else None
-    if not isinstance(body, dict) or not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise Refused(400, "the body must be a JSON object with a list of messages, each an object")
+    if not isinstance(body, dict):
+        raise Refused(400, "the body must be a JSON object")
     return body
 
 
-def check(body: dict[str, Any], names: Sequence[str]) -> None:
-    """Raise Refused for a request that no version can serve, so that it does not count as an error of a version.
-
-    `names` are the model names that a request may use, the present one first.
-    """
+def check_model(body: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise Refused if a request asks for another model than `names`, the present one first."""
     if body.get("model") not in names:
         raise Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; use {names[0]!r}")
-    if not isinstance(body.get("stream"), bool | None):
-        raise Refused(400, "stream must be true or false")
-    options = body.get("stream_options")
-    if options is not None and not (isinstance(options, dict) and body.get("stream")):
-        raise Refused(400, "stream_options must be an object, and needs stream: true")
-    for name, most in (("n", _MAX_CHOICES), ("max_tokens", 2**31), ("max_completion_tokens", 2**31)):
-        value = body.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
-            raise Refused(400, f"{name} must be an integer from 1 to {most}")
 
 
-def caller_value(request: Request, body: dict[str, Any], header: str, field: str) -> str:
-    """Return a value from the header, from the API's `metadata` or, for the user, from the API's own field.
+def caller_value(request: Request, body: Mapping[str, Any], header: str, field: str, own: Any = None) -> str:
+    """Return a value from the header, from the API's `metadata` or, for the user, `own`, which the endpoint's own field has.
 
     A user and a session are returned as `person_id`. The result is empty if the value is missing, or if another value is too long.
     """
     metadata = body.get("metadata")
     value = _header(request, header) or (metadata.get(field) if isinstance(metadata, dict) else None)
     if value is None and field == "user":
-        value = body.get("user")
+        value = own
     text = str(value) if isinstance(value, str | bool | int) else ""
     if field in _PERSONS:
         return person_id(text)
@@ -85,16 +70,15 @@ def _header(request: Request, name: str) -> str:
         return raw.decode("latin-1")
 
 
-def caller_of(request: Request, body: dict[str, Any]) -> str:
+def caller_of(request: Request, user: str) -> str:
     """Return the name under which the requests of one caller are counted.
 
-    It is the user. A request without a user counts for its credential, and one without a credential for the peer's address. The router
+    It is `user`. A request without a user counts for its credential, and one without a credential for the peer's address. The router
     does not verify users and credentials.
     """
-    user = caller_value(request, body, RouterHeader.USER, "user")
     if user:
         return f"user {user}"
-    credential = request.headers.get("authorization")
+    credential = request.headers.get("authorization") or request.headers.get("x-api-key")
     if credential:
         return f"credential {hashlib.sha256(credential.encode()).hexdigest()}"
     return f"peer {request.client.host if request.client else ''}"

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from ratchet.runtime.secrets.keyring import Keyring
 from ratchet.runtime.secrets.span_signature import SIGNATURE, signature_of, signed_form
 
-_CONTENT_BYTES = 256_000
+CONTENT_BYTES = 256_000
 """Maximum size of prompt and answer of one span, in bytes of JSON. Larger content is omitted, and the span is marked."""
 Value = str | bool | int | float | list[str]
 
@@ -26,11 +26,11 @@ def _any(value: Value) -> AnyValue:
     if isinstance(value, float):
         return AnyValue(double_value=value)
     if isinstance(value, list):
-        return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=_utf8(item)) for item in value]))
-    return AnyValue(string_value=_utf8(value))
+        return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=utf8(item)) for item in value]))
+    return AnyValue(string_value=utf8(value))
 
 
-def _utf8(text: str) -> str:
+def utf8(text: str) -> str:
     """Replace unpaired surrogates, which JSON can contain but protobuf cannot.
 
     Otherwise an error in the trace would make the answer to the user fail.
@@ -104,22 +104,22 @@ def content_values(
         return {OMITTED: "unreadable"}
     if tools:
         content["gen_ai.tool.definitions"] = json.dumps(tools, ensure_ascii=False)
-    if sum(len(_utf8(text).encode()) for text in content.values()) > _CONTENT_BYTES:
+    if sum(len(utf8(text).encode()) for text in content.values()) > CONTENT_BYTES:
         return {OMITTED: "too_large"}
     return {name: text or None for name, text in content.items()}
 
 
-def chat_span(ids: tuple[str, str], started_ns: int, lasted_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
+def call_span(ids: tuple[str, str], started_ns: int, lasted_ns: int, values: Mapping[str, Value | None], error: str | None) -> Span:
     """Return the span of one model call.
 
     `ids` is (trace id, span id) in hex, `started_ns` the start in nanoseconds since the epoch, and `lasted_ns` the duration in
     nanoseconds. A non-empty `error` sets the error status.
     """
-    status = Status(code=Status.STATUS_CODE_ERROR, message=_utf8(error)) if error else Status(code=Status.STATUS_CODE_UNSET)
+    status = Status(code=Status.STATUS_CODE_ERROR, message=utf8(error)) if error else Status(code=Status.STATUS_CODE_UNSET)
     return Span(
         trace_id=bytes.fromhex(ids[0]),
         span_id=bytes.fromhex(ids[1]),
-        name=_utf8(f"chat {values.get('gen_ai.request.model', '')}"),
+        name=utf8(f"{values.get('gen_ai.operation.name', 'chat')} {values.get('gen_ai.request.model', '')}"),
         kind=Span.SPAN_KIND_CLIENT,
         start_time_unix_nano=started_ns,
         end_time_unix_nano=started_ns + lasted_ns,

@@ -17,14 +17,14 @@ from ratchet.materializer.dialects.decode import as_json
 from ratchet.materializer.dialects.otlp import OtlpDialect
 from ratchet.router.exporter import Exporter
 from ratchet.router.span_spool import SpanSpool
-from ratchet.router.spans import chat_span, new_ids
+from ratchet.router.spans import call_span, new_ids
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS, is_signed
 
 
 def span(error: str | None = None):  # type: ignore[no-untyped-def]
     """Return a chat span, with an error status if `error` is given."""
-    return chat_span(new_ids(), 1, 2, {"gen_ai.request.model": "m", "none": None}, error)
+    return call_span(new_ids(), 1, 2, {"gen_ai.request.model": "m", "none": None}, error)
 
 
 def restarted(folder: Path) -> Exporter:
@@ -69,7 +69,7 @@ def test_a_span_of_the_router_has_a_signature_that_ingest_verifies(exporter: Exp
     ensure_keyring(tmp_path / SPAN_KEYS, datetime(2026, 11, 1, tzinfo=UTC))
     values = {"s": "é \ud800", "b": True, "i": 2**62, "f": 1.0, "l": ["a", "é"], "gen_ai.request.model": "m"}
     for error in (None, "HTTP 500"):
-        exporter.add(chat_span(new_ids(), 1_790_000_000_000_000_001, 2, values, error))
+        exporter.add(call_span(new_ids(), 1_790_000_000_000_000_001, 2, values, error))
     (request,) = _drained(exporter, [])
     message = as_json(ExportTraceServiceRequest, request.content)
     keys = KeyFile(tmp_path / SPAN_KEYS).keys()

@@ -7,12 +7,12 @@ import json
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from ratchet.router.spans import attributes, chat_span, content_values, messages_json, new_ids
+from ratchet.router.spans import attributes, call_span, content_values, messages_json, new_ids
 
 
 def span(error: str | None = None):  # type: ignore[no-untyped-def]
     """Return a chat span, with an error status if `error` is given."""
-    return chat_span(new_ids(), 1, 2, {"gen_ai.request.model": "m", "none": None}, error)
+    return call_span(new_ids(), 1, 2, {"gen_ai.request.model": "m", "none": None}, error)
 
 
 def test_attributes_keep_their_types() -> None:
