@@ -6,7 +6,7 @@ Most traces are such. `statements.sort_traces` is the definition of what is stor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,15 @@ def take_common(lake: Lake, seen: DedupIndex, batch: RawBatch, decoded: Decoded,
     return CommonTraces(arrow_columns(columns, {**CONSTANT, **known}, len(numbers), TRACES), entries, names, unsigned)
 
 
+def _repeated(values: Iterable[str]) -> set[str]:
+    return {value for value, count in Counter(values).items() if count > 1}
+
+
+def _among(values: Sequence[str | None], some: set[str]) -> set[int]:
+    """Return the numbers of the values that are among `some`."""
+    return {number for number, value in enumerate(values) if value in some} if some else set()
+
+
 def _contents(columns: dict[str, list[Any]]) -> Any:
     statuses = [CONSTANT["status"]] * len(columns["id"])
     return zip(columns["messages"], columns["answer"], columns["model"], statuses, columns["tools"], strict=True)
@@ -65,12 +74,12 @@ def _contents(columns: dict[str, list[Any]]) -> Any:
 
 def _concerned(lake: Lake, seen: DedupIndex, decoded: Decoded, plain: PlainTraces, keys: Sequence[Key]) -> set[int]:
     """Return the numbers of the traces that are not common."""
-    ids = plain.columns["id"]
-    named = {row["id"] for rows in (decoded.traces, decoded.halves) for row in rows}
-    named |= {row["id"] for row in decoded.consents if row["subject"] == ConsentSubject.TRACE}
-    if len(set(ids)) < len(ids):
-        named |= {identity for identity, count in Counter(ids).items() if count > 1}
-    found = {number for number, identity in enumerate(ids) if identity in named} if named else set[int]()
+    ids, responses = plain.columns["id"], plain.columns["response_id"]
+    rows = [*decoded.traces, *decoded.halves]
+    named = {row["id"] for row in rows} | {row["id"] for row in decoded.consents if row["subject"] == ConsentSubject.TRACE}
+    found = _among(ids, named | _repeated(ids))
+    if any(responses):  # of several traces with one response id, the first in the batch has it
+        found |= _among(responses, {row["response_id"] for row in rows if row["response_id"]} | _repeated(filter(None, responses)))
     known = seen.known_traces(keys)
     found |= {number for number, key in enumerate(keys) if key in known} if known else set()
     if any(identity.endswith(EVERY_CALL) for identity in named) or lake.refusals_ending(EVERY_CALL):
