@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -32,6 +31,7 @@ from ratchet.router.call import GONE, Call
 from ratchet.router.exporter import Exporter
 from ratchet.router.forward import StreamedAnswer, error_reply, forward_whole
 from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.models import ModelClient
 from ratchet.router.outcomes import Outcomes
 from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check_model, parsed
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body
@@ -64,7 +64,7 @@ class Router:
         route: Callable[[], Route | None],
         exporter: Exporter,
         forwarded: ForwardedCounts,
-        client: httpx.AsyncClient,
+        client: ModelClient,
         settings: RouterSettings,
         outcomes: Outcomes,
     ) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -19,13 +18,13 @@ from starlette.types import Receive, Scope, Send
 from ratchet.router.apis.api import Api
 from ratchet.router.call import GONE, Call
 from ratchet.router.events import EventSplitter
+from ratchet.router.models import Answer, Lost, ModelClient, ModelError, Unreachable
 from ratchet.runtime.http_replies import strict_json
 from ratchet.runtime.serving.asgi import CallerGone, while_connected
 
 RETRY_SECONDS = 5
 """Value of the Retry-After header while a model server cannot be reached, in seconds."""
-_UNREACHABLE = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-_FAILED = (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError)
+_FAILED = (Unreachable, Lost)
 """Failures of a model server after which the champion is asked, as long as the caller has got nothing."""
 Headers = Callable[[], Mapping[str, str]]
 """Returns the headers of the answer. They depend on the version that gives it."""
@@ -41,45 +40,49 @@ def _failure(problem: Exception, seconds: float) -> tuple[int, str]:
     """Return (status of the answer, message to the caller) for a model server that gave no answer within `seconds`."""
     if isinstance(problem, TimeoutError):
         return 504, f"the answer was not complete within {seconds:g} s"
-    if isinstance(problem, _UNREACHABLE):
+    if isinstance(problem, Unreachable):
         return 503, "the model server cannot be reached; try again later"
     return 502, "the model server gave no valid answer"
 
 
 def _reason(problem: Exception) -> str:
     """Return the error text of a trace."""
-    return f"{type(problem).__name__}: {problem}"
+    return str(problem) if isinstance(problem, ModelError) else f"{type(problem).__name__}: {problem}"
 
 
-async def forward_whole(client: httpx.AsyncClient, call: Call, request: Request, headers: Headers, seconds: float) -> Response:
+async def forward_whole(client: ModelClient, call: Call, request: Request, headers: Headers, seconds: float) -> Response:
     """Forward a call and return the whole answer, for which the model server has `seconds` seconds."""
     try:
         async with asyncio.timeout(seconds):
-            answer = await _post(client, call, request)
-        reply = _object(call.api, answer)
-        if answer.status_code == 200:
+            status, content = await _post(client, call, request)
+        reply = _object(call.api, status, content)
+        if status == 200:
             call.finish(200, None, reply)
             reply = call.api.renamed(reply, call.name)
         else:
-            call.finish(answer.status_code, f"HTTP {answer.status_code}", None)
+            call.finish(status, f"HTTP {status}", None)
     except CallerGone:
         call.finish(GONE, None, None)
         return error_reply(call.api, GONE, "the caller has closed the connection", headers())
-    except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
+    except (TimeoutError, ModelError, ValueError, RecursionError) as problem:
         status, message = _failure(problem, seconds)
         call.finish(status, _reason(problem), None)
         return error_reply(call.api, status, message, headers())
     finally:
         call.finish(GONE, None, None)  # the router is being stopped; no version is at fault
-    return _json(reply, answer.status_code, headers())
+    return _json(reply, status, headers())
 
 
-async def _post(client: httpx.AsyncClient, call: Call, request: Request) -> httpx.Response:
-    """Return the answer of the call's version, or that of the champion if the server of a candidate fails."""
+async def _post(client: ModelClient, call: Call, request: Request) -> tuple[int, bytes]:
+    """Return status and body of the answer of the call's version, or of the champion if the server of a candidate fails."""
+
+    async def asked() -> tuple[int, bytes]:
+        async with client.ask(call.url, call.asked()) as answer:
+            return answer.status, await answer.read()
+
     while True:
         try:
-            asked = client.post(call.url, content=call.asked(), headers={"content-type": "application/json"})
-            return await while_connected(request, asked)
+            return await while_connected(request, asked())
         except _FAILED as problem:
             if not call.fall_back(_reason(problem)):
                 raise
@@ -90,18 +93,18 @@ def _json(reply: dict[str, Any], status: int, headers: Mapping[str, str]) -> Res
     return Response(content, status_code=status, headers=dict(headers), media_type="application/json")
 
 
-def _object(api: Api, answer: httpx.Response) -> dict[str, Any]:
+def _object(api: Api, status: int, content: bytes) -> dict[str, Any]:
     """Return the JSON object of an answer. Raises ValueError if the answer to a valid request is none."""
     try:
-        reply = strict_json(answer.content)
+        reply = strict_json(content)
         if isinstance(reply, dict):
             return reply
     except (ValueError, RecursionError):
-        if answer.status_code == 200:
+        if status == 200:
             raise
-    if answer.status_code == 200:
+    if status == 200:
         raise ValueError("the answer is not a JSON object")
-    return api.error(answer.status_code, f"the model server answered HTTP {answer.status_code}")
+    return api.error(status, f"the model server answered HTTP {status}")
 
 
 class StreamedAnswer(Response):
@@ -111,7 +114,7 @@ class StreamedAnswer(Response):
     contains an error. If the caller leaves, the model server's work ends.
     """
 
-    def __init__(self, client: httpx.AsyncClient, call: Call, headers: Headers, seconds: float) -> None:
+    def __init__(self, client: ModelClient, call: Call, headers: Headers, seconds: float) -> None:
         super().__init__()
         self._client = client
         self._call = call
@@ -146,7 +149,7 @@ class StreamedAnswer(Response):
         try:
             async with asyncio.timeout(self._seconds):
                 await self._ask(scope, receive, send)
-        except (TimeoutError, httpx.HTTPError, ValueError, RecursionError) as problem:
+        except (TimeoutError, ModelError, ValueError, RecursionError) as problem:
             status, message = _failure(problem, self._seconds)
             self._end(status, _reason(problem))
             if self._started:
@@ -157,10 +160,9 @@ class StreamedAnswer(Response):
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on the answer of the call's version, or that of the champion if the server of a candidate fails before the answer begins."""
         while True:
-            headers, asked = {"content-type": "application/json"}, self._call.asked()
             try:
-                async with self._client.stream("POST", self._call.url, content=asked, headers=headers) as answer:
-                    if answer.status_code != 200:
+                async with self._client.ask(self._call.url, self._call.asked()) as answer:
+                    if answer.status != 200:
                         await self._pass_error_on(answer, scope, receive, send)
                     else:
                         await self._stream(answer, send)
@@ -169,21 +171,21 @@ class StreamedAnswer(Response):
                 if self._started or not self._call.fall_back(_reason(problem)):
                     raise
 
-    async def _pass_error_on(self, answer: httpx.Response, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer.aread()
-        self._end(answer.status_code, f"HTTP {answer.status_code}")
-        await _json(_object(self._call.api, answer), answer.status_code, self._told())(scope, receive, send)
+    async def _pass_error_on(self, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+        content = await answer.read()
+        self._end(answer.status, f"HTTP {answer.status}")
+        await _json(_object(self._call.api, answer.status, content), answer.status, self._told())(scope, receive, send)
 
-    async def _stream(self, answer: httpx.Response, send: Send) -> None:
+    async def _stream(self, answer: Answer, send: Send) -> None:
         """Pass the events on. Raises ValueError if the stream is not valid or ends too early."""
-        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+        if not answer.content_type.startswith("text/event-stream"):
             raise ValueError("the model server does not stream")
         headers = {**self._told(), "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": encoded})
         self._started = True
         splitter = EventSplitter()
-        async for piece in answer.aiter_bytes():
+        async for piece in answer.pieces():
             for event in splitter.feed(piece):
                 passed = self._reply.pass_on(event)
                 if self._reply.is_complete:

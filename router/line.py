@@ -13,6 +13,7 @@ import httpx
 from ratchet.router.app import Router, RouterSettings, build_app
 from ratchet.router.exporter import Exporter
 from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.models import ModelClient
 from ratchet.router.outcomes import Outcomes
 from ratchet.router.report import Report
 from ratchet.router.settings import RouterLine
@@ -20,7 +21,6 @@ from ratchet.router.state import FolderState
 from ratchet.runtime.http_limits import App
 from ratchet.runtime.http_replies import AsyncBoundedTransport
 
-_CONNECT_SECONDS = 5.0
 _SEND_SECONDS = 10.0
 _MAX_REPLY = 64_000_000
 """Maximum size of a model server's answer in bytes, whole or streamed."""
@@ -37,10 +37,7 @@ class RouterSite:
         self._report = Report(state, self._figures)
         self._exporter = Exporter(self._spans, base / line.receiver, base / line.token)
         # Each line has connections of its own, so that those to one model server cannot keep the others out.
-        limits = httpx.Limits(max_connections=512, max_keepalive_connections=128)
-        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS, pool=60)
-        models = AsyncBoundedTransport(_MAX_REPLY, limits=limits, verify=_certificates())
-        self._client = httpx.AsyncClient(timeout=timeout, trust_env=False, transport=models)
+        self._client = ModelClient(_MAX_REPLY, _certificates())
         receiver = AsyncBoundedTransport(_MAX_REPLY, verify=_certificates())
         self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, transport=receiver)
         self._closed = False
@@ -70,7 +67,7 @@ class RouterSite:
             sync()
         await self._exporter.flush(self._sender)
         self._spans.close()
-        await self._client.aclose()
+        await self._client.close()
         await self._sender.aclose()
 
 
