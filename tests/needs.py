@@ -26,6 +26,7 @@ class Need(StrEnum):
     CURL = "no curl"
     GPU = "no GPU"
     NEMO_RL = "no NeMo RL release"
+    VLLM = "no vLLM"
     NAMESPACES = "no namespaces"
     SHARED = "no RATCHET_SHARED"
 
@@ -40,12 +41,13 @@ REMEDIES = {
     Need.CURL: "make tools (as root)",
     Need.GPU: "run on a machine with an NVIDIA GPU",
     Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
+    Need.VLLM: "make vllm (installs 6 GB into .venv-vllm and runs these tests)",
     Need.NAMESPACES: "run as root, or allow user namespaces",
     Need.SHARED: "set RATCHET_SHARED to the folder that contains data/gsm8k_traces",
 }
 """How to provide each need."""
 
-NOT_IN_CI = (Need.GPU, Need.NEMO_RL)
+NOT_IN_CI = (Need.GPU, Need.NEMO_RL, Need.VLLM)
 """Needs that CI may lack. A test that lacks any other need fails in CI."""
 
 
