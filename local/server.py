@@ -106,7 +106,7 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
 
 
 class VllmServer(_ProcessServer[VllmOptions]):
-    """Serves model versions with vLLM, which needs a GPU. Tested with a substitute for the `vllm` program, not with vLLM itself."""
+    """Serves model versions with vLLM. Tested with vLLM 0.32 on a CPU, never on a GPU."""
 
     options_type = VllmOptions
 

@@ -1,0 +1,106 @@
+"""A whole cycle whose champion and candidate the real vLLM serves, on a CPU: training, gate, rollout, promotion, and the way back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from ratchet.contracts.data.senders import Role
+from ratchet.contracts.ids import cycle_stream
+from ratchet.contracts.steps import State
+from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.installation import Installation
+from ratchet.flows.config.home import Home
+from tests import command
+from tests.real_vllm import ARGUMENTS, vllm_program
+from tests.toy_line import GOLDEN, Users, write_loop, write_model, write_traffic
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+LINE = "toy"
+
+
+def ratchet(home: Home, *args: object) -> str:
+    """Run a command that must succeed, and return its output."""
+    done = command.ratchet(*map(str, args), home=home.root, timeout=900)
+    assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def serving(home: Home, loop: Path, log: Path) -> Iterator[None]:
+    """Serve the line until the block ends."""
+    with log.open("ab") as out:
+        environment = command.environment(home.root)
+        service = subprocess.Popen([*command.RATCHET, "serve", str(loop)], env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield
+    finally:
+        service.terminate()
+        service.wait(120)
+        ratchet(home, "serve", "--stop", loop)
+
+
+def servers(folder: Path) -> list[psutil.Process]:
+    """Return the processes of vLLM's API servers that serve models below a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if "vllm.entrypoints.openai.api_server" in line and str(folder) in line:
+            found.append(process)
+    return found
+
+
+def answer(home: Home, question: str) -> str:
+    """Ask the line through its router."""
+    port = json.loads((home.serving(LINE) / "router" / "port.json").read_bytes())["port"]
+    body = {"model": LINE, "messages": [{"role": "user", "content": question}], "max_tokens": 4, "temperature": 0}
+    reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["message"]["content"])
+
+
+def test_a_cycle_is_served_by_vllm_and_goes_back(tmp_path: Path) -> None:
+    program = vllm_program(tmp_path)
+    home, loop, log = Home(tmp_path / "home"), write_loop(tmp_path), tmp_path / "serve.log"
+    options = f'kind = "vllm"\n[serving.options]\nexecutable = "{program}"\narguments = {json.dumps(ARGUMENTS)}\n'
+    loop.write_text(loop.read_text().replace("[serving.options]\nthreads = 1\n", f"[serving]\n{options}"))
+    ratchet(home, "adopt", loop, write_model(tmp_path), "--by", "ada")
+    installation = Installation(home)
+    write_traffic(tmp_path)
+    token = open_credentials(home, LINE).add("people", [Role.FEEDBACK]).read_text()
+    together = 0
+
+    def ended() -> bool:
+        nonlocal together
+        together = max(together, len(servers(home.root)))
+        view = installation.cycle(LINE, 1)
+        return view is not None and view.ended
+
+    begun = time.monotonic()
+    with (
+        serving(home, loop, log),
+        Users(home, LINE, token, lambda: len(installation.ledger.read(cycle_stream(LINE, 1))) >= 2) as users,
+    ):
+        until(ended, 1200, pause=0.5, why=lambda: log.read_text()[-3000:])
+        cycle = installation.cycle(LINE, 1)
+        assert cycle is not None
+        assert cycle.state is State.PROMOTED, cycle.reason
+        assert together == 2  # champion and candidate at the same time
+        assert cycle.candidate is not None
+        until(lambda: answer(home, GOLDEN[0]) == "yes", 60)
+        promoted = time.monotonic() - begun
+        ratchet(home, "rollback", LINE, "--by", "ada", "--why", "a trial")
+        until(lambda: answer(home, GOLDEN[0]) == "no", 300, pause=0.5, why=lambda: log.read_text()[-3000:])
+        print(f"promoted after {promoted:.0f} s, the former answers after {time.monotonic() - begun:.0f} s")
+        until(lambda: installation.line(LINE).champion.number == 0, 60)
+        assert len(users.answered) > 3
+    until(lambda: servers(home.root) == [], 120)
