@@ -105,10 +105,25 @@ def _ingest(
     keeping: Keeping,
 ) -> IngestReport:
     decoded, plain = decode_in_columns(batch, limits, dialects, admission)
+    return commit(lake, seen, batch, decoded, plain, limits, hide=admission.hide, keeping=keeping)
+
+
+def commit(
+    lake: Lake,
+    seen: DedupIndex,
+    batch: RawBatch,
+    decoded: Decoded,
+    plain: PlainTraces,
+    limits: Limits,
+    *,
+    hide: Callable[[Subject, str], str],
+    keeping: Keeping,
+) -> IngestReport:
+    """Commit the rows of a decoded batch, and its quarantined records. The arguments are those of `ingest_batch`, and what it decodes."""
     with lake.writing():
         stored = store(lake, seen, batch, decoded, limits, plain)
         kept = KeptRecords(lake.root)
-        _quarantine(lake, seen, batch, decoded, limits, keeping, admission.hide, kept)
+        _quarantine(lake, seen, batch, decoded, limits, keeping, hide, kept)
         kept.expire(limits.now)
         kept.forget_users(stored.refused)
         window = limits.now - int(keeping.settings.alarm_window * 1_000_000)
