@@ -1,7 +1,8 @@
 """Ingests the files of a folder, or one file, with one process, for `benchmarks/ingest.py`.
 
 It does what the command `ratchet ingest` does with a batch, without the ledger and without the signatures that the command prepares for
-the freeze afterwards. It prints the counts, the CPU seconds of this process for each batch, the wall seconds of the ingest, and a digest of
+the freeze afterwards. It prints the counts, the CPU seconds of this process for each batch, the CPU seconds of
+its workers, the wall seconds of the ingest, and a digest of
 the stored rows, as JSON. The engine is that of the loop file's section `compute`.
 
 `python benchmarks/ingest_files.py PLACE HOME`, where HOME has a loop file.
@@ -10,6 +11,7 @@ the stored rows, as JSON. The engine is that of the loop file's section `compute
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from datetime import UTC, datetime
@@ -46,8 +48,20 @@ def main(place: Path, home: Path) -> None:
         taken.append(round(time.process_time() - begun, 4))
         begun = time.process_time()
     wall = time.perf_counter() - wall
+    compute.close()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     counts = {"traces": total.traces.model_dump(), "feedback": total.feedback.model_dump()}
-    print(json.dumps({**counts, "seconds": taken, "wall_s": round(wall, 2), "rows": rows(datasets)}))
+    print(
+        json.dumps(
+            {
+                **counts,
+                "seconds": taken,
+                "wall_s": round(wall, 2),
+                "workers_cpu_s": round(used.ru_utime + used.ru_stime, 2),
+                "rows": rows(datasets),
+            }
+        )
+    )
 
 
 def rows(datasets: LakeDatasets) -> str:
