@@ -14,13 +14,14 @@ from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Clock, Compute, Dialect
 from ratchet.materializer.dialects.screening.sample import limits_of
 from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.ingest import commit, ingest_batch, without_collection
+from ratchet.materializer.lake.ingest import commit, ingest_batch
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules
 from ratchet.materializer.quarantine.writing import Keeping
 from ratchet.materializer.receive.files.source import open_file
 from ratchet.materializer.workers.decoding import Begun, DecodeBatch, decoded_each, with_keys
+from ratchet.runtime.collection import without_collection
 from ratchet.runtime.secrets.keyring import Key, KeyFile
 from ratchet.runtime.secrets.pseudonyms import Subject, pseudonym
 from ratchet.runtime.secrets.sealed import NONCE, seal, unseal

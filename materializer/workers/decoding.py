@@ -23,8 +23,8 @@ from ratchet.contracts.ports.compute import Item
 from ratchet.materializer.dialects.admission import HIDDEN, SIGNED, Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode_in_columns
 from ratchet.materializer.dialects.plain.traces import PlainTraces
-from ratchet.materializer.lake.ingest import without_collection
 from ratchet.materializer.privacy.masking import Masker
+from ratchet.runtime.collection import without_collection
 from ratchet.runtime.extensions import ExtensionKind, load
 from ratchet.runtime.secrets.pseudonyms import Subject
 

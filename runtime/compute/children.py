@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import pickle
 import subprocess
@@ -14,6 +15,9 @@ from typing import IO
 from ratchet.runtime.compute.attempt import value_of
 from ratchet.runtime.compute.frames import read_frame, write_frame
 from ratchet.runtime.compute.installed import refuse_other_code
+
+_PIPE = 1 << 20
+"""Bytes that a pipe holds, so that a large message needs few switches between the processes."""
 
 
 class Lost(Exception):
@@ -35,7 +39,11 @@ class Child:
         self._hello: Future[bytes] = Future()
         self._waiting: dict[int, Future[bytes]] = {0: self._hello}
         self._ended = ""
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):  # the system limits the size
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
 
     @property
