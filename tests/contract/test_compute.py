@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +135,28 @@ def test_the_work_ends_with_its_iterator(engine: Compute, tmp_path: Path) -> Non
     results.close()  # type: ignore[attr-defined]
     assert time.monotonic() - begun < 20
     until(lambda: not any(psutil.pid_exists(int(path.name)) and _sleeps(int(path.name)) for path in tmp_path.iterdir()), 20)
+
+
+_SCRIPT = """
+import sys
+from ratchet.contracts.ports.compute import Item
+from ratchet.runtime.compute.ray_cluster import RayCompute
+from tests import compute_functions as functions
+list(RayCompute(sys.argv[1], 2).map(functions.sleep_but_first, [Item(str(n), (sys.argv[2], n)) for n in range(1, 4)]))
+"""
+
+
+@pytest.mark.slow
+def test_no_task_of_ray_outlives_a_killed_service(cluster: RayCluster, tmp_path: Path) -> None:
+    """Neither does the process with the connection. For worker processes, tests/unit/runtime/compute/test_processes.py tests it."""
+    command = [sys.executable, "-c", _SCRIPT, cluster.address, str(tmp_path)]
+    service = subprocess.Popen(command, env={**os.environ, **cluster.environment}, stderr=subprocess.DEVNULL)
+    until(lambda: list(tmp_path.iterdir()), 60)
+    drivers = psutil.Process(service.pid).children()
+    service.kill()
+    service.wait()
+    until(lambda: not any(driver.is_running() and driver.status() != psutil.STATUS_ZOMBIE for driver in drivers), 10)
+    until(lambda: not any(_sleeps(int(path.name)) for path in tmp_path.iterdir()), 20)
 
 
 def _sleeps(pid: int) -> bool:
