@@ -59,9 +59,8 @@ def made_up(seed: int, count: int = 1500) -> RawBatch:
     return RawBatch("app", "jsonl", digest(data), f"file {seed}", lambda: io.BytesIO(data))
 
 
-def fill(folder: Path, batches: list[RawBatch], compute: Compute | None = None, source: str = "app") -> tuple[LakeDatasets, Snapshot]:
+def fill(folder: Path, batches: list[RawBatch], compute: Compute | None = None) -> tuple[LakeDatasets, Snapshot]:
     """Ingest, prepare and freeze."""
-    del source
     datasets = make_datasets(folder, make_loop(), compute)
     reports = list(datasets.ingest_each(batches))
     assert all(report.traces.adds_up and report.feedback.adds_up for report in reports)
