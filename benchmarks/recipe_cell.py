@@ -38,7 +38,8 @@ from ratchet.flows.config.load import load_loop
 from ratchet.gates.checks import checks
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
 from ratchet.local.serve.generate import GenerationRow, Model
-from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.ingest import IngestKeys
 from ratchet.materializer.lake.schemas import frame_of, parquet, read_parquet
 from ratchet.rewards.scorer_set import ScorerSet, build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts

@@ -6,11 +6,8 @@ are stored as Parquet files whose bytes depend only on their rows, so equal cont
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,34 +26,30 @@ from ratchet.contracts.data.datasets import (
     Snapshot,
     TrainingSet,
 )
-from ratchet.contracts.data.decoding import Limits
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.model import Frozen
-from ratchet.contracts.ports import Artifacts, Clock, Dialect, ModelClient, Progress
+from ratchet.contracts.ports import Artifacts, Clock, Compute, Dialect, ModelClient, Progress
 from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
-from ratchet.materializer.dialects.screening.sample import limits_of
+from ratchet.materializer.ingest import IngestKeys, LineIngest
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
 from ratchet.materializer.labels.signals.agreement import measure_signals
 from ratchet.materializer.labels.signals.labels import with_signals
 from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.ingest import ingest_batch
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
 from ratchet.materializer.lake.size import lake_cursor
 from ratchet.materializer.lake.tables import Lake, joined
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import masked_data
-from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules
-from ratchet.materializer.quarantine.writing import Keeping
-from ratchet.materializer.receive.files.source import open_file
+from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became
@@ -68,11 +61,9 @@ from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from ratchet.materializer.training_sets.split import Split, largest_cluster
 from ratchet.materializer.usable import Usable, usable
+from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
 from ratchet.rewards.scorer_set import ScorerSet
-from ratchet.runtime.secrets.keyring import Key, KeyFile
-from ratchet.runtime.secrets.pseudonyms import Subject, pseudonym
-from ratchet.runtime.secrets.sealed import NONCE, seal, unseal
-from ratchet.runtime.secrets.span_signature import is_signed
+from ratchet.runtime.compute.inline import InlineCompute
 
 Result = TypeVar("Result", bound=Frozen)
 
@@ -80,16 +71,6 @@ _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 
 NOTHING_WITHDRAWN = digest([])
 """`Snapshot.withdrawn` of a snapshot from which nothing was left out."""
-
-
-@dataclass(frozen=True)
-class IngestKeys:
-    """The keys that ingest needs."""
-
-    spans: KeyFile
-    """Keys of the router's signatures."""
-    users: KeyFile
-    """Keys of the pseudonyms of users and sessions. The newest is used."""
 
 
 class LakeDatasets:
@@ -105,17 +86,20 @@ class LakeDatasets:
         clock: Clock,
         keys: IngestKeys,
         dialects: Mapping[str, Dialect] = BUILT_IN,
+        compute: Compute | None = None,
     ) -> None:
+        """`compute` does the work that only computes. None: this process."""
         self.loop = loop
         self.loop_folder = loop_folder
         self.rewards = rewards
         self.artifacts = artifacts
         self.clock = clock
         self.keys = keys
-        self.dialects = dialects
         self.lake = Lake(root)
-        self._seen = DedupIndex(self.lake)
+        self._compute = compute or InlineCompute()
         self._masker = Masker(loop.privacy)
+        self._seen = DedupIndex(self.lake)
+        self.dialects = dialects
         self._split = Split(loop, artifacts, self.lake)
         self._settled = SettledReader(self.lake)
         self._mirror = MirrorReader(self.lake, loop, rewards)
@@ -126,55 +110,23 @@ class LakeDatasets:
         A second call with the same batch writes nothing and returns the same counts. Only the number of parked feedback records may
         differ, because their traces may have arrived in the meantime. Raises ConfigError without the key of the pseudonyms.
         """
-        rules = self._rules()
-        return ingest_batch(
-            self.lake,
-            self._seen,
-            batch,
-            rules.limits(batch.source),
-            rules.dialects,
-            is_signed=rules.is_signed,
-            hide=rules.hide,
-            mask=rules.mask,
-            bulk=self._masker,
-            keeping=Keeping(self.loop.quarantine, self._masker.masked_value, self._seal),
-        )
+        return next(self.ingest_each([batch]))
+
+    def ingest_each(self, batches: Iterable[RawBatch]) -> Iterator[IngestReport]:
+        """Commit batches as `ingest` does. The engine decodes some of them ahead; only this process writes."""
+        return self._ingest().each(batches)
+
+    def _ingest(self) -> LineIngest:
+        return LineIngest(self.lake, self._seen, self.loop, self.clock, self.keys, self.dialects, self._masker, self._compute)
 
     def prepare(self) -> None:
         """Compute and store what edition and freeze need of each new prompt."""
-        self._split.sign()
+        self._split.sign(self._compute)
 
     @property
     def quarantine(self) -> LakeQuarantine:
         """The quarantined records of the line."""
-        return LakeQuarantine(self.lake, self._seen, self.clock, self._rules, open_file)
-
-    def _rules(self) -> Rules:
-        spans = self.keys.spans.keys()
-        return Rules(
-            limits=self._limits,
-            dialects=self.dialects,
-            is_signed=lambda form, signature: is_signed(form, signature, spans),
-            hide=self._pseudonyms(),
-            mask=self._masker.mask,
-            unseal=lambda sealed: unseal(sealed, self.keys.users.keys()),
-        )
-
-    def _limits(self, source: str) -> Limits:
-        return limits_of(self.loop, source, int(self.clock.now().timestamp() * 1_000_000))
-
-    def _seal(self, data: bytes) -> bytes:
-        return seal(data, self._user_key(), os.urandom(NONCE))
-
-    def _user_key(self) -> Key:
-        users = self.keys.users.keys().newest
-        if users is None:
-            raise ConfigError("the key file of the pseudonyms is missing or damaged; restore it from a backup, then try again")
-        return users
-
-    def _pseudonyms(self) -> Callable[[Subject, str], str]:
-        users = self._user_key()
-        return lru_cache(maxsize=50_000)(lambda subject, text: pseudonym(subject, text, users))  # one person sends many records
+        return self._ingest().quarantine()
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
@@ -328,7 +280,8 @@ class LakeDatasets:
         side = side_of(golden, alike)
         feedback, contested = uncontested(every.feedback, train.every())
         known = references(train.asked, feedback)
-        labelled = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt)
+        labeller = (Labeller(self._compute, self.loop.rewards), AT_ONCE) if self._compute.elsewhere else None
+        labelled = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt, labeller)
         agreements = measure_signals(train.traces, feedback, every.signals, self.loop.signals)
         samples, signals = with_signals(labelled, every.signals, agreements)
         prompts = prompts_of(train.every(), known)

@@ -42,7 +42,8 @@ from ratchet.flows.engine.work import turn
 from ratchet.gates.checks import checks
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
 from ratchet.gates.rollout_judge import EvidenceJudge
-from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.ingest import IngestKeys
 from ratchet.rewards.judge.records import JudgeRecords
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts

@@ -6,6 +6,7 @@ executed, so that tests can detect repeated effects. The tests and the simulatio
 
 from __future__ import annotations
 
+from ratchet.contracts.fakes.compute import FakeCompute
 from ratchet.contracts.fakes.data import FakeDatasets, FakeQuarantine, FakeSource
 from ratchet.contracts.fakes.jobs import FakeExecutor, FakeTrainer
 from ratchet.contracts.fakes.serving import (
@@ -25,6 +26,7 @@ __all__ = [
     "FakeCheck",
     "FakeClient",
     "FakeClock",
+    "FakeCompute",
     "FakeDatasets",
     "FakeEvaluator",
     "FakeExecutor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from ratchet.contracts.data.datasets import (
@@ -83,6 +83,15 @@ class FakeDatasets:
         report = self.reports.get(batch.digest, IngestReport())
         self.world.once(f"ingest/{batch.digest}", lambda: canonical(report))
         return report
+
+    def ingest_each(self, batches: Iterable[RawBatch]) -> Iterator[IngestReport]:
+        """Yield the result of `ingest` for each batch. One batch is read ahead."""
+        ahead: list[RawBatch] = []
+        for batch in batches:
+            ahead.append(batch)
+            if len(ahead) > 1:
+                yield self.ingest(ahead.pop(0))
+        yield from map(self.ingest, ahead)
 
     def prepare(self) -> None:
         """Do nothing."""

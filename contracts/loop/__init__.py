@@ -6,6 +6,7 @@ Shares are in [0, 1]. Rollout weights are percentages. File paths are relative t
 
 from __future__ import annotations
 
+from ratchet.contracts.loop.compute import ComputeSettings
 from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SignalSettings, SnapshotSettings
 from ratchet.contracts.loop.gate import GateSettings, SafetySettings
 from ratchet.contracts.loop.line import Approvals, ApprovalSettings, LineSettings, TriggerSettings
@@ -19,6 +20,7 @@ from ratchet.contracts.loop.training import SearchSettings, TrainingSettings
 __all__ = [
     "ApprovalSettings",
     "Approvals",
+    "ComputeSettings",
     "GateSettings",
     "GovernanceSettings",
     "HoldoutSettings",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.contracts.loop.compute import ComputeSettings
 from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SignalSettings, SnapshotSettings
 from ratchet.contracts.loop.gate import GateSettings
 from ratchet.contracts.loop.line import Approvals, LineSettings, TriggerSettings
@@ -36,6 +37,7 @@ class Loop(Frozen):
     approvals: Approvals = Approvals()
     serving: ServingSettings = ServingSettings()
     trigger: TriggerSettings = TriggerSettings()
+    compute: ComputeSettings = ComputeSettings()
     cluster: ClusterSettings | None = None
     """Kubernetes cluster for training jobs. None: jobs run on the local machine."""
 

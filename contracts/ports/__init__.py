@@ -7,6 +7,7 @@ Fakes are in contracts/fakes. The contract tests of the ports are in tests/contr
 
 from __future__ import annotations
 
+from ratchet.contracts.ports.compute import Compute
 from ratchet.contracts.ports.data import Datasets, Dialect, Quarantine, TraceSource
 from ratchet.contracts.ports.decisions import Check, Evaluator, RolloutJudge
 from ratchet.contracts.ports.jobs import Executor, Trainer
@@ -19,6 +20,7 @@ __all__ = [
     "Artifacts",
     "Check",
     "Clock",
+    "Compute",
     "Datasets",
     "Dialect",
     "Evaluator",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -87,6 +87,13 @@ class Datasets(Protocol):
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Write one batch to the lake exactly once. Batches are identified by digest, records by (source, id)."""
+
+    def ingest_each(self, batches: Iterable[RawBatch]) -> Iterator[IngestReport]:
+        """Write batches to the lake as `ingest` does, in their order, and yield the report of each when it is written.
+
+        Some batches are read ahead, and decoded while those before are written. A report is the same as that of `ingest`.
+        """
+        ...
 
     def prepare(self) -> None:
         """Do the part of the next `edition` and `freeze` that depends on nothing but the ingested records. Their results stay the same.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import tomllib
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -115,8 +116,12 @@ class Installation:
             raise ConfigError(other_file(line, owner, path))
 
     def cycle_context(self, cycle: CycleView, late: bool = False) -> LineContext:
-        """Return the line context of a cycle, with the loop content stored when the cycle was opened. `late` is as for `context`."""
-        return self._build(cycle.loop, Path(cycle.opened.folder), cycle.opened.file, late)
+        """Return the line context of a cycle, with the loop content stored when the cycle was opened. `late` is as for `context`.
+
+        Only the section `compute` is that of the present loop file: it changes no result, and a cluster may have moved.
+        """
+        folder = Path(cycle.opened.folder)
+        return self._build(_with_present_compute(cycle.loop, folder / cycle.opened.file), folder, cycle.opened.file, late)
 
     def _build(self, loop: Loop, folder: Path, file: str, late: bool) -> LineContext:
         from ratchet.flows.composition.ports import build_line_context
@@ -173,3 +178,16 @@ class Installation:
 def _file_of(named: Adopted | FileTaken | CycleOpened) -> Path | None:
     """Return the loop file that a row names; None if it names none."""
     return Path(named.folder) / named.file if named.file else None
+
+
+def _with_present_compute(loop: Loop, path: Path) -> Loop:
+    """Return the loop with the section `compute` of the loop file `path`, if that can be read and defines the same line."""
+    from ratchet.contracts.loop import ComputeSettings
+
+    try:
+        present = tomllib.loads(path.read_text(encoding="utf-8"))
+        if present["line"]["name"] != loop.line.name:
+            return loop
+        return loop.model_copy(update={"compute": ComputeSettings.model_validate(present.get("compute", {}))})
+    except (OSError, ValueError, KeyError, TypeError):  # `check` and the service say what is wrong with the file
+        return loop

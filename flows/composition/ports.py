@@ -29,6 +29,7 @@ from ratchet.contracts.ports import (
 from ratchet.contracts.serving import Endpoint
 from ratchet.flows.composition.before_training import look_at_job
 from ratchet.flows.composition.cluster import open_cluster, refuse_impossible_job
+from ratchet.flows.composition.compute import open_compute
 from ratchet.flows.composition.cost import estimate_plan_cost, price_of_time
 from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, LineExtensions, open_extensions, open_router, open_server, open_sources
 from ratchet.flows.composition.late import made
@@ -150,12 +151,13 @@ def _rewards(loop: Loop, home: Home) -> ScorerSet:
 def _datasets(
     loop: Loop, folder: Path, home: Home, artifacts: Artifacts, clock: Clock, rewards: ScorerSet, opened: LineExtensions
 ) -> Datasets:
-    from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+    from ratchet.materializer.datasets import LakeDatasets
+    from ratchet.materializer.ingest import IngestKeys
 
     ensure_keyring(home.user_keys, clock.now())
     name = loop.line.name
     keys = IngestKeys(spans=KeyFile(home.span_keys(name)), users=KeyFile(home.user_keys))
-    return LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, keys, opened.dialects)
+    return LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, keys, opened.dialects, open_compute(loop.compute))
 
 
 def _choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Choice:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ratchet.contracts.cycle import Append, Lease
 from ratchet.contracts.data.datasets import IngestReport, RawBatch
 from ratchet.contracts.errors import Conflict, RatchetError, Retryable
-from ratchet.contracts.ids import ingest_stream, line_stream
+from ratchet.contracts.ids import Digest, ingest_stream, line_stream
 from ratchet.contracts.ports import TraceSource
 from ratchet.contracts.rows import IngestBegun, IngestEnd, QuarantineAlarm, content_of, row_of
 from ratchet.contracts.schema import upgraded
@@ -31,8 +32,8 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
             with _retried(source):
                 batches = list(source.batches())
             found = found or bool(batches)
-            for number, batch in enumerate(batches, 1):
-                total += _ingest(context, batch, lease)
+            for number, (batch, report) in enumerate(_ingest(context, batches, lease), 1):
+                total += report
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
@@ -70,17 +71,53 @@ def _retried(source: TraceSource) -> Iterator[None]:
         raise Retryable(f"source {source.name!r} failed: {type(error).__name__}: {error}; it is asked again at the next ingest") from error
 
 
-def _ingest(context: LineContext, batch: RawBatch, lease: Lease) -> IngestReport:
+def _ingest(context: LineContext, batches: Sequence[RawBatch], lease: Lease) -> Iterator[tuple[RawBatch, IngestReport]]:
+    """Yield each batch with its report, in order, when the ledger has it. Some batches are begun ahead (`Datasets.ingest_each`)."""
+    if not batches:
+        return
+    waiting: deque[tuple[RawBatch, bool]] = deque()
+    begun: dict[Digest, int] = {}
+
+    def new() -> Iterator[RawBatch]:
+        for batch in batches:
+            is_new = batch.digest not in begun and _recorded(context, batch) is None
+            waiting.append((batch, is_new))
+            if is_new:
+                begun[batch.digest] = _begin(context, batch, lease)
+                yield batch
+
+    def known() -> Iterator[tuple[RawBatch, IngestReport]]:
+        while waiting and not waiting[0][1]:
+            batch, _ = waiting.popleft()
+            report = _recorded(context, batch)
+            assert report is not None
+            yield batch, report
+
+    for report in context.datasets.ingest_each(new()):
+        yield from known()
+        batch, _ = waiting.popleft()
+        row = row_of("done", IngestEnd(report=report, dialects=context.versions.get("dialect", ())), "ingest")
+        after = begun.pop(batch.digest)
+        context.ledger.append(
+            [Append(stream=ingest_stream(context.line, batch.digest), after=after, rows=(row,))], lease, context.clock.now()
+        )
+        yield batch, report
+    yield from known()
+
+
+def _recorded(context: LineContext, batch: RawBatch) -> IngestReport | None:
+    """Return the report of a batch that the ledger has, in which all records count as duplicates; None for a new batch."""
+    rows = context.ledger.read(ingest_stream(context.line, batch.digest))
+    done = next((row for row in rows if row.kind == "done"), None)
+    return None if done is None else content_of(IngestEnd, upgraded([done])[0]).report.repeated()
+
+
+def _begin(context: LineContext, batch: RawBatch, lease: Lease) -> int:
+    """Record that a batch is about to be written, once. Return the number of the last row of its stream."""
     stream = ingest_stream(context.line, batch.digest)
     rows = context.ledger.read(stream)
-    done = next((row for row in rows if row.kind == "done"), None)
-    if done is not None:
-        return content_of(IngestEnd, upgraded([done])[0]).report.repeated()
     if not rows:
         sender = batch.sender.label if batch.sender else None
         intended = row_of("intended", IngestBegun(source=batch.source, format=batch.format, sender=sender), "ingest")
         rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
-    report = context.datasets.ingest(batch)
-    row = row_of("done", IngestEnd(report=report, dialects=context.versions.get("dialect", ())), "ingest")
-    context.ledger.append([Append(stream=stream, after=rows[-1].seq, rows=(row,))], lease, context.clock.now())
-    return report
+    return rows[-1].seq

@@ -24,7 +24,7 @@ SIGNED = "signed"
 
 DEFERRED = "deferred"
 """Key of a trace row with content that is stored only if another record of its batch consents; None for most rows. It is masked, too."""
-_HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
+HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
 """Subjects of statements about consent whose id becomes a pseudonym."""
 
 
@@ -116,7 +116,7 @@ class Admission:
 
         for row in consents:
             if self.sender is None or self.sender.may_state_consent(row["given"]):
-                subject = _HIDDEN.get(row["subject"])
+                subject = HIDDEN.get(row["subject"])
                 found.consents.append(row | {"id": row["id"] if subject is None else self.hide(subject, row["id"])})
             else:
                 found.reject("feedback", row["position"], _not_allowed("a consent" if row["given"] else "a refusal of consent"))

@@ -7,8 +7,8 @@ latest feedback counts. A correction becomes the reference of its prompt if ther
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 import polars as pl
@@ -107,28 +107,58 @@ def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     return named.select([column.name for column in PROMPTS]).sort("prompt_id")
 
 
+class AnswerPart(NamedTuple):
+    """Some answers, and the feedback on them."""
+
+    asked: pl.DataFrame
+    feedback: pl.DataFrame
+
+
+class PartLabeller(Protocol):
+    """Scores parts of the answers elsewhere (workers/labelling.py)."""
+
+    def each(self, parts: Iterable[AnswerPart], salt: str, nameless: str | None) -> Iterator[pl.DataFrame]:
+        """Yield the result of `labelled` for each part, in order."""
+        ...
+
+
 def label(
-    traces: pl.DataFrame, questions: pl.DataFrame, feedback: pl.DataFrame, known: pl.DataFrame, scorer_set: ScorerSet, salt: str
+    traces: pl.DataFrame,
+    questions: pl.DataFrame,
+    feedback: pl.DataFrame,
+    known: pl.DataFrame,
+    scorer_set: ScorerSet,
+    salt: str,
+    elsewhere: tuple[PartLabeller, int] | None = None,
 ) -> pl.DataFrame:
     """Return records.SAMPLES: the answers of `traces` with their scores, and the corrections that users wrote of these and of `questions`.
 
     `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
-    apply; `salt` is part of its hash.
+    apply; `salt` is part of its hash. `elsewhere` scores the answers, in parts of the given number, unless they are fewer or judged.
     """
     asked = pl.concat([traces, questions]).join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id")
     if asked.is_empty():
         return empty_frame(SAMPLES)
     feedback = feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left")
     named = bool(asked["user"].is_not_null().any() or feedback["rater"].is_not_null().any())
+    nameless = ANONYMOUS if named else None
+    if elsewhere is not None and not scorer_set.has_judges() and len(asked) > elsewhere[1]:
+        return pl.concat(list(elsewhere[0].each(_parts(asked, feedback, elsewhere[1]), salt, nameless)))
     at_once = len(asked) if scorer_set.has_judges() else _AT_ONCE  # a judge is measured on all samples
-    parts = (asked[at : at + at_once] for at in range(0, len(asked), at_once))
-    return pl.concat([_labelled(part, feedback, scorer_set, salt, ANONYMOUS if named else None) for part in parts])
+    return pl.concat([labelled(part, scorer_set, salt, nameless) for part in _parts(asked, feedback, at_once)])
 
 
-def _labelled(asked: pl.DataFrame, feedback: pl.DataFrame, scorer_set: ScorerSet, salt: str, nameless: str | None) -> pl.DataFrame:
+def _parts(asked: pl.DataFrame, feedback: pl.DataFrame, size: int) -> Iterator[AnswerPart]:
+    for at in range(0, len(asked), size):
+        part = asked[at : at + size]
+        yield AnswerPart(part, feedback.join(part.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left"))
+
+
+def labelled(part: AnswerPart, scorer_set: ScorerSet, salt: str, nameless: str | None) -> pl.DataFrame:
     """Return records.SAMPLES of some rows. `nameless` is the user to whom corrections of unknown people are charged."""
+    asked, feedback = part
     feedback_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left").iter_rows(named=True):
+    for row in feedback.iter_rows(named=True):
         feedback_of.setdefault((row["source"], row["id"]), []).append(row)
     rows = asked.to_dicts()
     samples = [

@@ -7,10 +7,8 @@ uninterrupted run. Governance decides later which records are used for training.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ratchet.contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
@@ -32,6 +30,7 @@ from ratchet.materializer.lake.tables import TABLES, Commit, Lake, TableName
 from ratchet.materializer.lake.whole_traces import apply_refusals
 from ratchet.materializer.quarantine.kept import KeptRecords
 from ratchet.materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
+from ratchet.runtime.collection import without_collection
 from ratchet.runtime.secrets.pseudonyms import Subject
 
 
@@ -56,18 +55,6 @@ class Stored:
     """Number of rows that this call has added to the lake, or would add."""
     refused: list[str]
     """Pseudonyms of the users who have refused their consent in this batch."""
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Pause the collection of reference cycles. Rows have none, and to look for them in all rows of a batch takes a tenth of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def ingest_batch(
@@ -105,10 +92,25 @@ def _ingest(
     keeping: Keeping,
 ) -> IngestReport:
     decoded, plain = decode_in_columns(batch, limits, dialects, admission)
+    return commit(lake, seen, batch, decoded, plain, limits, hide=admission.hide, keeping=keeping)
+
+
+def commit(
+    lake: Lake,
+    seen: DedupIndex,
+    batch: RawBatch,
+    decoded: Decoded,
+    plain: PlainTraces,
+    limits: Limits,
+    *,
+    hide: Callable[[Subject, str], str],
+    keeping: Keeping,
+) -> IngestReport:
+    """Commit the rows of a decoded batch, and its quarantined records. The arguments are those of `ingest_batch`, and what it decodes."""
     with lake.writing():
         stored = store(lake, seen, batch, decoded, limits, plain)
         kept = KeptRecords(lake.root)
-        _quarantine(lake, seen, batch, decoded, limits, keeping, admission.hide, kept)
+        _quarantine(lake, seen, batch, decoded, limits, keeping, hide, kept)
         kept.expire(limits.now)
         kept.forget_users(stored.refused)
         window = limits.now - int(keeping.settings.alarm_window * 1_000_000)

@@ -8,7 +8,7 @@ stored. The unit is the root of a conversation, its first user message.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -85,17 +85,28 @@ class PromptSides:
         with self._open() as connection:
             return self._assign(connection, texts, is_held, founding)
 
-    def sign(self, texts: Mapping[Digest, str]) -> None:
-        """Store the signatures of those prompts that are not known, so that `assign` need not compute them. `texts` are as there."""
-        roots, marks = list(texts), ",".join("?" * len(texts))
+    def unsigned(self, roots: Collection[Digest]) -> list[Digest]:
+        """Return those of the roots whose signatures are not known, so that `assign` would compute them."""
+        marks = ",".join("?" * len(roots))
         with self._open() as connection:
             known = {
                 root
                 for table in ("prompts", "signatures")
-                for (root,) in connection.execute(f"SELECT root FROM {table} WHERE recipe = {RECIPE} AND root IN ({marks})", roots)  # noqa: S608
+                for (root,) in connection.execute(
+                    f"SELECT root FROM {table} WHERE recipe = {RECIPE} AND root IN ({marks})",  # noqa: S608
+                    list(roots),
+                )
             }
-            rows = [(root, signature(shingles(text)).tobytes(), RECIPE) for root, text in texts.items() if root not in known]
-            connection.executemany("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)", rows)
+        return [root for root in roots if root not in known]
+
+    def keep(self, signatures: Mapping[Digest, bytes]) -> None:
+        """Store the signatures of prompts that were `unsigned`. Those that have got a side since need none."""
+        rows = [(root, signed, RECIPE, root, RECIPE) for root, signed in signatures.items()]
+        with self._open() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ? AND recipe = ?)",
+                rows,
+            )
 
     def signed(self) -> int | None:
         """Return the last argument of `sign_until`; None without any."""

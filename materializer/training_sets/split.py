@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import orjson
 import polars as pl
@@ -11,13 +11,16 @@ from ratchet.contracts.data.datasets import PromptCluster
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
 from ratchet.contracts.loop import Loop
-from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.ports import Artifacts, Compute
+from ratchet.contracts.ports.compute import Item
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.training_sets.development import Part, is_development, part_of
 from ratchet.materializer.training_sets.holdout import held_out, identify_prompts
 from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Side
+from ratchet.materializer.workers.signing import signatures_of
+from ratchet.runtime.compute.inline import InlineCompute
 
 _SIGNED = 2000
 """Prompts whose signatures are stored with one commit: a quarter of a second of work."""
@@ -84,7 +87,7 @@ class Split:
             sides = PromptSides(self._lake.root, self._settings.similarity)
             return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
 
-    def sign(self) -> None:
+    def sign(self, compute: Compute) -> None:
         """Compute the signatures of the prompts that were ingested since the last call. An interrupted call goes on where it ended.
 
         Does nothing if near-duplicates are not considered. Decides no side: that happens when a prompt may first be used.
@@ -94,12 +97,21 @@ class Split:
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
         added = self._lake.added("traces", since, ("messages",))["messages"].drop_nulls().unique()
-        for at in range(0, len(added), _SIGNED):
-            prompts = [orjson.loads(messages) for messages in added[at : at + _SIGNED]]
+        engine = compute if len(added) > _SIGNED else InlineCompute()
+        for signatures in engine.map(signatures_of, self._unsigned(added, sides)):
             with self._lake.writing():
-                sides.sign({root_id(messages): root_text(messages) for messages in prompts})
+                sides.keep(signatures)
         with self._lake.writing():
             sides.sign_until(newest)
+
+    def _unsigned(self, added: pl.Series, sides: PromptSides) -> Iterator[Item]:
+        """Yield the roots and texts of the prompts without a signature, _SIGNED prompts at a time."""
+        for at in range(0, len(added), _SIGNED):
+            prompts = [orjson.loads(messages) for messages in added[at : at + _SIGNED]]
+            texts = {root_id(messages): root_text(messages) for messages in prompts}
+            with self._lake.writing():
+                unsigned = sides.unsigned(texts)
+            yield Item(f"prompts {at + 1:,} and on", {root: texts[root] for root in unsigned})
 
     def _pin_development(self) -> None:
         """Bind the share of development prompts on the training side. Raises ConfigError if the line was bound with another share."""

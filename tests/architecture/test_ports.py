@@ -49,6 +49,10 @@ CLASSES: dict[str, list[str]] = {
     "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter"],
     "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
     "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],
+    "Compute": [
+        "contracts.fakes:FakeCompute", "runtime.compute.inline:InlineCompute", "runtime.compute.processes:ProcessCompute",
+        "runtime.compute.ray_cluster:RayCompute",
+    ],
     "Rewards": ["contracts.fakes:FakeRewards", "rewards.scorer_set:ScorerSet"],
 }  # fmt: skip
 """Port -> classes, as modules below `ratchet`."""

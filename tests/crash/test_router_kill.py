@@ -17,7 +17,8 @@ import pytest
 from ratchet.contracts.errors import Retryable
 from ratchet.flows.composition.ports import SystemClock
 from ratchet.local.router import LocalRouter
-from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.ingest import IngestKeys
 from ratchet.materializer.receive.sources import SpoolSource
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts

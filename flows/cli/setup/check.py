@@ -46,6 +46,7 @@ def check(loop: str, as_json: bool) -> None:
             _trainers,
             _machine,
             _jobs,
+            _compute,
             _serving,
             _checks,
             _golden,
@@ -153,6 +154,21 @@ def _jobs(context: LineContext) -> list[Finding]:
             found.append((method, problem))
     level = "error" if len(found) == len(methods) else "warning"
     return [(level, f"training.{method}", f"no job can run: {problem}") for method, problem in found]
+
+
+def _compute(context: LineContext) -> list[Finding]:
+    """Look whether the engine of the heavy work can be used. A cluster that is away is no error: the service waits for it."""
+    from ratchet.flows.composition.compute import open_compute
+
+    engine = context.loop.compute.engine
+    if engine != "inline":
+        context.progress(f"looking for the engine {engine} …", 0, 0)
+    try:
+        return [("ok", "compute", open_compute(context.loop.compute).reach())]
+    except Retryable as error:
+        return [("warning", "compute", f"{error}; ingest and freeze wait for it")]
+    except ConfigError as error:
+        return [("error", "compute", str(error))]
 
 
 def _shared_gpus(context: LineContext, here: int) -> list[Finding]:

@@ -194,7 +194,7 @@ def _line(home: Home, loop: str, quiet: bool) -> list[Finding]:
     except RatchetError as error:
         return [("error", "loop file", str(error))]
     view = context.line_view()
-    found: list[Finding] = [("ok", "loop file", f"{loop}: line {context.line}")]
+    found: list[Finding] = [("ok", "loop file", f"{loop}: line {context.line}"), _compute(context)]
     if view.champion is None:
         return [*found, ("note", "line", "no model adopted; run `ratchet adopt`")]
     found += _lake(home, context)
@@ -206,6 +206,16 @@ def _line(home: Home, loop: str, quiet: bool) -> list[Finding]:
     route = context.router.read(context.line)
     found.append(("ok", "router", route.annotation) if route else ("error", "router", "not running; run `ratchet serve` to start it"))
     return found
+
+
+def _compute(context: LineContext) -> Finding:
+    """Look whether the engine of the heavy work can be used."""
+    from ratchet.flows.composition.compute import open_compute
+
+    try:
+        return ("ok", "compute", open_compute(context.loop.compute).reach())
+    except RatchetError as error:
+        return ("error", "compute", str(error))
 
 
 def _lake(home: Home, context: LineContext) -> list[Finding]:

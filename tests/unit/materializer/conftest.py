@@ -10,9 +10,11 @@ import pytest
 
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.moment import Moment
+from ratchet.contracts.ports import Compute
 from ratchet.contracts.schema import stamped
-from ratchet.materializer.datasets import IngestKeys, LakeDatasets
+from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.ingest import IngestKeys
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.secrets.files import create_secret
@@ -84,8 +86,8 @@ def signed(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
     return item | {"attributes": [*item["attributes"], attribute(SIGNATURE, signature_of(form, key))]}
 
 
-def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
-    """The datasets of `loop`, stored below `folder`."""
+def make_datasets(folder: Path, loop: Loop | None = None, compute: Compute | None = None) -> LakeDatasets:
+    """The datasets of `loop`, stored below `folder`, with the engine `compute`."""
     loop = loop or make_loop()
     return LakeDatasets(
         folder / "lake",
@@ -95,6 +97,7 @@ def make_datasets(folder: Path, loop: Loop | None = None) -> LakeDatasets:
         FolderArtifacts(folder / "artifacts"),
         SteppingClock(),
         ingest_keys(folder),
+        compute=compute,
     )
 
 

@@ -14,12 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.datasets import Snapshot
+from ratchet.contracts.fakes import FakeCompute
 from ratchet.contracts.ids import root_id, root_text
+from ratchet.materializer import datasets as lake_datasets
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.labels import scores
 from ratchet.materializer.training_sets import near_duplicates, prompt_sides, split
 from ratchet.materializer.training_sets.near_duplicates import clusters, may_be_near, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import FILE, PromptSides
+from ratchet.materializer.workers import signing
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import LATER
@@ -131,7 +134,8 @@ def test_preparation_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatc
         computed += 1
         return signature(found)
 
-    monkeypatch.setattr(prompt_sides, "signature", counting)
+    for module in (prompt_sides, signing):
+        monkeypatch.setattr(module, "signature", counting)
     with pytest.raises(KeyboardInterrupt):
         datasets.prepare()
     computed, most = 0, 1000
@@ -142,6 +146,25 @@ def test_preparation_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatc
     datasets.prepare()
     frozen(datasets)
     assert computed == 0, "nothing is new, and the freeze computes no signature"
+
+
+def test_workers_prepare_and_score_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCompute()
+    one, other = make_datasets(tmp_path / "one"), make_datasets(tmp_path / "other", compute=fake)
+    traffic(one)
+    traffic(other)
+    one.prepare()
+    monkeypatch.setattr(split, "_SIGNED", 10)
+    monkeypatch.setattr(lake_datasets, "AT_ONCE", 9)
+    other.prepare()
+    stored = []
+    for datasets in (one, other):
+        with closing(sqlite3.connect(datasets.lake.root / FILE)) as connection:
+            stored.append(connection.execute("SELECT * FROM signatures ORDER BY root").fetchall())
+    assert stored[0] == stored[1]
+    assert frozen(one)[0].content == frozen(other)[0].content
+    assert {name.split()[0] for name in fake.begun} == {"prompts", "answers"}
+    assert len(set(fake.begun)) > 8
 
 
 def test_prompts_are_not_prepared_where_near_duplicates_do_not_count(tmp_path: Path) -> None:

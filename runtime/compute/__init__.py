@@ -1,0 +1,1 @@
+"""Engines of the port `Compute`: in this process, in worker processes, and on a Ray cluster."""
