@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
+from importlib.metadata import requires, version
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 
 from ratchet.contracts.data.datasets import Facts
 from ratchet.contracts.errors import ConfigError, Permanent
@@ -20,6 +23,7 @@ from ratchet.contracts.model import ModelRef
 from ratchet.trainers.backends.nemo.backend import NemoGRPO
 from ratchet.trainers.backends.trl import DPO, GRPO, SFT
 from ratchet.trainers.code_digest import code_digest
+from ratchet.trainers.job.trl import grpo
 from ratchet.trainers.job.trl.grpo import sampling
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.derived import typical_rate
@@ -29,6 +33,7 @@ from ratchet.trainers.recipes.health_limits import Health
 from ratchet.trainers.recipes.recipe import Lora, Recipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.builders import START, make_facts, make_plan
+from tests.command import ROOT
 
 FIRST = Attempt(number=1, timeout=60)
 
@@ -189,11 +194,24 @@ def test_vllm_samples_on_a_gpu_if_it_is_installed_and_is_refused_otherwise(monke
     with pytest.raises(ConfigError, match=r"set training\.gpus = 1"):
         GRPO().job(plan(Method.GRPO, generation="vllm"), Attempt(number=1, timeout=60))
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
+    monkeypatch.setattr(grpo, "version", lambda name: "0.22.1" if name == "vllm" else version(name))
     told = sampling(wanted, 1, 100)
     assert told["vllm_gpu_memory_utilization"] == 0.4
     assert "use_vllm" in sampling(recipe, 1, 100)
     assert "use_vllm" not in sampling(complete(GRPORecipe, {"generation": "plain"}), 1, 100)
     assert set(told) <= {field.name for field in dataclasses.fields(GRPOConfig)}, "the library must know these names"
+    monkeypatch.setattr(grpo, "version", lambda name: "0.32.0" if name == "vllm" else version(name))
+    with pytest.raises(Permanent, match=r"supports vllm .*0\.32\.0 is installed"):
+        sampling(wanted, 1, 100)
+    assert "use_vllm" not in sampling(recipe, 1, 100)
+
+
+def test_the_lock_of_grpo_with_vllm_has_releases_that_fit() -> None:
+    text = (ROOT / "requirements" / "grpo_vllm.lock").read_text()
+    pinned = dict(re.findall(r"^(vllm|trl)==(\S+)", text, re.MULTILINE))
+    supported = next(one for one in map(Requirement, requires("trl") or ()) if one.name == "vllm")
+    assert pinned["trl"] == version("trl"), "the installed release tells what the pinned one supports"
+    assert pinned["vllm"] in supported.specifier
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ import json
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.errors import Permanent
@@ -136,17 +139,34 @@ def left_out(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) 
     return [fitting(run, plan, tokenizer, recipe)[2]]
 
 
+def unfit_vllm() -> str | None:
+    """Return why TRL cannot sample with vLLM here; None if it can. TRL's own package metadata says which releases it supports."""
+    if importlib.util.find_spec("vllm") is None:
+        return "vllm is not installed where the job runs"
+    supported = next((one for text in requires("trl") or () if (one := Requirement(text)).name == "vllm"), None)
+    try:
+        found = version("vllm")
+    except PackageNotFoundError:
+        return "the package vllm has no version"
+    if supported is not None and not supported.specifier.contains(found, prereleases=True):
+        return f"TRL {version('trl')} supports vllm {supported.specifier}, and {found} is installed"
+    return None
+
+
 def sampling(recipe: GRPORecipe, gpus: int, longest: int) -> dict[str, Any]:
     """Return the library arguments for the sampling engine. `longest` is the number of tokens of the longest prompt.
 
     By default, vLLM reserves memory for the whole context of the model, and refuses to start if it does not fit.
-    Raises Permanent if the recipe requires vLLM and it is not installed. The vLLM path has not been run on a GPU.
+    Raises Permanent if the recipe requires vLLM, and it is not installed or TRL does not support its release. The vLLM path has not been
+    run on a GPU.
     """
     at_once = {"steps_per_generation": recipe.sampled_at_once // recipe.micro_batch}
-    installed = importlib.util.find_spec("vllm") is not None
-    if recipe.generation == "vllm" and not installed:
-        raise Permanent("recipe: generation = vllm, but vllm is not installed where the job runs; install it, or set generation to plain")
-    if recipe.generation == "plain" or gpus == 0 or not installed:
+    unfit = unfit_vllm()
+    if recipe.generation == "vllm" and unfit:
+        raise Permanent(
+            f"recipe: generation = vllm, but {unfit}; install requirements/grpo_vllm.lock where jobs run, or set generation to plain"
+        )
+    if recipe.generation == "plain" or gpus == 0 or unfit:
         return at_once
     engine = {"vllm_gpu_memory_utilization": recipe.vllm_memory, "vllm_max_model_length": longest + recipe.max_completion}
     return {**at_once, "use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True, **engine}

@@ -81,7 +81,7 @@ def test_a_training_set_of_long_prompts_only_is_refused(job: Any, tiny_model: Pa
 def test_vllm_reserves_memory_for_the_longest_prompt_and_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from trl import GRPOConfig
 
-    monkeypatch.setattr(grpo.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(grpo, "unfit_vllm", lambda: None)
     found = grpo.sampling(complete(GRPORecipe, {"max_completion": 200}), gpus=1, longest=300)
     assert (found["vllm_max_model_length"], found["vllm_enable_sleep_mode"]) == (500, True)
     assert "use_vllm" not in grpo.sampling(complete(GRPORecipe, {"generation": "plain"}), gpus=1, longest=300)
