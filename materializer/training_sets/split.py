@@ -93,11 +93,12 @@ class Split:
         sides = PromptSides(self._lake.root, self._settings.similarity)
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
-        added = self._lake.added("traces", since, ("messages",))["messages"].drop_nulls().unique()
-        for at in range(0, len(added), _SIGNED):
-            prompts = [orjson.loads(messages) for messages in added[at : at + _SIGNED]]
-            with self._lake.writing():
-                sides.sign({root_id(messages): root_text(messages) for messages in prompts})
+        for part in self._lake.parts_added("traces", since, ("messages",)):
+            added = part["messages"].drop_nulls().unique()
+            for at in range(0, len(added), _SIGNED):
+                prompts = [orjson.loads(messages) for messages in added[at : at + _SIGNED]]
+                with self._lake.writing():
+                    sides.sign({root_id(messages): root_text(messages) for messages in prompts})
         with self._lake.writing():
             sides.sign_until(newest)
 
