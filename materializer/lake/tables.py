@@ -46,6 +46,7 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "32",  # a scan reads each manifest, and the default is 100
 }
 
 BATCH = "ratchet.batch"
@@ -109,6 +110,13 @@ class Lake:
             with table.update_schema() as update:
                 update.union_by_name(iceberg_schema(TABLES[name]))
         return table
+
+    def adopt_properties(self, name: TableName) -> None:
+        """Give a table that an earlier release has created the properties of this one. The caller holds the write lock."""
+        table = self.table(name)
+        if not _PROPERTIES.items() <= table.properties.items():
+            with table.transaction() as change:
+                change.set_properties(_PROPERTIES)
 
     def writing(self) -> AbstractContextManager[bool]:
         """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""

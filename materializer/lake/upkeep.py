@@ -34,7 +34,7 @@ _SNAPSHOTS = 32
 """Number of snapshots without a tag at which the writer expires the old ones. Each commit copies the list of all snapshots many times."""
 _LOOK = 16
 """Number of commits after which the writer looks whether small files have piled up, because nobody else merges them."""
-_PILED_UP = 256
+_PILED_UP = 128
 """Number of files to merge from which they have."""
 _WHILE_WRITING = 4 << 20
 """Bytes of files that the writer merges at most, because it does so between two batches."""
@@ -92,6 +92,8 @@ def keep(lake: Lake, today: date, boundary: Boundary = lambda _: None) -> Iterat
     catalog fails.
     """
     for name in TABLES:
+        with lake.writing():
+            lake.adopt_properties(name)
         while (merged := compact(lake, name, today, boundary)) is not None:
             expired = 0
             with lake.writing():

@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge
-from ratchet.materializer.lake import upkeep
+from ratchet.materializer.lake import tables, upkeep
 from ratchet.materializer.lake.compaction import COMPACTION
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
@@ -62,7 +62,10 @@ def test_closed_days_get_one_file_and_a_second_upkeep_does_nothing(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_incremental_readers_see_the_appended_rows_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("merges_manifests", [False, True])
+def test_incremental_readers_see_the_appended_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges_manifests: bool) -> None:
+    if merges_manifests:
+        monkeypatch.setattr(tables, "_PROPERTIES", tables._PROPERTIES | {"commit.manifest.min-count-to-merge": "2"})
     datasets = make_datasets(tmp_path)
     lake = datasets.lake
     fill(datasets, 1, 9)
@@ -237,3 +240,15 @@ def test_the_writer_leaves_files_to_a_compaction_that_is_under_way(tmp_path: Pat
     step: Callable[[str], None] = meanwhile
     assert upkeep.compact(datasets.lake, "traces", LONG_AFTER, step) is not None
     assert found == [None]
+
+
+@pytest.mark.slow
+def test_a_table_of_an_earlier_release_gets_the_properties_of_this_one(tmp_path: Path) -> None:
+    lake = make_datasets(tmp_path).lake
+    with lake.table("traces").transaction() as change:
+        change.remove_properties("commit.manifest.min-count-to-merge")
+    keep(lake)
+    table = lake.table("traces")
+    assert table.properties["commit.manifest.min-count-to-merge"] == "32"
+    keep(lake)
+    assert lake.table("traces").metadata_location == table.metadata_location
