@@ -16,7 +16,7 @@ from ratchet.contracts.schema import upgraded
 from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
 from ratchet.flows.engine.context import LineContext, leased
 
-_PREPARED = 8
+_PREPARED = 4
 """Number of batches after which they are prepared. The lake forgets after some commits which rows came since the last preparation, and then
 all rows would be read again.
 """

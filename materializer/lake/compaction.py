@@ -108,6 +108,8 @@ class SnapshotFacts(NamedTuple):
     """Whether its commit appended rows."""
     held: bool
     """Whether it is a branch head or has a tag."""
+    time: int
+    """Milliseconds since the epoch."""
 
 
 def plan_expiry(snapshots: Sequence[SnapshotFacts], keep: int, most: int) -> list[int]:
@@ -172,4 +174,16 @@ def snapshot_facts(table: Table) -> list[SnapshotFacts]:
     """Return the snapshots of a table, oldest first."""
     held = {ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type in (SnapshotRefType.TAG, SnapshotRefType.BRANCH)}
     ordered: list[Any] = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    return [SnapshotFacts(one.snapshot_id, is_appended(one), one.snapshot_id in held) for one in ordered]
+    return [SnapshotFacts(one.snapshot_id, is_appended(one), one.snapshot_id in held, one.timestamp_ms) for one in ordered]
+
+
+def expire_snapshots(table: Table, old: Sequence[int]) -> None:
+    """Expire snapshots that have no tag and are the oldest of these, in one commit."""
+    gone = set(old)
+    loose = [snapshot for snapshot in snapshot_facts(table) if not snapshot.held]
+    first = min((snapshot.time for snapshot in loose if snapshot.id not in gone), default=None)
+    expiry = table.maintenance.expire_snapshots()
+    if first is not None and all(snapshot.time < first for snapshot in loose if snapshot.id in gone):
+        expiry.older_than(datetime.fromtimestamp(first / 1000, UTC).replace(tzinfo=None)).commit()
+    else:  # pyiceberg copies all metadata for each id
+        expiry.by_ids(list(old)).commit()

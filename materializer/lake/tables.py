@@ -240,9 +240,12 @@ class Lake:
     ) -> pl.DataFrame:
         """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read.
 
-        Columns that were added after the table or the snapshot was written are null. `where` must not name them.
+        Columns that were added after the table or the snapshot was written are null. `where` must not name them. Raises Retryable if the
+        snapshot has expired.
         """
         table = self.table(name)
+        if snapshot is not None and table.snapshot_by_id(snapshot) is None:
+            raise Retryable(f"snapshot {snapshot} of {name} in {self.root} has expired, because rows were added meanwhile; try again")
         known = present(table, snapshot, TABLES[name], columns)
         scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)

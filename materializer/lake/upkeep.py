@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from ratchet.contracts.errors import Retryable
 from ratchet.materializer.lake.compaction import (
     TARGET,
+    expire_snapshots,
     facts_of,
     first_merges,
     plan_expiry,
@@ -28,10 +29,12 @@ from ratchet.materializer.lake.compaction import (
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName, ordered
 
-_KEPT = 16
-"""Number of the newest snapshots with appended rows that never expire."""
-_SNAPSHOTS = 32
-"""Number of snapshots without a tag at which the writer expires the old ones. Each commit copies the list of all snapshots many times."""
+_KEPT, _MANY = 8, 16
+"""Number of the newest snapshots with appended rows that never expire, and number at which older ones do. Each commit copies the list of
+all snapshots many times, so an append takes longer with every one.
+"""
+_KEPT_OTHERS, _MANY_OTHERS = 16, 24
+"""The same for snapshots of other commits, such as compactions."""
 _LOOK = 16
 """Number of commits after which the writer looks whether small files have piled up, because nobody else merges them."""
 _PILED_UP = 128
@@ -98,12 +101,12 @@ def keep(lake: Lake, today: date, boundary: Boundary = lambda _: None) -> Iterat
             expired = 0
             with lake.writing():
                 DedupIndex(lake).catch_up(name)  # otherwise it would read the whole table again if many steps follow
-                if _loose(lake.table(name)) >= _SNAPSHOTS:
+                if _has_many(lake.table(name)):
                     expired = expire(lake, name)
                     boundary("snapshots expired")
             yield Merged(name, merged.files, merged.into, merged.bytes, expired)
         with lake.writing():
-            expired = expire(lake, name)
+            expired = expire(lake, name) if _has_many(lake.table(name)) else 0
         boundary("snapshots expired")
         if expired:
             yield Merged(name, expired=expired)
@@ -146,10 +149,10 @@ def expire(lake: Lake, name: TableName) -> int:
     Raises Retryable if the disk or the catalog fails.
     """
     table = lake.table(name)
-    old = plan_expiry(snapshot_facts(table), _KEPT, _SNAPSHOTS)
+    old = plan_expiry(snapshot_facts(table), _KEPT, _KEPT_OTHERS)
     try:
         if old:
-            table.maintenance.expire_snapshots().by_ids(old).commit()
+            expire_snapshots(table, old)
     except (CommitFailedException, OSError) as error:
         raise Retryable(f"cannot expire snapshots of {name} in {lake.root}: {error}; free disk space, then try again") from error
     return len(old)
@@ -165,13 +168,14 @@ def tidy(lake: Lake, name: TableName, today: date) -> None:
     current = table.current_snapshot()
     if current is None:
         return
-    if _loose(table) >= _SNAPSHOTS:
+    if _has_many(table):
         expire(lake, name)
     is_time = (current.sequence_number or 0) % _LOOK == 0 and state(lake, name).files >= _PILED_UP
     if is_time and _pending(lake.table(name), today, _WHILE_WRITING) >= _PILED_UP:
         compact(lake, name, today, target=_WHILE_WRITING, is_writing=True)
 
 
-def _loose(table: Table) -> int:
-    """Return the number of snapshots without a tag."""
-    return sum(not snapshot.held for snapshot in snapshot_facts(table))
+def _has_many(table: Table) -> bool:
+    """Return whether a table has many snapshots without a tag."""
+    appended = [snapshot.appended for snapshot in snapshot_facts(table) if not snapshot.held]
+    return sum(appended) >= _MANY or len(appended) - sum(appended) >= _MANY_OTHERS

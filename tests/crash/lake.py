@@ -23,8 +23,8 @@ from tests.crash.driver import boundaries
 
 GRACE = 60.0
 """Seconds for which unused files are kept."""
-KEPT = 2
-"""Snapshots that are kept, so that a small lake has some to expire."""
+FEW = {"_KEPT": 2, "_MANY": 3}
+"""Numbers of snapshots that are kept, so that a small lake has some to expire."""
 
 
 def run(root: Path, now: float) -> None:
@@ -37,7 +37,7 @@ def run(root: Path, now: float) -> None:
         boundary("metadata written")
 
     lake = Lake(root)
-    with patch.object(MetastoreCatalog, "_write_metadata", staticmethod(written)), patch.object(upkeep, "_KEPT", KEPT):
+    with patch.object(MetastoreCatalog, "_write_metadata", staticmethod(written)), patch.multiple(upkeep, **FEW):
         for _step in upkeep.keep(lake, datetime.fromtimestamp(now, UTC).date() + timedelta(days=30), boundary):
             pass
         sweep(lake, now, GRACE, boundary=boundary)

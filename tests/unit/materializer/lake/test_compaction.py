@@ -101,7 +101,7 @@ def test_late_rows_do_not_rewrite_a_large_file_of_their_day() -> None:
 def test_expiry_keeps_held_snapshots_and_the_newest_appends_with_all_after_them(
     kinds: list[tuple[bool, bool]], keep: int, most: int
 ) -> None:
-    snapshots = [SnapshotFacts(number, appended, held) for number, (appended, held) in enumerate(kinds)]
+    snapshots = [SnapshotFacts(number, appended, held, number) for number, (appended, held) in enumerate(kinds)]
     old = plan_expiry(snapshots, keep, most)
     left = [one for one in snapshots if one.id not in set(old)]
     assert {one.id for one in snapshots if one.held} <= {one.id for one in left}

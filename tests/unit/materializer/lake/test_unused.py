@@ -26,6 +26,7 @@ def files(folder: Path) -> set[Path]:
 @pytest.mark.slow
 def test_replaced_files_stay_for_readers_and_go_then_with_all_leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_KEPT", 1)
+    monkeypatch.setattr(upkeep, "_MANY", 2)
     datasets = make_datasets(tmp_path)
     for n in range(1, 6):
         datasets.ingest(batch(spans(span(n))))
@@ -59,6 +60,7 @@ def test_replaced_files_stay_for_readers_and_go_then_with_all_leftovers(tmp_path
 @pytest.mark.slow
 def test_tagged_rows_can_be_read_after_the_files_of_all_others_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_KEPT", 1)
+    monkeypatch.setattr(upkeep, "_MANY", 2)
     datasets = make_datasets(tmp_path)
     lake = datasets.lake
     datasets.ingest(batch(spans(span(1))))
