@@ -31,6 +31,7 @@ from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import note_name
 from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
 from ratchet.flows.engine.rollout import tick
+from ratchet.flows.service.memory import give_back
 from ratchet.materializer.lake.size import CATALOG
 from ratchet.materializer.receive.files.notifications import listener
 from ratchet.runtime.artifacts import write_atomic
@@ -304,7 +305,9 @@ class Keeper:
                 self._say(f"upkeep of the lake: {text}")
             self._keeping = text
             return
-        if not any(table.is_changed for table in done):
+        if any(table.is_changed for table in done):
+            give_back()
+        else:
             self._kept_state = state
 
     def _lake_state(self) -> object:

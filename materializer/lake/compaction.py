@@ -20,10 +20,11 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from ratchet.materializer.lake.arrow import pa
+from ratchet.materializer.lake.commits import LeanTransaction
 
 TARGET = 32 << 20
-"""Bytes of files that one commit merges at most, and so the largest size of a merged file. In memory, their rows take some ten times as
-much.
+"""Bytes of files that one commit merges at most, and so the largest size of a merged file. In memory, their rows take some fifteen times
+as much, while they are sorted and written.
 """
 _OPEN_FILES, _CLOSED_FILES = 8, 2
 """Number of small files from which they are merged: of a day that still gets rows, and of a closed day."""
@@ -147,7 +148,7 @@ def write_merged(table: Table, files: Sequence[FileScanTask], ordered: Callable[
 def replace_files(table: Table, replaced: Sequence[DataFile], made: Sequence[DataFile]) -> None:
     """Let new files take the place of others with the same rows, in one commit."""
     properties = {COMPACTION: "true"}
-    with table.transaction() as change, change.update_snapshot(snapshot_properties=properties).overwrite() as update:
+    with LeanTransaction(table) as change, change.update_snapshot(snapshot_properties=properties).overwrite() as update:
         for file in replaced:
             update.delete_data_file(file)
         for file in made:

@@ -30,6 +30,7 @@ from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.arrow import pa
+from ratchet.materializer.lake.commits import LeanTransaction
 from ratchet.materializer.lake.compaction import is_appended, is_compaction
 from ratchet.materializer.lake.deletion import Change, files_below, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.moved import adopt_place, was_moved
@@ -223,7 +224,8 @@ class Lake:
         try:
             table = self._complete(name)
             before = table.current_snapshot()
-            table.append(ordered(rows, name), snapshot_properties={BATCH: batch})
+            with LeanTransaction(table) as change:
+                change.append(ordered(rows, name), snapshot_properties={BATCH: batch})
             after = table.current_snapshot()
             return Commit(int(before.snapshot_id) if before else None, int(after.snapshot_id) if after else None)
         except (CommitFailedException, OSError) as error:
