@@ -81,3 +81,19 @@ def test_a_clock_that_was_set_back_does_not_make_a_file_older(tmp_path: Path) ->
     assert sweep(datasets.lake, NOW, 60).waiting == 1
     assert sweep(datasets.lake, NOW - 1000, 60).waiting == 1
     assert sweep(datasets.lake, NOW - 940, 60).files == 1
+
+
+@pytest.mark.slow
+def test_a_lake_that_was_moved_loses_nothing_and_remembers_since_when_files_are_unused(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path / "former")
+    for n in range(1, 6):
+        datasets.ingest(batch(spans(span(n))))
+    pinned = datasets.lake.pin("traces", "edition")
+    Path(datasets.lake.table("traces").location().removeprefix("file://"), "data", "stray").write_bytes(b"half")
+    assert sweep(datasets.lake, NOW, READER_SECONDS).waiting == 1
+    (tmp_path / "former").rename(tmp_path / "new")
+    moved = make_datasets(tmp_path / "new").lake
+    assert upkeep.pending(moved, "traces", LONG_AFTER) == 5
+    list(upkeep.keep(moved, LONG_AFTER))
+    assert sweep(moved, NOW + READER_SECONDS, READER_SECONDS).files == 1
+    assert len(moved.scan("traces")) == moved.scan("traces", snapshot=pinned).height == 5

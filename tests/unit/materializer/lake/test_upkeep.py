@@ -254,3 +254,12 @@ def test_a_table_of_an_earlier_release_gets_the_properties_of_this_one(tmp_path:
     assert table.properties["commit.manifest.min-count-to-merge"] == "32"
     keep(lake)
     assert lake.table("traces").metadata_location == table.metadata_location
+
+
+@pytest.mark.slow
+def test_upkeep_is_no_ingest_of_rows(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    fill(datasets, 1, 4)
+    before = datasets.cursor()
+    assert keep(datasets.lake)
+    assert datasets.cursor() == before
