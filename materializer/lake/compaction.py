@@ -73,14 +73,17 @@ def plan_merges(files: Sequence[FileFacts], today: date, target: int = TARGET) -
 
 
 def first_merges(merges: Sequence[tuple[FileFacts, ...]], target: int = TARGET) -> list[FileFacts]:
-    """Return the files of the first merges of a plan that one commit makes: as many as have `target` bytes together, and at least one."""
+    """Return the files of the merges of a plan that the next commit makes: as many as have `target` bytes together, and at least one.
+
+    Those of the smallest files come first, because they save most files for the bytes that are written.
+    """
     chosen: list[FileFacts] = []
-    size = 0
-    for merge in merges:
-        size += sum(file.bytes for file in merge)
-        if chosen and size > target:
-            break
-        chosen += merge
+    room = target
+    for merge in sorted(merges, key=lambda merge: (sum(file.bytes for file in merge) / len(merge), merge[0].path)):
+        size = sum(file.bytes for file in merge)
+        if not chosen or size <= room:
+            chosen += merge
+            room -= size
     return chosen
 
 

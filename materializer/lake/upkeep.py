@@ -39,7 +39,7 @@ _LOOK = 16
 """Number of commits after which the writer looks whether small files have piled up, because nobody else merges them."""
 _PILED_UP = 128
 """Number of files to merge from which they have."""
-_WHILE_WRITING = 4 << 20
+_WHILE_WRITING = 12 << 20
 """Bytes of files that the writer merges at most, because it does so between two batches."""
 
 Boundary = Callable[[str], None]

@@ -57,10 +57,11 @@ def test_a_commit_makes_whole_merges_and_all_of_them_are_made_in_the_end(files: 
     merges = plan_merges(files, TODAY, TARGET)
     left = list(merges)
     while left:
-        chosen = first_merges(left, target)
-        whole = next(n for n in range(1, len(left) + 1) if [file for merge in left[:n] for file in merge] == chosen)
-        assert whole == 1 or sum(file.bytes for file in chosen) <= target
-        left = left[whole:]
+        chosen = set(first_merges(left, target))
+        whole = [merge for merge in left if chosen & set(merge)]
+        assert sum(map(len, whole)) == len(chosen)
+        assert len(whole) == 1 or sum(file.bytes for file in chosen) <= target
+        left = [merge for merge in left if merge not in whole]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=250), st.integers(1, 12), st.booleans())
