@@ -80,7 +80,7 @@ class RetentionSettings(Frozen):
     quarantine: Days | None = 30
     """Days after the ingest for which quarantined records are kept. None: without a limit."""
     grace: Annotated[float, Field(ge=0)] = 7
-    """Days for which files that nothing refers to are kept before `ratchet gc` deletes them."""
+    """Days for which files that nothing refers to are kept before `ratchet gc` deletes them; at most one day for files of the lake."""
 
 
 class QuarantineSettings(Frozen):

@@ -17,6 +17,11 @@ from ratchet.contracts.schema import upgraded
 from ratchet.flows.core.quarantine_alarm import alarm_text, is_alarm
 from ratchet.flows.engine.context import LineContext, leased
 
+_PREPARED = 4
+"""Number of batches after which they are prepared. The lake forgets after some commits which rows came since the last preparation, and then
+all rows would be read again.
+"""
+
 
 def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, wait: float = 0.0, note_always: bool = True) -> IngestReport:
     """Ingest all batches that the sources hold now; by default, all sources of the line. Return the summed report.
@@ -37,6 +42,8 @@ def ingest(context: LineContext, sources: Sequence[TraceSource] | None = None, w
                 with _retried(source):
                     source.done(batch)
                 context.progress(f"ingest {source.name}", number, len(batches))
+                if number % _PREPARED == 0:
+                    context.datasets.prepare()
     if note_always or found or context.line_view().alarm is not None:
         note_alarm(context)
     if found:

@@ -241,7 +241,7 @@ class LineEraser:
         return pending
 
     def _delete(self, pending: Pending) -> None:
-        with self._lake.writing():
+        with self._lake.alone():  # a compaction under way would write the rows again
             self._boundary("lake rows")
             LineRows(self._lake, self._target).remove(DedupIndex(self._lake))
             self._boundary("lake files")

@@ -27,8 +27,9 @@ from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.service.erase import LineEraser
 from ratchet.flows.service.reach import named, reachable
-from ratchet.materializer.erasure.lake_rows import Target, sweep
+from ratchet.materializer.erasure.lake_rows import Target
 from ratchet.materializer.lake.tables import Lake, TableName
+from ratchet.materializer.lake.unused import READER_SECONDS, sweep
 from ratchet.materializer.quarantine.kept import KeptRecords
 from ratchet.runtime.artifacts import DIGEST, FolderArtifacts
 from ratchet.runtime.jobs.job_protocol import plan_folder
@@ -44,6 +45,8 @@ class Collected(Frozen):
     """Table, or `artifacts` -> number of rows that retention or withdrawn consent removed."""
     files: dict[str, int] = Field(default_factory=dict)
     """Place -> number of deleted files."""
+    waiting: int = 0
+    """Number of files of the lake to which nothing refers any more, and which are kept for readers that have begun before."""
     bytes: int = 0
     postponed: bool = False
     """Whether rows were left alone, because a cycle is open."""
@@ -129,7 +132,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
     before: dict[TableName, datetime] = {name: now - timedelta(days=days) for name, days in limits.items() if days is not None}
     rows: dict[str, int] = {}
     files: dict[str, int] = {}
-    size = 0
+    size = waiting = 0
     eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
     postponed = installation.line(line).open_cycle is not None
     if home.lake(line).exists() and not postponed and not eraser.is_interrupted:
@@ -140,17 +143,19 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         rows, size = {name: count for name, count in found.rows.items() if count}, found.bytes
         files |= found.files
     with leased(context, "a garbage collection"):
-        if home.lake(line).exists() and not dry_run:
+        if home.lake(line).exists():
             lake = Lake(home.lake(line))
-            with lake.writing():
-                KeptRecords(lake.root).expire(int(now.timestamp() * 1_000_000))
-                _add(files, "lake", swept := sweep(lake, grace))
-            size += swept[1]
+            if not dry_run:
+                with lake.writing():
+                    KeptRecords(lake.root).expire(int(now.timestamp() * 1_000_000))
+            swept = sweep(lake, now.timestamp(), min(grace, READER_SECONDS), dry_run)
+            _add(files, "lake", swept[:2])
+            size, waiting = size + swept.bytes, swept.waiting
         _add(files, "artifacts", found_files := collect_artifacts(FolderArtifacts(home.artifacts), installation.ledger, grace, dry_run))
         size += found_files[1]
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]
-        done = Collected(line=line, rows=rows, files=files, bytes=size, postponed=postponed)
+        done = Collected(line=line, rows=rows, files=files, waiting=waiting, bytes=size, postponed=postponed)
         if not dry_run and not done.is_empty:
             _record(context, done)
     return done

@@ -31,6 +31,8 @@ from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import note_name
 from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
 from ratchet.flows.engine.rollout import tick
+from ratchet.flows.service.memory import give_back
+from ratchet.materializer.lake.size import CATALOG
 from ratchet.materializer.receive.files.notifications import listener
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -54,6 +56,8 @@ AGAIN_SECONDS = 5.0
 """Seconds after a problem until the next round, unless the ledger changes before."""
 COLLECT_SECONDS = 86_400.0
 """Seconds between two garbage collections of a line."""
+UPKEEP_SECONDS = 300.0
+"""Seconds between two upkeeps of a line's lake."""
 URGENT_SECONDS = 1.0
 """Seconds between two attempts to carry out a rollback, for example while another process holds its lease."""
 _NEVER = float("-inf")
@@ -72,7 +76,10 @@ class News:
 
 
 class Keeper:
-    """The work of one line. `say` receives repairs and problems. One thread at a time may call `work`, and another one `guard`."""
+    """The work of one line. `say` receives repairs and problems.
+
+    One thread at a time may call `work`, another one `guard`, and a third one `keep_lake`.
+    """
 
     def __init__(self, installation: Installation, path: Path, say: Callable[[str], None]) -> None:
         self._installation = installation
@@ -109,6 +116,12 @@ class Keeper:
         """Identity of the loop file that was read last; None if it does not exist."""
         self._wanted: set[str] = set()
         """Tags of the versions whose model servers must run, as of the last round."""
+        self._kept: float | None = None
+        """Monotonic time of the last upkeep of the lake."""
+        self._kept_state: object = None
+        """Day and state of the catalog at which the upkeep found nothing more to do."""
+        self._keeping = ""
+        """Why the last upkeep failed; empty if it did not."""
         self._share = hash_share("sweep", self.line) / 2
         """Part of the time between two sweeps by which this line's first ones come earlier, so that many lines do not sweep together."""
 
@@ -265,6 +278,41 @@ class Keeper:
         with self._part(texts):
             self._misses_server(context)
         self._tell(texts, False)
+
+    def keeps_lake(self, now: float) -> bool:
+        """Return whether `keep_lake` is to be called. Cheap. `now` is a monotonic time."""
+        if self._kept is None:
+            self._kept = now - self._share * UPKEEP_SECONDS
+        if now - self._kept < UPKEEP_SECONDS:
+            return False
+        self._kept = now
+        return self._lake_state() != self._kept_state
+
+    def keep_lake(self, goes_on: Callable[[], bool]) -> None:
+        """Merge the small files of the line's lake, in steps, until nothing is left to do or `goes_on` says no. Nothing is raised.
+
+        It is no part of `work`, because a step may take some seconds, for which ingest and rollouts must not wait.
+        """
+        from ratchet.flows.service.lake_upkeep import keep_lake
+
+        state = self._lake_state()
+        try:
+            done = keep_lake(self._installation.home.lake(self.line), self._valid.clock.now().date(), goes_on)
+            self._keeping = ""
+        except Exception as error:  # a defect in one line must not stop the others
+            text = str(error) if isinstance(error, Retryable) else unforeseen(error)
+            if text != self._keeping:
+                self._say(f"upkeep of the lake: {text}")
+            self._keeping = text
+            return
+        if any(table.is_changed for table in done):
+            give_back()
+        else:
+            self._kept_state = state
+
+    def _lake_state(self) -> object:
+        """Return the day and the state of the lake's catalog, which each commit changes."""
+        return self._valid.clock.now().date(), _stamp(self._installation.home.lake(self.line) / CATALOG)
 
     @contextmanager
     def _part(self, texts: list[str]) -> Iterator[None]:

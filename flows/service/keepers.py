@@ -44,8 +44,10 @@ class Keepers:
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, "line")
         self._guards = ThreadPoolExecutor(WORKERS, "guard")
+        self._upkeep = ThreadPoolExecutor(1, "upkeep")  # the files that are merged are in memory, so one line is kept at a time
         self._busy: dict[str, Future[None]] = {}
         self._guarded: dict[str, Future[None]] = {}
+        self._kept: dict[str, Future[None]] = {}
         self._begun: dict[str, tuple[float, datetime]] = {}
         """When the newest work on a line began: monotonic time, and time of day."""
         self._thread = threading.Thread(target=self._run, name="keepers", daemon=True)
@@ -60,10 +62,10 @@ class Keepers:
         """Stop to look for work, and wait at most `seconds` for work that has begun. Return whether all of it has ended."""
         self._stop.set()
         self._thread.join(seconds)
-        for pool in (self._pool, self._guards):
+        for pool in (self._pool, self._guards, self._upkeep):
             pool.shutdown(wait=False, cancel_futures=True)
         until = time.monotonic() + seconds
-        begun = [*self._busy.values(), *self._guarded.values()]
+        begun = [*self._busy.values(), *self._guarded.values(), *self._kept.values()]
         while any(not future.done() for future in begun) and time.monotonic() < until:
             time.sleep(0.05)
         return all(future.done() for future in begun)
@@ -103,6 +105,8 @@ class Keepers:
                     self._busy[keeper.line] = self._pool.submit(self._work, keeper, now, lengths)
             elif _is_over(self._guarded.get(keeper.line)) and keeper.is_urgent(now, lengths):
                 self._guarded[keeper.line] = self._guards.submit(keeper.guard, now, lengths)
+            if _is_over(self._kept.get(keeper.line)) and keeper.keeps_lake(now):
+                self._kept[keeper.line] = self._upkeep.submit(keeper.keep_lake, lambda: not self._stop.is_set())
 
     def _work(self, keeper: Keeper, now: float, lengths: dict[str, int]) -> None:
         news = keeper.work(now, lengths)

@@ -6,7 +6,6 @@ content. Feedback on such traces that contains a text goes with them.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -203,7 +202,7 @@ def tombstone(lake: Lake, users: Iterable[str], sessions: Iterable[str], now: da
 def purge(lake: Lake) -> tuple[int, int]:
     """Delete the history of all tables, and every file that no snapshot reaches. Return the numbers of files and of bytes.
 
-    The caller holds the write lock. No reader may be at work, because it would miss the files of an older snapshot.
+    The caller is `alone` in the lake. No reader may be at work, because it would miss the files of an older snapshot.
     """
     files = size = 0
     for name in TABLES:
@@ -212,16 +211,4 @@ def purge(lake: Lake) -> tuple[int, int]:
             size += path.stat().st_size
             path.unlink(missing_ok=True)
             files += 1
-    return files, size
-
-
-def sweep(lake: Lake, grace: float) -> tuple[int, int]:
-    """Delete the files that no snapshot reaches and that are older than `grace` seconds. Returns and requires the same as `purge`."""
-    files = size = 0
-    for name in TABLES:
-        for path in lake.unreachable(name):
-            stat = path.stat()
-            if time.time() - stat.st_mtime >= grace:
-                path.unlink(missing_ok=True)
-                files, size = files + 1, size + stat.st_size
     return files, size

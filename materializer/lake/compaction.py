@@ -1,84 +1,193 @@
-"""Compaction of an Iceberg table after many small commits: merges small files, and expires old snapshots.
+"""Compaction of an Iceberg table after many small commits: decides which files to merge and which snapshots to expire, and merges files.
 
-Files of one partition are merged with files of about their size only, as in a log-structured merge tree: each row is written a few times,
-however many commits its day gets. pyiceberg does not compact by itself and does not delete the files of expired snapshots. The replaced
-files stay on disk.
+The decisions are pure functions. A file is merged only into a considerably larger one, as in a log-structured merge tree: each row is
+written a few times, however many commits its day gets, and the number of files of a day grows with the logarithm of its size.
+pyiceberg does not compact by itself and does not delete the files of expired snapshots; `unused.py` does.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
 
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from ratchet.materializer.lake.arrow import pa
+from ratchet.materializer.lake.commits import LeanTransaction
 
-_FILES = 8
-"""Number of files of one partition and about one size from which they are merged."""
-_LARGEST = 64 << 20
-"""Bytes from which a file is not merged any more."""
-_AT_ONCE = 32 << 20
-"""Bytes of files that one commit merges, unless a group has more. In memory, their rows take some ten times as much."""
+TARGET = 32 << 20
+"""Bytes of files that one commit merges at most, and so the largest size of a merged file. In memory, their rows take some fifteen times
+as much, while they are sorted and written.
+"""
+_OPEN_FILES, _CLOSED_FILES = 8, 2
+"""Number of small files from which they are merged: of a day that still gets rows, and of a closed day."""
+_OPEN_RATIO, _CLOSED_RATIO = 1, 2
+"""How many times as large as all smaller ones together the largest file of a merge may be, in rows, likewise."""
+_LATE = timedelta(days=1)
+"""Time after the end of a day in which rows of the day still come often. The day is closed afterwards."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+COMPACTION = "ratchet.compaction"
+"""Snapshot property of a commit that changed no row."""
 
-def small_files(table: Table) -> list[list[FileScanTask]]:
-    """Return the files to merge, in parts, one for each commit."""
-    groups: dict[tuple[str, int], list[FileScanTask]] = {}
-    for task in table.scan().plan_files():
-        if task.file.file_size_in_bytes < _LARGEST:
-            groups.setdefault((repr(task.file.partition), _tier(task.file.record_count)), []).append(task)
-    parts: list[list[FileScanTask]] = []
-    room = 0
-    for _, group in sorted(groups.items()):
-        if len(group) >= _FILES:
-            size = sum(task.file.file_size_in_bytes for task in group)
-            if not parts or size > room:
-                parts.append([])
-                room = _AT_ONCE
-            parts[-1] += group
+
+class FileFacts(NamedTuple):
+    """What the decision needs to know of a data file."""
+
+    path: str
+    partition: str
+    day: date | None
+    """Day of the rows; None in a table without days."""
+    rows: int
+    bytes: int
+
+
+def plan_merges(files: Sequence[FileFacts], today: date, target: int = TARGET) -> list[tuple[FileFacts, ...]]:
+    """Return groups of files; each is to be merged into one file of at most `target` bytes. `today` is a day in UTC.
+
+    A file is in one group at most, and all files of a group are of one partition. After the merges, the plan is empty, unless the merged
+    files are smaller than the sum of their parts. Files from half of `target` are left alone. So is a file with many more rows than all
+    smaller ones of its partition together: it waits until they have enough. Small files have about the same number of bytes.
+    """
+    partitions: dict[str, list[FileFacts]] = {}
+    for file in sorted(files, key=lambda file: (file.rows, file.path)):
+        if file.bytes < target // 2:
+            partitions.setdefault(file.partition, []).append(file)
+    merges: list[tuple[FileFacts, ...]] = []
+    for _, small in sorted(partitions.items()):
+        is_closed = _is_closed(small[0].day, today)
+        least, ratio = (_CLOSED_FILES, _CLOSED_RATIO) if is_closed else (_OPEN_FILES, _OPEN_RATIO)
+        rows = sum(file.rows for file in small)
+        while small and small[-1].rows > ratio * (rows - small[-1].rows):
+            rows -= small.pop().rows
+        if len(small) >= least:
+            merges += [part for part in _parts(small, target) if len(part) > 1]
+    return merges
+
+
+def first_merges(merges: Sequence[tuple[FileFacts, ...]], target: int = TARGET) -> list[FileFacts]:
+    """Return the files of the merges of a plan that the next commit makes: as many as have `target` bytes together, and at least one.
+
+    Those of the smallest files come first, because they save most files for the bytes that are written.
+    """
+    chosen: list[FileFacts] = []
+    room = target
+    for merge in sorted(merges, key=lambda merge: (sum(file.bytes for file in merge) / len(merge), merge[0].path)):
+        size = sum(file.bytes for file in merge)
+        if not chosen or size <= room:
+            chosen += merge
             room -= size
+    return chosen
+
+
+def _is_closed(day: date | None, today: date) -> bool:
+    return day is not None and day + timedelta(days=1) + _LATE <= today
+
+
+def _parts(files: Sequence[FileFacts], target: int) -> list[tuple[FileFacts, ...]]:
+    """Divide files, smallest first, into parts of at most `target` bytes. Each part but the last has more than half of it."""
+    parts: list[tuple[FileFacts, ...]] = []
+    size = target + 1
+    for file in files:
+        if size + file.bytes > target:
+            parts.append(())
+            size = 0
+        parts[-1] = (*parts[-1], file)
+        size += file.bytes
     return parts
 
 
-def _tier(rows: int) -> int:
-    """Return a number that grows by one whenever a file has four times as many rows. Small files have about the same number of bytes."""
-    return rows.bit_length() >> 1
+class SnapshotFacts(NamedTuple):
+    """What the decision needs to know of a snapshot."""
+
+    id: int
+    appended: bool
+    """Whether its commit appended rows."""
+    held: bool
+    """Whether it is a branch head or has a tag."""
+    time: int
+    """Milliseconds since the epoch."""
 
 
-def merge(table: Table, files: Sequence[FileScanTask], ordered: Callable[[pa.Table], pa.Table]) -> None:
-    """Replace files by fewer ones with the same rows, in one commit. `ordered` sorts the rows of a file."""
+def plan_expiry(snapshots: Sequence[SnapshotFacts], keep: int, most: int) -> list[int]:
+    """Return the snapshots to expire, given oldest first: those before the newest `keep` ones that appended rows.
+
+    A reader that has read until one of these finds the rows appended since. The snapshots of other commits between them stay, but not more
+    than the newest `most`. Branch heads and tagged snapshots always stay.
+    """
+    loose = [snapshot for snapshot in snapshots if not snapshot.held]
+    places = [place for place, snapshot in enumerate(loose) if snapshot.appended]
+    first = places[-keep] if len(places) > keep else 0
+    others = [place for place, snapshot in enumerate(loose) if place >= first and not snapshot.appended]
+    if len(others) > most:
+        first = others[-most]
+    return [snapshot.id for snapshot in loose[:first]]
+
+
+def facts_of(table: Table) -> dict[str, tuple[FileFacts, FileScanTask]]:
+    """Return the data files of the current snapshot, by their paths."""
+    daily = not table.spec().is_unpartitioned()
+    found: dict[str, tuple[FileFacts, FileScanTask]] = {}
+    for task in table.scan().plan_files():
+        file = task.file
+        day = _EPOCH.date() + timedelta(days=file.partition[0]) if daily and file.partition[0] is not None else None
+        found[file.file_path] = FileFacts(file.file_path, repr(file.partition), day, file.record_count, file.file_size_in_bytes), task
+    return found
+
+
+def write_merged(table: Table, files: Sequence[FileScanTask], ordered: Callable[[pa.Table], pa.Table]) -> list[DataFile]:
+    """Write the rows of files into one new file for each partition. `ordered` sorts the rows. No snapshot refers to the new files yet."""
     rows = ordered(ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(files))
-    with table.transaction() as change, change.update_snapshot().overwrite() as replaced:
-        for task in files:
-            replaced.delete_data_file(task.file)
-        for made in _dataframe_to_data_files(change.table_metadata, rows, table.io, replaced.commit_uuid):
-            replaced.append_data_file(made)
+    return list(_dataframe_to_data_files(table.metadata, rows, table.io, uuid.uuid4()))
+
+
+def replace_files(table: Table, replaced: Sequence[DataFile], made: Sequence[DataFile]) -> None:
+    """Let new files take the place of others with the same rows, in one commit."""
+    properties = {COMPACTION: "true"}
+    with LeanTransaction(table) as change, change.update_snapshot(snapshot_properties=properties).overwrite() as update:
+        for file in replaced:
+            update.delete_data_file(file)
+        for file in made:
+            update.append_data_file(file)
 
 
 def day_of(day: date) -> BooleanExpression:
     """Return the filter on `time` for one day in UTC."""
-    return _day((day - _EPOCH.date()).days)
-
-
-def _day(number: int) -> BooleanExpression:
-    begin = _EPOCH + timedelta(days=number)
+    begin = _EPOCH + timedelta(days=(day - _EPOCH.date()).days)
     return And(GreaterThanOrEqual("time", begin.isoformat()), LessThan("time", (begin + timedelta(days=1)).isoformat()))
 
 
-def forget_snapshots(table: Table, keep: int) -> None:
-    """Expire all but the newest `keep` of the snapshots without a tag. Branch heads and tagged snapshots are always kept."""
-    old = unpinned(table)[:-keep]
-    if old:
-        table.maintenance.expire_snapshots().by_ids(old).commit()
+def is_appended(snapshot: Snapshot) -> bool:
+    """Return whether the commit of a snapshot did nothing but append rows."""
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
 
 
-def unpinned(table: Table) -> list[int]:
-    """Return the ids of the snapshots that may expire, oldest first: no branch head, no tag."""
+def is_compaction(snapshot: Snapshot) -> bool:
+    """Return whether the commit of a snapshot changed no row."""
+    return snapshot.summary is not None and snapshot.summary.additional_properties.get(COMPACTION) == "true"
+
+
+def snapshot_facts(table: Table) -> list[SnapshotFacts]:
+    """Return the snapshots of a table, oldest first."""
     held = {ref.snapshot_id for ref in table.refs().values() if ref.snapshot_ref_type in (SnapshotRefType.TAG, SnapshotRefType.BRANCH)}
-    ordered = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    return [snapshot.snapshot_id for snapshot in ordered if snapshot.snapshot_id not in held]
+    ordered: list[Any] = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    return [SnapshotFacts(one.snapshot_id, is_appended(one), one.snapshot_id in held, one.timestamp_ms) for one in ordered]
+
+
+def expire_snapshots(table: Table, old: Sequence[int]) -> None:
+    """Expire snapshots that have no tag and are the oldest of these, in one commit."""
+    gone = set(old)
+    loose = [snapshot for snapshot in snapshot_facts(table) if not snapshot.held]
+    first = min((snapshot.time for snapshot in loose if snapshot.id not in gone), default=None)
+    expiry = table.maintenance.expire_snapshots()
+    if first is not None and all(snapshot.time < first for snapshot in loose if snapshot.id in gone):
+        expiry.older_than(datetime.fromtimestamp(first / 1000, UTC).replace(tzinfo=None)).commit()
+    else:  # pyiceberg copies all metadata for each id
+        expiry.by_ids(list(old)).commit()

@@ -6,7 +6,7 @@ smallest and the largest value of each column, which are beginnings of texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,16 +94,22 @@ def _describes_deleted_files(table: Table) -> bool:
     return any(entry.status == ManifestEntryStatus.DELETED for entry in entries)
 
 
-def unreachable(table: Table) -> list[Path]:
-    """Return the files below the folder of the table to which neither its metadata nor a snapshot refers."""
+def files_below(table: Table) -> list[Path]:
+    """Return all files below the folder of a table."""
+    folder = Path(table.location().removeprefix(_SCHEME))
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def unreachable(table: Table, files: Iterable[Path]) -> list[Path]:
+    """Return those of the files to which neither the metadata of the table nor a snapshot refers. Each manifest is read once."""
     metadata = table.metadata
     reached = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     for snapshot in metadata.snapshots:
         reached.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            reached.add(manifest.manifest_path)
-            reached |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
+            if manifest.manifest_path not in reached:
+                reached.add(manifest.manifest_path)
+                reached |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
     reached |= {statistics.statistics_path for statistics in metadata.statistics}
     known = {Path(location.removeprefix(_SCHEME)).resolve() for location in reached}
-    folder = Path(table.location().removeprefix(_SCHEME))
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.resolve() not in known]
+    return [path for path in files if path.resolve() not in known]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from ratchet.contracts.data.datasets import Counts, FeedbackCounts, IngestReport, RawBatch, TraceCounts
 from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Row
@@ -27,6 +28,7 @@ from ratchet.materializer.lake.dedup_index import DedupIndex, Key, RowKeys, cont
 from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.lake.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
 from ratchet.materializer.lake.tables import TABLES, Commit, Lake, TableName
+from ratchet.materializer.lake.upkeep import tidy
 from ratchet.materializer.lake.whole_traces import apply_refusals
 from ratchet.materializer.quarantine.kept import KeptRecords
 from ratchet.materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
@@ -115,6 +117,8 @@ def commit(
         kept.forget_users(stored.refused)
         window = limits.now - int(keeping.settings.alarm_window * 1_000_000)
         kept.count(batch.digest, limits.now, _alarm_counts(stored.report, decoded), window)
+        for table in TABLES:
+            tidy(lake, table, datetime.fromtimestamp(limits.now / 1_000_000, UTC).date())
     return stored.report
 
 

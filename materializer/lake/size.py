@@ -16,7 +16,7 @@ CATALOG = "catalog.sqlite"
 
 
 def lake_cursor(root: Path) -> Cursor:
-    """Return the row counts of the lake in the folder `root` and the time of its newest commit. Nothing is created.
+    """Return the row counts of the lake in the folder `root` and the time of its newest commit of rows. Nothing is created.
 
     Raises Retryable if its catalog cannot be read.
     """
@@ -27,9 +27,9 @@ def lake_cursor(root: Path) -> Cursor:
 
 
 def table_size(root: Path, name: str) -> tuple[int, datetime | None]:
-    """Return (number of rows, time of the newest commit) of a table of the lake in `root`; (0, None) for one that does not exist.
+    """Return (number of rows, time of the newest commit of rows) of a table of the lake in `root`; (0, None) for one that does not exist.
 
-    Raises Retryable as `lake_cursor`.
+    Merging files and deleting rows are no such commits, unless there is no other one any more. Raises Retryable as `lake_cursor`.
     """
     file = _tables(root.resolve()).get(name)
     return _size(file) if file else (0, None)
@@ -57,12 +57,15 @@ def _tables(root: Path) -> dict[str, Path]:
 
 
 def _size(file: Path) -> tuple[int, datetime | None]:
-    """Return (number of rows, time of the newest commit) of the table with this metadata file."""
+    """Return (number of rows, time of the newest commit of rows) of the table with this metadata file."""
     try:
         metadata = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise Retryable(f"the metadata of the lake {file} cannot be read ({type(error).__name__}); try again") from error
-    current = next((one for one in metadata.get("snapshots") or () if one["snapshot-id"] == metadata.get("current-snapshot-id")), None)
+    snapshots = metadata.get("snapshots") or ()
+    current = next((one for one in snapshots if one["snapshot-id"] == metadata.get("current-snapshot-id")), None)
     if current is None:
         return 0, None
-    return int(current.get("summary", {}).get("total-records", 0)), datetime.fromtimestamp(current["timestamp-ms"] / 1000, UTC)
+    appends = [one["timestamp-ms"] for one in snapshots if one.get("summary", {}).get("operation") == "append"]
+    newest = max(appends, default=current["timestamp-ms"])
+    return int(current.get("summary", {}).get("total-records", 0)), datetime.fromtimestamp(newest / 1000, UTC)

@@ -21,7 +21,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
@@ -30,8 +30,9 @@ from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.arrow import pa
-from ratchet.materializer.lake.compaction import forget_snapshots, merge, small_files, unpinned
-from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
+from ratchet.materializer.lake.commits import LeanTransaction
+from ratchet.materializer.lake.compaction import is_appended, is_compaction
+from ratchet.materializer.lake.deletion import Change, files_below, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.moved import adopt_place, was_moved
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
 from ratchet.materializer.lake.size import CATALOG, table_size
@@ -46,10 +47,8 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "32",  # a scan reads each manifest, and the default is 100
 }
-
-_SNAPSHOTS = 64
-"""Number of snapshots of a table at which the writer compacts it."""
 
 BATCH = "ratchet.batch"
 """Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
@@ -95,7 +94,8 @@ class Lake:
                 "try again, or restore the folder from a backup"
             ) from error
 
-    def _table(self, name: TableName) -> Table:
+    def table(self, name: TableName) -> Table:
+        """Return a table as it is now. It is created if it does not exist."""
         try:
             return self._catalog.load_table(f"ratchet.{name}")
         except NoSuchTableError:
@@ -106,23 +106,50 @@ class Lake:
 
     def _complete(self, name: TableName) -> Table:
         """Return the table with all columns of this release: it gets those that were added since it was created."""
-        table = self._table(name)
+        table = self.table(name)
         if missing_columns(table.schema(), TABLES[name]):
             with table.update_schema() as update:
                 update.union_by_name(iceberg_schema(TABLES[name]))
         return table
 
-    def writing(self) -> AbstractContextManager[None]:
+    def adopt_properties(self, name: TableName) -> None:
+        """Give a table that an earlier release has created the properties of this one. The caller holds the write lock."""
+        table = self.table(name)
+        if not _PROPERTIES.items() <= table.properties.items():
+            with table.transaction() as change:
+                change.set_properties(_PROPERTIES)
+
+    def writing(self) -> AbstractContextManager[bool]:
         """Hold the exclusive write lock of the lake, across processes. Waits until another writer has finished."""
         return self._locked(".writing")
 
     @contextmanager
-    def _locked(self, file: str) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Hold the write lock while no compaction is under way: every file that no metadata names now is one that none will name.
+
+        A compaction writes its files without the write lock. Waits until it has finished.
+        """
+        with self.compacting(), self.writing():
+            yield
+
+    def compacting(self, wait: bool = True) -> AbstractContextManager[bool]:
+        """Hold the lock of a compaction, across processes. Whoever takes both locks and waits takes this one first.
+
+        Yields whether it is held. Without `wait`, it is not if another process holds it.
+        """
+        return self._locked(".compacting", wait)
+
+    @contextmanager
+    def _locked(self, file: str, wait: bool = True) -> Iterator[bool]:
+        """Hold a lock of the lake. Yields whether it is held: without `wait`, another process may hold it."""
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root / file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
         finally:
             os.close(descriptor)
 
@@ -166,13 +193,26 @@ class Lake:
         Raises Retryable if the disk or the catalog fails.
         """
         try:
-            forget_history(self._table(name))
+            forget_history(self.table(name))
         except (CommitFailedException, OSError) as error:
             raise Retryable(f"cannot expire snapshots of {name} in {self.root}: {error}; free disk space, then try again") from error
 
     def unreachable(self, name: TableName) -> list[Path]:
-        """Return the files below the table's folder to which no snapshot refers. The caller holds the write lock while it deletes them."""
-        return unreachable(self._table(name))
+        """Return the files below the table's folder to which no snapshot refers. The caller is `alone` while it deletes them."""
+        table = self.table(name)
+        return unreachable(table, files_below(table))
+
+    def unused(self) -> list[Path]:
+        """Return the files below the folders of all tables to which no snapshot refers. No writer will refer to them, either.
+
+        Writers wait only while the folders are listed. Raises Retryable if an erasure deletes files meanwhile.
+        """
+        with self.alone():
+            listed = [(table, files_below(table)) for table in map(self.table, TABLES)]
+        try:
+            return [path for table, files in listed for path in unreachable(table, files)]
+        except OSError as error:
+            raise Retryable(f"the metadata of the lake in {self.root} changed while it was read: {error}; try again") from error
 
     def append(self, name: TableName, rows: pa.Table, batch: Digest) -> Commit | None:
         """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit, and None is returned.
@@ -184,9 +224,10 @@ class Lake:
         try:
             table = self._complete(name)
             before = table.current_snapshot()
-            table.append(_ordered(rows, name), snapshot_properties={BATCH: batch})
-            self.tidy(name)
-            return Commit(int(before.snapshot_id) if before else None, self.snapshot(name))
+            with LeanTransaction(table) as change:
+                change.append(ordered(rows, name), snapshot_properties={BATCH: batch})
+            after = table.current_snapshot()
+            return Commit(int(before.snapshot_id) if before else None, int(after.snapshot_id) if after else None)
         except (CommitFailedException, OSError) as error:
             raise Retryable(
                 f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free disk space, then ingest again"
@@ -201,30 +242,38 @@ class Lake:
     ) -> pl.DataFrame:
         """Return the rows of `name` as of an Iceberg snapshot (None: the current one). Files that `where` excludes are not read.
 
-        Columns that were added after the table or the snapshot was written are null. `where` must not name them.
+        Columns that were added after the table or the snapshot was written are null. `where` must not name them. Raises Retryable if the
+        snapshot has expired.
         """
-        table = self._table(name)
+        table = self.table(name)
+        if snapshot is not None and table.snapshot_by_id(snapshot) is None:
+            raise Retryable(f"snapshot {snapshot} of {name} in {self.root} has expired, because rows were added meanwhile; try again")
         known = present(table, snapshot, TABLES[name], columns)
         scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
         return _frame(scan.to_arrow(), name, columns)
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
-        """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None or has expired."""
-        table = self._table(name)
-        if table.current_snapshot() is None:
+        """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None, or if a snapshot after it has expired.
+
+        Commits of a compaction add nothing.
+        """
+        table = self.table(name)
+        current = table.current_snapshot()
+        if current is None or current.snapshot_id == since:
             return _frame(arrow_schema(TABLES[name]).empty_table(), name, columns)
-        if since is None or table.snapshot_by_id(since) is None:
+        if since is None or not _follows(table, since):
             return self.scan(name, columns)
         known = present(table, None, TABLES[name], columns)
         return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
     def parts_added(self, name: TableName, since: int | None, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the same rows as `added` returns; all rows of a table in parts, so that they are never in memory together."""
-        table = self._table(name)
-        if table.current_snapshot() is None:
+        table = self.table(name)
+        current = table.current_snapshot()
+        if current is None or current.snapshot_id == since:
             return
         known = present(table, None, TABLES[name], columns)
-        if since is None or table.snapshot_by_id(since) is None:
+        if since is None or not _follows(table, since):
             for part in table.scan(selected_fields=known).to_arrow_batch_reader():
                 yield _frame(pa.Table.from_batches([part]), name, columns)
         else:
@@ -237,7 +286,7 @@ class Lake:
         this time. If the tag exists, it is kept and the id of its snapshot is returned.
         """
         with self.writing():
-            table = self._table(name)
+            table = self.table(name)
             known = table.refs().get(tag)
             current = known.snapshot_id if known else read[0] if read and _only_appended(table, *read) else self.snapshot(name)
             if known is None and current is not None:
@@ -247,27 +296,13 @@ class Lake:
     def unpin(self, name: TableName, tag: str) -> None:
         """Remove a tag, so that its snapshot may expire. Does nothing if the tag does not exist."""
         with self.writing():
-            table = self._table(name)
+            table = self.table(name)
             if tag in table.refs():
                 table.manage_snapshots().remove_tag(tag).commit()
 
-    def tidy(self, name: TableName) -> None:
-        """Compact a table with many snapshots without a tag: merge small files, and expire the old ones of these snapshots.
-
-        The writer calls this after each commit. Rows do not change. Without compaction each commit would be slower than the
-        previous one, because it writes the list of all snapshots.
-        """
-        table = self._table(name)
-        if len(unpinned(table)) < _SNAPSHOTS:
-            return
-        if name != "quarantine":
-            for files in small_files(table):
-                merge(table, files, lambda rows: _ordered(rows, name))
-        forget_snapshots(table, keep=_SNAPSHOTS // 4)
-
     def snapshot(self, name: TableName) -> int | None:
         """Return the current Iceberg snapshot id; None for an empty table."""
-        current = self._table(name).current_snapshot()
+        current = self.table(name).current_snapshot()
         return int(current.snapshot_id) if current else None
 
     def size(self, name: TableName) -> tuple[int, datetime | None]:
@@ -275,8 +310,8 @@ class Lake:
         return table_size(self.root, name)
 
 
-def _ordered(rows: pa.Table, name: TableName) -> pa.Table:
-    """Sort traces by model. Similar rows compress well, and a reader of one model can skip the other row groups."""
+def ordered(rows: pa.Table, name: TableName) -> pa.Table:
+    """Sort traces by model, for a file. Similar rows compress well, and a reader of one model can skip the other row groups."""
     return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
@@ -315,15 +350,24 @@ def until(as_of: datetime) -> BooleanExpression:
 def _only_appended(table: Table, since: int, after: datetime) -> bool:
     """Whether all that happened to the table since a snapshot is that rows were appended, and only after a time.
 
-    If rows were removed, a tag on the earlier snapshot would keep them.
+    If rows were removed, a tag on the earlier snapshot would keep them. A compaction changes no row.
     """
-    at = table.current_snapshot()
-    while at is not None and at.snapshot_id != since:
-        appended = at.summary is not None and at.summary.operation is Operation.APPEND
-        if not appended or at.timestamp_ms <= after.timestamp() * 1000 or at.parent_snapshot_id is None:
+    for at in _ancestors(table):
+        if at.snapshot_id == since:
+            return True
+        if not is_compaction(at) and (not is_appended(at) or at.timestamp_ms <= after.timestamp() * 1000):
             return False
-        at = table.snapshot_by_id(at.parent_snapshot_id)
-    return at is not None
+    return False
+
+
+def _follows(table: Table, since: int) -> bool:
+    """Whether every snapshot after `since` up to the current one is known. `since` itself may have expired."""
+    return any(at.parent_snapshot_id == since for at in _ancestors(table))
+
+
+def _ancestors(table: Table) -> Iterator[Snapshot]:
+    """Yield the current snapshot and those before it, as far as they have not expired."""
+    yield from ancestors_of(table.current_snapshot(), table.metadata)
 
 
 def _frame(table: pa.Table, name: TableName, columns: Sequence[str]) -> pl.DataFrame:

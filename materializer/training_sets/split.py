@@ -96,11 +96,12 @@ class Split:
         sides = PromptSides(self._lake.root, self._settings.similarity)
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
-        added = self._lake.added("traces", since, ("messages",))["messages"].drop_nulls().unique()
-        engine = compute if len(added) > _SIGNED else InlineCompute()
-        for signatures in engine.map(signatures_of, self._unsigned(added, sides)):
-            with self._lake.writing():
-                sides.keep(signatures)
+        for part in self._lake.parts_added("traces", since, ("messages",)):
+            added = part["messages"].drop_nulls().unique()
+            engine = compute if len(added) > _SIGNED else InlineCompute()
+            for signatures in engine.map(signatures_of, self._unsigned(added, sides)):
+                with self._lake.writing():
+                    sides.keep(signatures)
         with self._lake.writing():
             sides.sign_until(newest)
 

@@ -30,7 +30,6 @@ ALLOWED = {
     "k8s/gangs/submitter.py": "the calendar month of a cap, and the time of a submission",
     "k8s/gangs/reconciler.py": "the calendar month of a cap",
     "k8s/gangs/gang_informers.py": "compared with times of the API server",
-    "materializer/erasure/lake_rows.py": "compared with times of files that other processes wrote",
     "flows/service/garbage.py": "compared with times of files that other processes wrote",
 }
 """Module -> why it reads the wall clock. Durations use `time.monotonic` in a process, and `runtime/moments.py` across processes."""

@@ -375,3 +375,18 @@ def test_an_erasure_whose_process_is_killed_at_each_step_is_completed_by_the_nex
     assert marks_in(installation.home.root).keys() == set(range(2, 8))
     assert installation.cycles(LINE)[-1].state is State.RECALLED
     assert len(traces(installation)) == 12
+
+
+@pytest.mark.slow
+def test_no_compaction_is_under_way_while_rows_and_files_are_deleted(tmp_path: Path) -> None:
+    """Its files are no part of the lake yet, and would bring the rows back."""
+    installation, _ = install(tmp_path, 4)
+    free: dict[str, bool] = {}
+
+    def look(step: str) -> None:
+        with Lake(installation.home.lake(LINE)).compacting(wait=False) as is_free:
+            free[step] = is_free
+
+    erase_people(installation, pseudonyms_of(installation, [user(0)], ()), look)
+    assert (free["lake rows"], free["lake files"]) == (False, False)
+    assert free["tombstone"], "ingest and upkeep go on meanwhile"

@@ -60,7 +60,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
     """Return the keeper of a simulated line."""
     installation = installation_of(sim)
-    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line, collected=lambda line: tmp_path / f"{line}.json")
+    installation.home = SimpleNamespace(
+        spool=lambda line: tmp_path / "spool" / line, collected=lambda line: tmp_path / f"{line}.json", lake=lambda line: tmp_path / "lake"
+    )
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 
 

@@ -54,7 +54,7 @@ def test_the_index_is_the_same_as_one_that_is_built_from_the_lake(tmp_path: Path
 def test_rows_that_another_writer_has_appended_are_read_from_the_lake(tmp_path: Path) -> None:
     datasets, other = make_datasets(tmp_path), make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1))))
-    commit = datasets.lake.append("traces", datasets.lake._table("traces").scan().to_arrow().slice(0, 0), "0" * 64)
+    commit = datasets.lake.append("traces", datasets.lake.table("traces").scan().to_arrow().slice(0, 0), "0" * 64)
     assert commit is None  # nothing was appended
     other.ingest(batch(spans(span(2))))
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1

@@ -240,12 +240,12 @@ def test_index_of_another_version_is_built_again(tmp_path: Path) -> None:
 
 
 def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyiceberg.table import Table
+    from pyiceberg.table import Transaction
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(Table, "append", refuse)
+    monkeypatch.setattr(Transaction, "append", refuse)
     with pytest.raises(Retryable, match="ingest again"):
         make_datasets(tmp_path).ingest(batch(spans(span(1))))
 

@@ -52,7 +52,7 @@ def test_a_moved_lake_is_read_and_written_at_its_new_place(former: Path, tmp_pat
     datasets.ingest(batch(spans(span(6))))
     assert Lake(present / "lake").size("traces")[0] == 6
     assert not former.exists(), "nothing was written at the former place"
-    tagged = datasets.lake._table("traces").refs()["kept"].snapshot_id
+    tagged = datasets.lake.table("traces").refs()["kept"].snapshot_id
     assert len(datasets.lake.scan("traces", snapshot=tagged)) == 3
     back = tmp_path / "b"
     present.rename(back)

@@ -139,7 +139,7 @@ def test_identities_of_prompts_never_change() -> None:
 def test_a_column_that_a_release_adds_is_null_in_older_rows(tmp_path: Path) -> None:
     datasets = datasets_of(tmp_path)
     datasets.ingest(batch(spans(span(1, TRAIN[0]))))
-    table = datasets.lake._table("traces")
+    table = datasets.lake.table("traces")
     with table.update_schema() as update:
         update.delete_column("tools")
     (tmp_path / "user-keys.json").unlink()  # written again, with the same key

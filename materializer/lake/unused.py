@@ -1,0 +1,58 @@
+"""Deletes the files of a lake to which nothing refers any more: files that were replaced, and leftovers of killed writers.
+
+A reader may have planned its files before they were replaced. A file is therefore deleted only some time after it was first seen unused,
+however old it is itself. The times are kept in a file beside the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ratchet.contracts.schema import stamped
+from ratchet.materializer.lake.tables import Lake
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.json_files import read_json
+
+READER_SECONDS = 86_400.0
+"""Seconds for which an unused file is kept for readers that have begun before."""
+_SEEN = "unused.json"
+"""File beside the tables: path of an unused file in the folder of the lake -> when it was first seen, in seconds since the epoch."""
+
+
+class Swept(NamedTuple):
+    """Numbers of the files that were deleted, of their bytes, and of the unused files that wait."""
+
+    files: int
+    bytes: int
+    waiting: int
+
+
+def sweep(lake: Lake, now: float, grace: float, dry_run: bool = False, boundary: Callable[[str], None] = lambda _: None) -> Swept:
+    """Delete the files that were first seen unused at least `grace` seconds before `now` (seconds since the epoch).
+
+    With `dry_run`, nothing is changed. After a crash, a repeated call deletes the rest. Raises Retryable if an erasure is at work.
+    """
+    seen = read_json(lake.root / _SEEN) or {}
+    known = {str(path): float(at) for path, at in (seen.get("files") or {}).items()}
+    unused = lake.unused()
+    first = {str(path.relative_to(lake.root)): now for path in unused}
+    first = {path: min(now, known.get(path, now)) for path in first}
+    due = [lake.root / path for path, at in first.items() if now - at >= grace]
+    if not dry_run and first != known:
+        write_atomic(lake.root / _SEEN, stamped({"files": first}))
+    files = size = 0
+    for path in due:
+        files, size = files + 1, size + _size(path)
+        if not dry_run:
+            boundary("unused file")
+            path.unlink(missing_ok=True)
+    return Swept(files, size, len(first) - files)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
