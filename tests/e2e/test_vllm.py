@@ -49,14 +49,11 @@ def serving(home: Home, loop: Path, log: Path) -> Iterator[None]:
         ratchet(home, "serve", "--stop", loop)
 
 
-def servers(folder: Path) -> list[psutil.Process]:
-    """Return the processes of vLLM's API servers that serve models below a folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or ())
-        if "vllm.entrypoints.openai.api_server" in line and str(folder) in line:
-            found.append(process)
-    return found
+def served(folder: Path) -> set[str]:
+    """Return the models below a folder that vLLM's API servers serve."""
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    found = [command[command.index("--model") + 1] for command in commands if "vllm.entrypoints.openai.api_server" in command]
+    return {model for model in found if model.startswith(str(folder))}
 
 
 def answer(home: Home, question: str) -> str:
@@ -81,7 +78,7 @@ def test_a_cycle_is_served_by_vllm_and_goes_back(tmp_path: Path) -> None:
 
     def ended() -> bool:
         nonlocal together
-        together = max(together, len(servers(home.root)))
+        together = max(together, len(served(home.root)))
         view = installation.cycle(LINE, 1)
         return view is not None and view.ended
 
@@ -103,4 +100,4 @@ def test_a_cycle_is_served_by_vllm_and_goes_back(tmp_path: Path) -> None:
         print(f"promoted after {promoted:.0f} s, the former answers after {time.monotonic() - begun:.0f} s")
         until(lambda: installation.line(LINE).champion.number == 0, 60)
         assert len(users.answered) > 3
-    until(lambda: servers(home.root) == [], 120)
+    until(lambda: not served(home.root), 120)
