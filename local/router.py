@@ -20,8 +20,8 @@ from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Route
 from ratchet.local.line_process import LineProcess
 from ratchet.local.service import invalid_options
-from ratchet.router.forwarded import sent_between
-from ratchet.router.report import in_flight
+from ratchet.router.counts.forwarded import sent_between
+from ratchet.router.counts.report import in_flight
 from ratchet.router.settings import RouterLine
 from ratchet.router.state import ROUTE, Document
 from ratchet.runtime.artifacts import write_atomic

@@ -28,12 +28,12 @@ from ratchet.router.apis.responses import Responses
 from ratchet.router.apis.texts import Completions, Embeddings, TokenCounts
 from ratchet.router.assignment import assign, position
 from ratchet.router.call import GONE, Call
-from ratchet.router.exporter import Exporter
+from ratchet.router.counts.forwarded import ForwardedCounts
+from ratchet.router.counts.outcomes import Outcomes
 from ratchet.router.forward import StreamedAnswer, error_reply, forward_whole
-from ratchet.router.forwarded import ForwardedCounts
 from ratchet.router.models import ModelClient
-from ratchet.router.outcomes import Outcomes
 from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check_model, parsed
+from ratchet.router.traces.exporter import Exporter
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body
 
 

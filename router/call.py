@@ -14,7 +14,7 @@ from ratchet.contracts.data.records import is_slice_name
 from ratchet.contracts.serving import Backend, Route, RouterHeader
 from ratchet.router.apis.api import Api
 from ratchet.router.requests import caller_value
-from ratchet.router.spans import Value, call_span, new_ids
+from ratchet.router.traces.spans import Value, call_span, new_ids
 
 GONE = 499
 """Status for a caller that closes the connection before the answer is complete. The model server stops its work."""

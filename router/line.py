@@ -11,13 +11,13 @@ from ssl import SSLContext
 import httpx
 
 from ratchet.router.app import Router, RouterSettings, build_app
-from ratchet.router.exporter import Exporter
-from ratchet.router.forwarded import ForwardedCounts
+from ratchet.router.counts.forwarded import ForwardedCounts
+from ratchet.router.counts.outcomes import Outcomes
+from ratchet.router.counts.report import Report
 from ratchet.router.models import ModelClient
-from ratchet.router.outcomes import Outcomes
-from ratchet.router.report import Report
 from ratchet.router.settings import RouterLine
 from ratchet.router.state import FolderState
+from ratchet.router.traces.exporter import Exporter
 from ratchet.runtime.http_limits import App
 from ratchet.runtime.http_replies import AsyncBoundedTransport
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ratchet.contracts.serving import Route
-from ratchet.router.span_spool import SPOOL_BYTES, SpanSpool
+from ratchet.router.traces.span_spool import SPOOL_BYTES, SpanSpool
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.watched_file import WatchedFile
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ratchet.router.events import Event
 from ratchet.router.requests import Refused
-from ratchet.router.spans import CONTENT_BYTES, OMITTED, Value, utf8
+from ratchet.router.traces.spans import CONTENT_BYTES, OMITTED, Value, utf8
 from ratchet.runtime.http_replies import strict_json
 
 Clock = Callable[[], float]

@@ -9,7 +9,7 @@ from typing import Any
 from ratchet.router.apis.api import Api, Clock, Stream, as_object, check_count, check_stream, count
 from ratchet.router.events import DONE, Event
 from ratchet.router.requests import Refused
-from ratchet.router.spans import Value, content_values
+from ratchet.router.traces.spans import Value, content_values
 
 _MAX_CHOICES = 8
 

@@ -9,7 +9,7 @@ from typing import Any
 from ratchet.router.apis.api import Api, Clock, Stream, as_object, bodies, check_count, check_stream, count
 from ratchet.router.events import Event
 from ratchet.router.requests import Refused
-from ratchet.router.spans import Value
+from ratchet.router.traces.spans import Value
 
 _ENDED: Mapping[Any, str] = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 """Reason of the API -> that of the conventions."""

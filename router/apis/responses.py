@@ -13,7 +13,7 @@ from typing import Any
 from ratchet.router.apis.api import Api, Clock, Stream, as_object, bodies, check_count, check_stream, count
 from ratchet.router.events import Event
 from ratchet.router.requests import Refused
-from ratchet.router.spans import Value
+from ratchet.router.traces.spans import Value
 
 _STATE = ("previous_response_id", "conversation", "background", "prompt")
 """Fields that refer to what a server keeps."""

@@ -9,7 +9,7 @@ from ratchet.router.apis.api import Api, Clock, Stream, check_count, check_strea
 from ratchet.router.apis.chat import ChatCompletions, ChunkStream
 from ratchet.router.apis.messages import error_of_messages
 from ratchet.router.requests import Refused
-from ratchet.router.spans import OMITTED, Value
+from ratchet.router.traces.spans import OMITTED, Value
 
 _TEXTS = 2048
 """Maximum number of texts of one request."""

@@ -26,8 +26,8 @@ from ratchet.contracts.schema import SCHEMA_VERSION
 from ratchet.contracts.serving import Backend
 from ratchet.extend.testkit import RouterSuite
 from ratchet.local.router import LocalRouter
-from ratchet.router.outcomes import window
-from ratchet.router.report import figures
+from ratchet.router.counts.outcomes import window
+from ratchet.router.counts.report import figures
 from ratchet.router.state import Document
 from ratchet.runtime.extensions import ExtensionKind, load
 from tests import serving_site

@@ -10,8 +10,8 @@ import pytest
 
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Backend, Route
+from ratchet.router.counts.report import Report, in_flight
 from ratchet.router.memory_state import MemoryState
-from ratchet.router.report import Report, in_flight
 from ratchet.router.state import ROUTE, Document, FolderState, RouterState
 from ratchet.runtime.artifacts import write_atomic
 

@@ -31,8 +31,8 @@ from ratchet.flows.core.screen import Screen, Seen, Serving, Traffic, Training, 
 from ratchet.flows.core.triggers import cycle_is_due
 from ratchet.flows.engine.context import busy_text
 from ratchet.flows.service.vitals import Vitals, is_away, problems, take
-from ratchet.router.outcomes import window
-from ratchet.router.report import figures
+from ratchet.router.counts.outcomes import window
+from ratchet.router.counts.report import figures
 from ratchet.router.state import Document
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ratchet.flows.core.screen import Screen, Seen, Serving, Traffic, Training, 
 from ratchet.flows.engine.line import ask_rollback, open_cycle
 from ratchet.flows.ledger.sql import SqlLedger
 from ratchet.flows.service.process import Sign, _path, only_one
-from ratchet.router.outcomes import Outcomes
+from ratchet.router.counts.outcomes import Outcomes
 from ratchet.runtime.artifacts import write_atomic
 from tests.command import environment
 from tests.simulation.simulated_line import Scenario, SimulatedLine

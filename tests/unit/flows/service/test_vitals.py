@@ -15,7 +15,7 @@ from ratchet.flows.config.home import Home
 from ratchet.flows.service.process import Sign, only_one
 from ratchet.flows.service.vitals import LEAST_BYTES, Backlog, Vitals, is_away, problems, take
 from ratchet.materializer.receive.spool import Spool
-from ratchet.router.span_spool import SpanSpool
+from ratchet.router.traces.span_spool import SpanSpool
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 WELL = Vitals(home="/home", at=NOW, service=Sign(pid=7, identity="x", at=NOW), alive=True, free=2 * LEAST_BYTES)

@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from ratchet.contracts.serving import LATENCY_BASE
-from ratchet.router.outcomes import KEPT_MINUTES, Outcomes, window
-from ratchet.router.spans import attributes
+from ratchet.router.counts.outcomes import KEPT_MINUTES, Outcomes, window
+from ratchet.router.traces.spans import attributes
 
 
 def span(ms: float, failed: bool = False, refused: bool = False) -> Span:

@@ -15,9 +15,9 @@ from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.materializer.dialects.admission import SIGNED
 from ratchet.materializer.dialects.decode import as_json
 from ratchet.materializer.dialects.otlp import OtlpDialect
-from ratchet.router.exporter import Exporter
-from ratchet.router.span_spool import SpanSpool
-from ratchet.router.spans import call_span, new_ids
+from ratchet.router.traces.exporter import Exporter
+from ratchet.router.traces.span_spool import SpanSpool
+from ratchet.router.traces.spans import call_span, new_ids
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS, is_signed
 

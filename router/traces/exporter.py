@@ -17,8 +17,8 @@ import httpx
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from ratchet.router.spans import attributes, sign
 from ratchet.router.state import SpanStore
+from ratchet.router.traces.spans import attributes, sign
 from ratchet.runtime.json_files import read_json
 from ratchet.runtime.secrets.keyring import KeyFile
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS

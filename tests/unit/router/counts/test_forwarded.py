@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.errors import Retryable
-from ratchet.router.forwarded import ForwardedCounts, sent_between
+from ratchet.router.counts.forwarded import ForwardedCounts, sent_between
 from ratchet.router.memory_state import MemoryState
 from ratchet.router.state import Document
 

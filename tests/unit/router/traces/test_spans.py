@@ -7,7 +7,7 @@ import json
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from ratchet.router.spans import attributes, call_span, content_values, messages_json, new_ids
+from ratchet.router.traces.spans import attributes, call_span, content_values, messages_json, new_ids
 
 
 def span(error: str | None = None):  # type: ignore[no-untyped-def]

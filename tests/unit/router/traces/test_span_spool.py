@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.router.span_spool import SpanSpool
+from ratchet.router.traces.span_spool import SpanSpool
 
 
 def waiting(spool: SpanSpool) -> list[bytes]:

@@ -1,0 +1,1 @@
+"""What the router counts: requests per version, what became of them, and the report for the service."""
