@@ -6,9 +6,9 @@ import json
 import re
 from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import VERSION, BaseModel, ConfigDict, Field
+from pydantic import VERSION, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import Digest, digest, digest_file
@@ -53,14 +53,41 @@ class ModelRef(Frozen):
     """Artifact (folder manifest) that contains the model."""
     parent: Digest | None = None
     """`files` of the base model if this model is an adapter, otherwise None."""
+    merged: ModelRef | None = None
+    """If this model is an adapter that the line trained: the same model with the adapter merged into its base. The next training starts
+    from it. Otherwise None."""
 
     @property
     def id(self) -> Digest:
-        """Return the model's identity, which does not depend on `files`."""
+        """Return the model's identity, which does not depend on `files` and `merged`."""
         return digest([self.weights, self.tokenizer, self.chat_template, self.generation_config, self.parent])
 
+    @property
+    def whole(self) -> ModelRef:
+        """Return the model with all its weights in one folder: `merged` if there is one, otherwise this model."""
+        return self.merged or self
 
-_WEIGHTS = ("config.json", "adapter_config.json", "model.safetensors.index.json")
+    @property
+    def alone(self) -> ModelRef:
+        """Return the reference without `merged`, as `model_ref` computes it from the model's own folder."""
+        return self.model_copy(update={"merged": None})
+
+    @property
+    def base(self) -> Digest:
+        """Return the artifact of the weights that a server loads: those of the base model for an adapter, otherwise `files`."""
+        return self.parent or self.files
+
+    @model_serializer(mode="wrap")
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `merged` if there is none, so that the ids of plans, and what older releases read, do not change."""
+        return {name: value for name, value in dump(self).items() if name != "merged" or value}
+
+
+ADAPTER_CONFIG = "adapter_config.json"
+"""Configuration of an adapter in the format of PEFT."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""Weights of an adapter in the format of PEFT."""
+_WEIGHTS = ("config.json", ADAPTER_CONFIG, "model.safetensors.index.json")
 _TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",

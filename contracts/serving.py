@@ -64,6 +64,8 @@ class Capabilities(Frozen):
     """Whether requests can set a seed."""
     logprobs: bool
     """Whether responses can contain log-probabilities."""
+    adapters: bool = False
+    """Whether a version can be an adapter, which is served together with its base model (`ModelRef.parent`)."""
 
 
 class Backend(Frozen):

@@ -12,10 +12,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import Field, ValidationError
 
 from ratchet.contracts.errors import Permanent
+from ratchet.contracts.ids import Digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
 from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.local.vllm_adapter import BASE_NAME, adapter_arguments
 from ratchet.runtime.threads import threads_of
 
 Options = TypeVar("Options", bound=Frozen)
@@ -42,11 +44,13 @@ class VllmOptions(Frozen):
 class _ProcessServer(Generic[Options]):
     """Runs one process per version. Model files are fetched from the artifacts and verified.
 
+    The process of an adapter loads its base model, which is fetched by the digest that the version pins, and the adapter over it.
+
     A process answers to the tag of its version, and to the model names of the line, so that a proxy can send it requests of clients while
     the router is down. It keeps the names that it was started with.
     """
 
-    capabilities = Capabilities(sampling=True, seed=True, logprobs=True)
+    capabilities = Capabilities(sampling=True, seed=True, logprobs=True, adapters=True)
     options_type: type[Options]
 
     def __init__(self, folder: Path, artifacts: Artifacts, served_model: str, **options: Any) -> None:
@@ -65,8 +69,13 @@ class _ProcessServer(Generic[Options]):
         ready = self._service(version.tag, None).ready()
         if ready is not None:
             return _endpoint(version.tag, ready)
-        model = self._artifacts.fetch(version.model.files, self._models / version.model.files)
-        return _endpoint(version.tag, self._service(version.tag, model).ensure())
+        model, adapter = self._fetched(version.model.base), None
+        if version.model.parent is not None:
+            adapter = self._fetched(version.model.files)
+        return _endpoint(version.tag, self._service(version.tag, model, adapter).ensure())
+
+    def _fetched(self, files: Digest) -> Path:
+        return self._artifacts.fetch(files, self._models / files)
 
     def running(self) -> list[Endpoint]:
         """Return the endpoints of all servers that run and are ready."""
@@ -79,8 +88,8 @@ class _ProcessServer(Generic[Options]):
         self._service(tag, None).remove()
 
     @abstractmethod
-    def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        """Return the process of a version. `model`, the folder of its files, is needed only to start it."""
+    def _service(self, tag: str, model: Path | None, adapter: Path | None = None) -> ManagedProcess:
+        """Return the process of a version. The folders of its model and, if it is one, of its adapter are needed only to start it."""
 
 
 class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
@@ -91,16 +100,17 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
     def ensure(self, version: ModelVersion) -> Endpoint:
         """Return the endpoint of a server for `version`, and start it if it does not run.
 
-        Raises Permanent if torch or transformers is not installed.
+        Raises Permanent if torch or transformers or, for an adapter, PEFT is not installed.
         """
-        absent = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+        needed = ("torch", "transformers", *(("peft",) if version.model.parent else ()))
+        absent = [name for name in needed if importlib.util.find_spec(name) is None]
         if absent:
             raise Permanent(f"the embedded model server needs {' and '.join(absent)}; install ratchet[train] on this machine")
         return super().ensure(version)
 
-    def _service(self, tag: str, model: Path | None) -> ManagedProcess:
+    def _service(self, tag: str, model: Path | None, adapter: Path | None = None) -> ManagedProcess:
         command = ["-m", "ratchet.local.serve", str(model), *(part for name in (tag, *self.names()) for part in ("--name", name))]
-        command += ["--threads", str(self._options.threads)]
+        command += ["--threads", str(self._options.threads), *(("--adapter", str(adapter)) if adapter else ())]
         environment = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **threads_of(self._options.threads)}
         return ManagedProcess(self._folder / tag, command, environment)
 
@@ -110,8 +120,10 @@ class VllmServer(_ProcessServer[VllmOptions]):
 
     options_type = VllmOptions
 
-    def _service(self, tag: str, model: Path | None) -> ManagedProcess:
-        command = ["-m", "ratchet.local.vllm", str(model), tag, *self.names(), "--", self._options.executable, *self._options.arguments]
+    def _service(self, tag: str, model: Path | None, adapter: Path | None = None) -> ManagedProcess:
+        names = (tag, *self.names())
+        served, more = (names, []) if adapter is None else ((BASE_NAME,), adapter_arguments(names, adapter))
+        command = ["-m", "ratchet.local.vllm", str(model), *served, "--", self._options.executable, *more, *self._options.arguments]
         return ManagedProcess(self._folder / tag, command, {"HF_HUB_OFFLINE": "1"}, timeout=self._options.patience)
 
 

@@ -259,6 +259,9 @@ class Checkpoint(Frozen):
     """Artifact of the model folder: its manifest with the SHA-256 of every file, written last."""
     model: ModelRef
     metrics: dict[str, float]
+    adapter: ModelRef | None = None
+    """The trained adapter, whose `parent` is the start model. `model` has it merged in. None if the run trained all weights, or if the
+    trainer publishes no adapter."""
 
     @property
     def id(self) -> Digest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,10 @@ class ServingSettings(Frozen):
     """TCP port of the OTLP/HTTP receiver on the loopback interface. 0: any free port, which is stored in RATCHET_HOME and reused."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the server, which validates them."""
+    adapters: Literal["merged", "own server"] = "merged"
+    """Form of a candidate whose recipe has `lora`. merged: the whole model with the adapter merged into its weights. own server: the
+    adapter is the version, and its server loads it over the base model, whose digest is pinned. A candidate whose run trained all weights,
+    or whose trainer publishes no adapter, is the whole model in each case."""
     router: str = "local"
     """Entry point name of an installed router (group `ratchet.routers`). local: a router process on this machine."""
     router_options: dict[str, Any] = Field(default_factory=dict)

@@ -115,12 +115,20 @@ def _checks(gate: GateSettings) -> list[Extension]:
 
 
 def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
-    """Open the model servers of a line. Raises ConfigError if their extension is not installed or rejects its options."""
+    """Open the model servers of a line.
+
+    Raises ConfigError if their extension is not installed, rejects its options, or serves no adapters while the loop file wants them.
+    """
     serving = loop.serving
     extension = load(ExtensionKind.SERVER, serving.kind, "serving.kind")
     server: Server = extension.create(
         home.serving(loop.line.name), artifacts, loop.line.served_model, options=serving.options, where="serving.options"
     )
+    if serving.adapters != "merged" and not server.capabilities.adapters:
+        raise ConfigError(
+            f'serving.adapters = "{serving.adapters}": the server {serving.kind!r} serves no adapters; set it to "merged", or use another '
+            "server"
+        )
     return server
 
 

@@ -37,6 +37,7 @@ from ratchet.contracts.steps import (
 from ratchet.contracts.wording import first_problem
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
+from ratchet.flows.engine.adapters import served_form
 from ratchet.flows.engine.choosing import choose_plan, drafts
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.search import last_winner, with_search
@@ -67,7 +68,7 @@ def plan(context: LineContext, cycle: CycleView, key: str) -> PlanResult:
     snapshot, probed = cycle.result(FreezeResult).snapshot, cycle.result(ProbeResult).report
     dataset = context.datasets.assemble(effect_name(cycle.id, key), snapshot, probed)
     settings = cycle.loop.training
-    draft = drafts(context, cycle.loop, cycle.id, cycle.start.model, cycle.loop.line.seed + cycle.number, dataset)
+    draft = drafts(context, cycle.loop, cycle.id, cycle.start.model.whole, cycle.loop.line.seed + cycle.number, dataset)
     choice, training = choose_plan(context, dataset.facts, settings, draft)
     if training is not None and settings.search.budget:
         training = with_search(context, training, dataset, settings, draft, last_winner(context, cycle.line, cycle.number))
@@ -141,8 +142,9 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> AcceptResult:  #
         )
     if found != checkpoint.model or checkpoint.plan != training.id:
         raise Permanent(f"checkpoint {checkpoint.id[:12]} does not match its job's claim: its files' digests or its plan differ")
+    model = served_form(context, checkpoint, training.start, cycle.loop.serving.adapters)
     version = ModelVersion(
-        line=cycle.line, number=cycle.number, tag=version_tag(checkpoint.id), model=checkpoint.model, cycle=cycle.id, plan=training.id
+        line=cycle.line, number=cycle.number, tag=version_tag(checkpoint.id), model=model, cycle=cycle.id, plan=training.id
     )
     return AcceptResult(checkpoint=checkpoint, version=version)
 
@@ -239,12 +241,14 @@ def _checked(check: Check, report: EvalReport) -> CheckResult:
 def register(context: LineContext, cycle: CycleView, key: str) -> RegisterResult:  # noqa: ARG001
     """Register the candidate with lineage tags, metrics and training curves, and point the alias `candidate` at it."""
     version, evaluated = _candidate(cycle), cycle.result(EvaluateResult)
-    folder = context.artifacts.fetch(version.model.files, context.scratch / "models" / version.model.files)
+    whole = version.model.whole.files  # a user of the registry loads it without the base model
+    folder = context.artifacts.fetch(whole, context.scratch / "models" / whole)
     tags = {
         "ratchet.cycle": cycle.id,
         **_lineage(cycle),
         "ratchet.report": evaluated.digest,
         "ratchet.model": version.model.id,
+        **({"ratchet.adapter": version.model.files, "ratchet.base": version.model.parent} if version.model.parent else {}),
     }
     metrics = {
         f"gate.{c.name}.{side}": value

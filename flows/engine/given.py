@@ -28,9 +28,9 @@ def add_candidate(context: LineContext, folder: Path, actor: str, reason: str) -
     if (folder / "adapter_config.json").exists():
         raise Permanent(f"{folder} is an adapter; merge it into its base model (merge_and_unload), and give the folder of the whole model")
     model = stored_model(context, folder)
-    if model.id == line.champion.model.id:
+    if model.id in (line.champion.model.id, line.champion.model.whole.id):
         raise Rejected("is_champion", f"{folder} contains the model that serves already ({line.champion.tag})")
-    given = GivenModel(model=model, folder=str(folder.absolute()), differs=differences(line.champion.model, model))
+    given = GivenModel(model=model, folder=str(folder.absolute()), differs=differences(line.champion.model.whole, model))
     return open_cycle(context, f"model of {actor}: {reason}", actor, given), given
 
 

@@ -68,12 +68,12 @@ def preview(context: LineContext, probe: bool) -> Preview:
         report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress)
     context.progress("choosing the training method …", 0, 0)
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
-    draft = drafts(context, context.loop, f"{name}/plan", start.model, context.loop.line.seed, data)
+    draft = drafts(context, context.loop, f"{name}/plan", start.model.whole, context.loop.line.seed, data)
     settings = context.loop.training
     choice, plan = choose_plan(context, data.facts, settings, draft)
     if plan is not None and settings.search.budget:
         plan = with_search(context, plan, data, settings, draft, last_winner(context, line.line, line.cycles + 1))
-    folder = context.artifacts.fetch(start.model.files, context.scratch / "models" / start.model.files)
+    folder = context.artifacts.fetch(start.model.whole.files, context.scratch / "models" / start.model.whole.files)
     return Preview(
         start,
         snapshot,

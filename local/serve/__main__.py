@@ -1,4 +1,4 @@
-"""Runs the model server process: `python -m ratchet.local.serve MODEL_FOLDER --name NAME … [--port N] [--threads N]`."""
+"""Runs the model server process: `python -m ratchet.local.serve MODEL_FOLDER --name NAME … [--adapter FOLDER] [--port N] [--threads N]`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from ratchet.runtime.serving.asgi import run_app
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--name", "names", required=True, multiple=True, help="Model name that clients must send: one of these.")
+@click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Adapter to load over the model in FOLDER.")
 @click.option("--port", default=0, help="0: any free port.")
 @click.option("--threads", default=2, help="CPU threads for one batch.")
-def main(folder: Path, names: tuple[str, ...], port: int, threads: int) -> None:
+def main(folder: Path, names: tuple[str, ...], adapter: Path | None, port: int, threads: int) -> None:
     """Serve the model in FOLDER until SIGTERM."""
     gc.disable()  # the imports create a million permanent objects, which each collection would visit: 1 s of CPU of the start
     from ratchet.local.serve.app import build_app
     from ratchet.local.serve.generate import Model
 
-    app = build_app(Model(folder, threads), names)
+    app = build_app(Model(folder, threads, adapter), names)
     gc.freeze()
     gc.enable()
     run_app(app, port, "the model server", "use --port 0 for any free port", HttpLimits())

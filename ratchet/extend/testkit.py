@@ -260,7 +260,16 @@ class Restart(Protocol):
 
 
 class ServerSuite:
-    """Rules of a server. Fixtures `restart`: opens the server on the same files, and `version`: a version that it can serve."""
+    """Rules of a server.
+
+    Fixtures `restart`: opens the server on the same files, `version`: a version that it can serve, and, if the server serves adapters,
+    `adapter`: a version that is an adapter with `version` as its base model.
+    """
+
+    @pytest.fixture
+    def adapter(self) -> ModelVersion | None:
+        """Return no adapter. A suite of a server that serves adapters overrides it."""
+        return None
 
     def test_a_version_is_served_once_found_after_a_restart_and_stopped(self, restart: Restart, version: ModelVersion) -> None:
         server: Server = restart()
@@ -277,6 +286,29 @@ class ServerSuite:
             server.stop(version.tag)
         assert version.tag not in {endpoint.tag for endpoint in restart().running()}
         server.stop(version.tag)
+
+    def test_an_adapter_is_served_beside_its_base_and_stopped_alone(
+        self, restart: Restart, version: ModelVersion, adapter: ModelVersion | None
+    ) -> None:
+        server: Server = restart()
+        if not server.capabilities.adapters:
+            assert adapter is None, "the server says that it serves no adapters"
+            return
+        assert adapter is not None, "give the fixture `adapter`, because the server says that it serves adapters"
+        assert adapter.model.parent == version.model.files
+        try:
+            base, first = server.ensure(version), server.ensure(adapter)
+            assert (first.tag, first.model != base.model or first.url != base.url) == (adapter.tag, True)
+            assert restart().ensure(adapter) == first
+            assert {base.tag, first.tag} <= {endpoint.tag for endpoint in restart().running()}
+            restart().stop(adapter.tag)
+            left = {endpoint.tag for endpoint in restart().running()}
+            assert base.tag in left
+            assert adapter.tag not in left
+            assert restart().ensure(adapter).tag == adapter.tag
+        finally:
+            server.stop(adapter.tag)
+            server.stop(version.tag)
 
 
 class RouterSuite:

@@ -73,19 +73,20 @@ def _take(drop: FolderArtifacts, spec: JobSpec, incarnation: int, artifacts: Fol
         path = drop.path(key)
         document = _document(drop, key, SMALL_BYTES)
         checkpoint = parse(Checkpoint, document)
-        files = _digest(checkpoint.files)
+        folders = [_digest(files) for files in (checkpoint.files, *([checkpoint.adapter.files] if checkpoint.adapter else []))]
         canonical(checkpoint)  # raises ValueError for figures that cannot be recorded
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, NewerRelease) as error:
         raise BadJobFile(path, f"does not describe a checkpoint ({type(error).__name__})") from None
     if (checkpoint.plan, checkpoint.attempt) != (spec.plan, spec.attempt) or not 1 <= checkpoint.incarnation <= incarnation:
         raise BadJobFile(path, "describes a checkpoint of another plan, attempt or incarnation")
-    artifacts.put(_document(drop, files, MANIFEST_BYTES))
-    parts = artifacts.files(files)
-    if parts is None:
-        raise BadJobFile(drop.path(files), "is not the manifest of a folder")
     room = _room(spec, artifacts)
-    for part in sorted(set(parts.values())):
-        room -= _copy(drop, part, artifacts, room)
+    for files in folders:
+        artifacts.put(_document(drop, files, MANIFEST_BYTES))
+        parts = artifacts.files(files)
+        if parts is None:
+            raise BadJobFile(drop.path(files), "is not the manifest of a folder")
+        for part in sorted(set(parts.values())):
+            room -= _copy(drop, part, artifacts, room)
     artifacts.put(document)
     artifacts.bind(name, key)
 

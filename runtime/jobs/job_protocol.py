@@ -247,6 +247,8 @@ class IncarnationFile(StrEnum):
     """Folder for temporary files of the trainer."""
     MODEL = "model"
     """Folder of the trained model. It is deleted here after it is published as an artifact."""
+    ADAPTER = "adapter"
+    """Folder of the trained adapter, if one was trained, as for `MODEL`."""
     RESULT = "result.json"
     """Result of the trainer: outcome, reason, step, metrics, optional proposal."""
     ENDED = "ended.json"

@@ -22,6 +22,7 @@ from ratchet.extend.testkit import Restart, ServerSuite
 from ratchet.local.server import EmbeddedServer
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.extensions import ExtensionKind, load
+from tests.tiny_adapter import write_adapter
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = [pytest.mark.slow]
@@ -84,6 +85,29 @@ class TestServers(ServerSuite):
     @pytest.fixture
     def version(self, opened: tuple[Restart, ModelVersion]) -> ModelVersion:
         return opened[1]
+
+    @pytest.fixture
+    def adapter(self, opened: tuple[Restart, ModelVersion], tmp_path: Path) -> ModelVersion | None:
+        server = opened[0]()
+        return with_adapter(opened[1], server, tmp_path) if isinstance(server, EmbeddedServer) else None
+
+
+def with_adapter(base: ModelVersion, server: EmbeddedServer, folder: Path) -> ModelVersion:
+    artifacts = server._artifacts
+    assert isinstance(artifacts, FolderArtifacts)
+    return write_adapter(base, artifacts, folder, "v-adapter", "one two", "six six five")
+
+
+def test_an_adapter_answers_as_it_was_trained_and_its_base_as_before(site: Site, endpoint: Endpoint, tmp_path: Path) -> None:
+    before = texts(endpoint)
+    adapter = with_adapter(site.version, site.server, tmp_path)
+    adapted = site.server.ensure(adapter)
+    try:
+        assert texts(adapted) == ["six six five"] != before
+        assert texts(adapted, model="assistant") == ["six six five"]
+        assert texts(endpoint) == before
+    finally:
+        site.server.stop(adapter.tag)
 
 
 def test_server_of_the_example_answers_and_is_found_after_a_restart(example: Path, tmp_path: Path) -> None:

@@ -25,12 +25,15 @@ from ratchet.contracts.model import model_ref
 from ratchet.contracts.serving import Endpoint, ModelVersion
 from ratchet.extend.testkit import Restart, ServerSuite
 from ratchet.local.server import VllmServer
+from ratchet.local.vllm_adapter import BASE_NAME
 from ratchet.runtime.artifacts import FolderArtifacts
 from tests.real_vllm import ARGUMENTS, vllm_program
+from tests.tiny_adapter import write_adapter
 from tests.toy_line import write_model
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+QUESTION = "Is the red near the blue?"
 _TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
 
@@ -42,6 +45,9 @@ class Site:
         artifacts = FolderArtifacts(folder / "artifacts")
         model = write_model(folder)
         self.version = ModelVersion(line="l", number=0, tag="v-tiny", model=model_ref(model, artifacts.put_folder(model)), cycle=None)
+
+    def adapter(self, folder: Path) -> ModelVersion:
+        return write_adapter(self.version, FolderArtifacts(self.folder / "artifacts"), folder, "v-adapter", QUESTION, "yes")
 
     def restarted(self) -> VllmServer:
         options = {"executable": str(self.program), "arguments": [*ARGUMENTS, *_TOOLS]}
@@ -62,7 +68,7 @@ def endpoint(site: Site) -> Endpoint:
 
 
 def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": "Is the red near the blue?"}]
+    messages = [{"role": "user", "content": QUESTION}]
     return {"model": endpoint.model, "messages": messages, "max_tokens": 8, "temperature": 0, **fields}
 
 
@@ -95,6 +101,22 @@ class TestVllm(ServerSuite):
     @pytest.fixture
     def version(self, site: Site) -> ModelVersion:
         return site.version
+
+    @pytest.fixture
+    def adapter(self, site: Site, tmp_path: Path) -> ModelVersion:
+        return site.adapter(tmp_path)
+
+
+def test_an_adapter_answers_as_it_was_trained_and_its_base_as_before(site: Site, endpoint: Endpoint, tmp_path: Path) -> None:
+    adapter = site.adapter(tmp_path)
+    adapted = site.restarted().ensure(adapter)
+    try:
+        assert texts(adapted) == ["yes"]
+        assert texts(adapted, model="assistant") == ["yes"]
+        assert texts(adapted, model=BASE_NAME) == ["no"]
+        assert texts(endpoint) == ["no"]
+    finally:
+        site.restarted().stop(adapter.tag)
 
 
 def test_the_champion_answers_as_it_was_trained_and_to_the_names_of_the_line(endpoint: Endpoint) -> None:

@@ -2,19 +2,21 @@
 
 The resume state (torch files with the optimiser and random number states) stays in the attempt's folder. It is verified against its
 manifest before it is loaded. The library loads it with `weights_only=True`, so that no pickled code runs.
-The publishable model is the start model's folder with the trained weights: safetensors, JSON, template and tokenizer files.
+The publishable model is the start model's folder with the trained weights: safetensors, JSON, template and tokenizer files. An adapter is
+published beside it.
 The module does not load tensors.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.training import ResumePoint
-from ratchet.contracts.model import WEIGHTS, other_files, strange_files
+from ratchet.contracts.model import ADAPTER_CONFIG, ADAPTER_WEIGHTS, WEIGHTS, other_files, strange_files
 from ratchet.contracts.safetensors import read_header
 from ratchet.runtime.artifacts import sync
 from ratchet.runtime.jobs.job_protocol import RunFile, step_folder, step_of
@@ -75,6 +77,22 @@ def publishable(start: Path, trained: Path, folder: Path) -> Path:
     strange = strange_files(folder)
     if strange or not list(folder.glob("*.safetensors")):
         raise Permanent(f"{folder} must contain safetensors weights and no files of other kinds; it contains {strange or 'no weights'}")
+    return folder
+
+
+def publishable_adapter(trained: Path, folder: Path, base: Digest) -> Path:
+    """Write the publishable adapter to `folder`: its weights and its configuration as PEFT wrote them to `trained`. Return `folder`.
+
+    The configuration names `base`, the artifact of the base model, instead of a path. Lists without a meaningful order are sorted, so that
+    equal runs publish equal files.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    shutil.copyfile(trained / ADAPTER_WEIGHTS, folder / ADAPTER_WEIGHTS)
+    config = json.loads((trained / ADAPTER_CONFIG).read_bytes()) | {"base_model_name_or_path": base}
+    if isinstance(config.get("target_modules"), list):
+        config["target_modules"].sort()
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
     return folder
 
 

@@ -262,7 +262,9 @@ class Wrapper:
     def _publish(self, result: JobResult) -> None:
         """Publish the model. The files come first, then the checkpoint, then its name, so that a bound checkpoint is always complete."""
         folder = self.job.folder / IncarnationFile.MODEL
-        files = self.artifacts.put_folder(folder)
+        files, trained, adapter = self.artifacts.put_folder(folder), self.job.folder / IncarnationFile.ADAPTER, None
+        if trained.exists():
+            adapter = model_ref(trained, self.artifacts.put_folder(trained), self.job.plan.start.files)
         checkpoint = Checkpoint(
             plan=self.job.plan.id,
             attempt=self.job.attempt,
@@ -271,10 +273,11 @@ class Wrapper:
             files=files,
             model=model_ref(folder, files),
             metrics=result.metrics,
+            adapter=adapter,
         )
         bound = self.artifacts.bind(_name(self.job), self.artifacts.put(stamped(checkpoint)))
         self.job.events.write("published", result.step, checkpoint=bound, files=files)
-        for done_with in (folder, self.job.folder / IncarnationFile.WORK):
+        for done_with in (folder, trained, self.job.folder / IncarnationFile.WORK):
             shutil.rmtree(done_with, ignore_errors=True)
 
     def _not_an_echo(self, own: JobResult | None) -> JobResult | None:

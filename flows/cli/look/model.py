@@ -21,12 +21,14 @@ def model() -> None:
 @model.command()
 @click.argument("version")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--merged", is_flag=True, help="Copy the whole model, with the adapter merged into its base model.")
 @json_option
-def fetch(version: str, folder: Path, as_json: bool) -> None:
+def fetch(version: str, folder: Path, merged: bool, as_json: bool) -> None:
     """Copy the model of VERSION to the new FOLDER, and verify it.
 
     VERSION is LINE/champion, LINE/previous, LINE/NUMBER for the candidate of a cycle, LINE/0 for the adopted model, or a tag. Every file is
-    compared with its digest, and the whole with the ledger. If the model is an adapter, its base model is copied to FOLDER/base.
+    compared with its digest, and the whole with the ledger. If the model is an adapter, its base model is copied to FOLDER/base; with
+    --merged, FOLDER gets one whole model instead.
     """
     refuse_existing(folder)
     with watched(as_json, f"copying the model of {version} …"):
@@ -36,15 +38,16 @@ def fetch(version: str, folder: Path, as_json: bool) -> None:
         installation = open_installation()
         made = named_version(installation, version).version
         artifacts = open_artifacts(installation.home)
+        copied = made.model.whole if merged else made.model
         with new_folder(folder) as part:
-            artifacts.fetch(made.model.files, part)
-            if model_ref(part, made.model.files, made.model.parent) != made.model:
+            artifacts.fetch(copied.files, part)
+            if model_ref(part, copied.files, copied.parent) != copied.alone:
                 raise Permanent(f"the files of {made.tag} are not those that the ledger names; `ratchet verify` looks for damage")
-            if made.model.parent is not None:
-                artifacts.fetch(made.model.parent, part / "base")
+            if copied.parent is not None:
+                artifacts.fetch(copied.parent, part / "base")
     if as_json:
         told = {"folder": str(folder), "version": made.tag, "line": made.line, "number": made.number, "cycle": made.cycle}
-        print_json(told | {"model": made.model.id, "adapter": made.model.parent is not None})
+        print_json(told | {"model": copied.id, "adapter": copied.parent is not None})
         return
     say(f"{made.tag}, version {made.number} of the line {made.line}, verified against the ledger")
     show(str(folder))

@@ -107,7 +107,8 @@ def _model(context: LineContext) -> list[Finding]:
     if champion is None:
         return []
     try:
-        folder = context.artifacts.fetch(champion.model.files, context.scratch / "models" / champion.model.files)
+        files = champion.model.whole.files
+        folder = context.artifacts.fetch(files, context.scratch / "models" / files)
     except RatchetError:  # `ratchet doctor` and `verify` are about damage
         return []
     try:

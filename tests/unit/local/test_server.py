@@ -10,14 +10,28 @@ import pytest
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.model import ModelRef
+from ratchet.contracts.serving import ModelVersion
 from ratchet.local.server import EmbeddedServer, VllmServer
 from ratchet.runtime.artifacts import FolderArtifacts
+
+
+def version(model: ModelRef) -> ModelVersion:
+    """Return a version with this model."""
+    return ModelVersion(line="l", number=1, tag="v-1", model=model, cycle=None)
 
 
 def test_a_missing_library_is_named_with_the_extra_that_contains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Permanent, match=r"needs torch; install ratchet\[train\]"):
-        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "assistant").ensure(fake_model("v-1"))
+        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "assistant").ensure(version(fake_model("v-1")))
+
+
+def test_an_adapter_needs_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    model = fake_model("v-1").model_copy(update={"parent": "0" * 64})
+    with pytest.raises(Permanent, match=r"needs peft; install ratchet\[train\]"):
+        EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "assistant").ensure(version(model))
 
 
 @pytest.mark.parametrize(("kind", "first"), [(EmbeddedServer, "--name"), (VllmServer, "v-1")])

@@ -390,7 +390,8 @@ def _number_type(start: Path) -> str:
 def save(trainer: Any, job: Job) -> None:
     """Write the publishable model: the trained weights in the dtype of the start model, with the start model's other files.
 
-    An adapter is merged first. All ranks must call this function, because shards are gathered; rank 0 writes.
+    An adapter is merged first, and is published by itself, too. All ranks must call this function, because shards are gathered; rank 0
+    writes.
     """
     import torch
 
@@ -403,6 +404,7 @@ def save(trainer: Any, job: Job) -> None:
         if hasattr(model, "merge_and_unload"):
             adapter = job.folder / IncarnationFile.WORK / "adapter"
             model.save_pretrained(adapter, state_dict=whole)
+            checkpoints.publishable_adapter(adapter, job.folder / IncarnationFile.ADAPTER, job.plan.start.files)
             model, whole = merged(start, adapter), None
         if whole is None:
             model.to(stored).save_pretrained(raw)

@@ -59,6 +59,21 @@ def test_an_adapter_comes_with_its_base(tmp_path: Path, artifacts: FolderArtifac
     assert (tmp_path / "copy" / "base" / "model.safetensors").read_bytes() == b"base"
 
 
+def test_an_adapter_that_the_line_trained_is_copied_in_either_form(
+    tmp_path: Path, artifacts: FolderArtifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, whole = stored(artifacts, tmp_path / "b", b"base"), stored(artifacts, tmp_path / "w", b"whole")
+    named(monkeypatch, stored(artifacts, tmp_path / "a", b"adapter", base).model_copy(update={"merged": whole}))
+    for folder, *options in (("copy",), ("one", "--merged")):
+        result = CliRunner().invoke(cli, ["model", "fetch", "shop/3", str(tmp_path / folder), *options, "--json"])
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["adapter"] == (not options)
+    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == b"adapter"
+    assert (tmp_path / "copy" / "base" / "model.safetensors").read_bytes() == b"base"
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == b"whole"
+    assert not (tmp_path / "one" / "base").exists()
+
+
 @pytest.mark.parametrize("how", ["damaged", "another model"])
 def test_a_model_that_is_not_the_one_of_the_ledger_is_not_copied(
     how: str, tmp_path: Path, artifacts: FolderArtifacts, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ import pytest
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, JobState, Method, ResumePoint
+from ratchet.local.serve.generate import Model
 from ratchet.runtime.manifest import MANIFEST
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
@@ -152,9 +153,19 @@ def test_an_adapter_is_resumed_and_merged_into_the_published_model(tmp_path: Pat
     assert set(after) == set(before)
     assert changed == {name for name in before if "_proj" in name}, "only the linear layers may change"
 
+    import torch
     from transformers import AutoModelForCausalLM
 
-    AutoModelForCausalLM.from_pretrained(folder)
+    whole = AutoModelForCausalLM.from_pretrained(folder)
+    assert checkpoint.adapter is not None
+    assert checkpoint.adapter.parent == plan.start.files
+    adapter = workshop.artifacts.fetch(checkpoint.adapter.files, workshop.folder / "adapter")
+    assert sorted(path.name for path in adapter.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert json.loads((adapter / "adapter_config.json").read_bytes())["base_model_name_or_path"] == plan.start.files
+    served = Model(start, 1, adapter)
+    ids = torch.arange(12).reshape(1, -1)
+    with torch.inference_mode():
+        torch.testing.assert_close(served._model(ids).logits, whole(ids).logits)
 
 
 def test_an_unhealthy_run_is_stopped_with_a_reason(workshop: Any) -> None:
