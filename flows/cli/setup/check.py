@@ -269,8 +269,27 @@ def _serving(context: LineContext) -> list[Finding]:
         found.append(
             ("error", "server", "the server does not support sampling, which the probe needs; set probe.prompts = 0 or use another server")
         )
+    found += _adapters(context)
     if not context.router.attribution:
         found.append(("error", "router", "the router does not attribute answers to versions, which the rollout needs; use another router"))
+    return found
+
+
+def _adapters(context: LineContext) -> list[Finding]:
+    """Say which methods train adapters that are served as such, and which are served as whole models all the same."""
+    training = context.loop.training
+    if context.loop.serving.adapters == "merged":
+        return []
+    found: list[Finding] = []
+    for method in training.methods:
+        if not training.built_in(method) or training.trainer(method) != method:
+            why = f"the trainer {training.trainer(method)} publishes no adapter"
+        elif not training.recipe(method).get("lora"):
+            why = f"training.{method} has no lora"
+        else:
+            found.append(("ok", "adapters", f"{method}: the server of a candidate loads the adapter over its base model"))
+            continue
+        found.append(("note", "adapters", f"{method}: served as a whole model, because {why}"))
     return found
 
 

@@ -15,7 +15,7 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
-from ratchet.flows.cli.setup.check import _jobs, _machine, _safety
+from ratchet.flows.cli.setup.check import _adapters, _jobs, _machine, _safety
 from ratchet.flows.cli.setup.evidence_check import decidable, newest_freeze
 from ratchet.flows.composition.extensions import open_trainers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -213,3 +213,28 @@ def test_scorers_without_an_effect_are_said_while_the_loop_file_has_them(monkeyp
     cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot))
     monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda _: [cycle])
     assert newest_freeze(context) == [("warning", "reward", "The scorer user_feedback has no effect: it reads ratings")]
+
+
+def adapters(serving: dict[str, Any], **training: Any) -> list[tuple[str, str]]:
+    """Return level and text of the findings on adapters."""
+    loop = SimulatedLine(Scenario(seed=1)).context.loop
+    changed = type(loop).model_validate(loop.model_dump() | {"serving": serving, "training": {"methods": ["dpo", "sft"], **training}})
+    context = replace(SimulatedLine(Scenario(seed=1)).context, loop=changed)
+    return [(level, text) for level, _, text in _adapters(context)]
+
+
+def test_check_says_which_methods_serve_an_adapter() -> None:
+    assert adapters({}, dpo={"lora": {"rank": 2}}) == []
+    told = adapters({"adapters": "own server"}, dpo={"lora": {"rank": 2}})
+    assert told == [
+        ("ok", "dpo: the server of a candidate loads the adapter over its base model"),
+        ("note", "sft: served as a whole model, because training.sft has no lora"),
+    ]
+    assert ("note", "sft: served as a whole model, because the trainer other publishes no adapter") in adapters(
+        {"adapters": "own server"}, sft_on="other", sft={"lora": {"rank": 2}}
+    )
+
+
+def test_a_form_that_is_not_offered_is_refused() -> None:
+    with pytest.raises(ValueError, match="'merged' or 'own server'"):
+        adapters({"adapters": "shared"})
