@@ -132,7 +132,7 @@ def accept(context: LineContext, cycle: CycleView, key: str) -> AcceptResult:  #
         raise Permanent(f"the job of attempt {last.attempt} reports success but published no checkpoint; check its log")
     checkpoint = parse(Checkpoint, context.artifacts.get(bound))
     folder = context.artifacts.fetch(checkpoint.files, context.scratch / "models" / checkpoint.files)
-    found = context.read_model(folder, checkpoint.files, checkpoint.model.parent)
+    found = context.read_model(folder, checkpoint.files, None)  # the whole model, whatever base the job claims
     if strange := strange_files(folder):
         raise Permanent(f"checkpoint {checkpoint.id[:12]} contains files that no trained model may contain: {', '.join(strange[:5])}")
     if found.others != training.start.others:

@@ -12,16 +12,17 @@ from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retry
 from ratchet.contracts.evaluation import CheckResult, EvalReport, Result
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import digest
-from ratchet.contracts.loop import GateSettings
-from ratchet.contracts.serving import Evidence
+from ratchet.contracts.loop import GateSettings, ServingSettings
+from ratchet.contracts.serving import Capabilities, Evidence
 from ratchet.contracts.steps import State
-from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extensions
+from ratchet.flows.composition.extensions import BUILT_IN_CHECKS, open_extensions, open_server
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.decide import End
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import open_cycle
 from ratchet.gates.checks import checks
+from ratchet.local.server import EmbeddedServer
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.extensions import ExtensionKind, offers
 from tests.distributions import distribution
@@ -122,6 +123,16 @@ def test_a_rollout_without_metrics_because_of_an_error_rolls_back() -> None:
     view = sim.context.cycle_view(sim.cycle_stream())
     assert view.state is State.ROLLED_BACK
     assert "metrics unavailable: they raised ZeroDivisionError" in view.reason
+
+
+def test_a_server_that_serves_no_adapters_is_refused_for_a_line_that_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, home, artifacts = loop_for("auto"), Home(tmp_path / "home"), FolderArtifacts(tmp_path / "artifacts")
+    wanted = loop.model_copy(update={"serving": ServingSettings(adapters="own server")})
+    assert open_server(wanted, home, artifacts).capabilities.adapters
+    monkeypatch.setattr(EmbeddedServer, "capabilities", Capabilities(sampling=True, seed=True, logprobs=True))
+    assert open_server(loop, home, artifacts) is not None
+    with pytest.raises(ConfigError, match="'embedded' serves no adapters"):
+        open_server(wanted, home, artifacts)
 
 
 def opened(tmp_path: Path, **gate: Any) -> Any:

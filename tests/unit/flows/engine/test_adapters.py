@@ -12,6 +12,7 @@ from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Checkpoint
 from ratchet.contracts.model import ModelRef, model_ref
+from ratchet.contracts.steps import State
 from ratchet.flows.engine.adapters import served_form
 from ratchet.flows.engine.context import LineContext
 from ratchet.runtime.artifacts import FolderArtifacts
@@ -87,3 +88,15 @@ def test_what_a_reference_without_a_merged_model_looks_like_does_not_change() ->
     both = START.model_copy(update={"merged": MERGED})
     assert ModelRef.model_validate(both.model_dump(mode="json")) == both
     assert both.id == START.id
+
+
+@pytest.mark.parametrize("parent", [None, digest("a golden set")])
+def test_a_job_cannot_claim_a_base_for_the_whole_model(parent: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratchet.contracts.fakes.jobs.fake_model", lambda name: fake_model(name).model_copy(update={"parent": parent}))
+    sim = SimulatedLine(Scenario(seed=1, people="auto"))
+    sim.context = replace(
+        sim.context,
+        read_model=lambda _path, files, base: fake_model("x").model_copy(update={"weights": files, "files": files, "parent": base}),
+    )
+    sim.live()
+    assert (sim.view().state is State.FAILED) == (parent is not None), sim.view().reason

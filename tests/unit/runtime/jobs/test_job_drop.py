@@ -164,6 +164,7 @@ def test_a_damaged_drop_folder_is_refused_and_binds_nothing(place: Place, change
         {"incarnation": 3},
         {"incarnation": 0},
         {"files": "../../../../etc/passwd"},
+        {"adapter": dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "../x")},
         {"metrics": {"loss": float("nan")}},
     ],
 )
@@ -186,6 +187,36 @@ def test_content_of_the_artifacts_that_the_job_does_not_have_is_refused(place: P
     golden = place.store.put(b"golden set")
     files = place.drop.put(canonical({"files": {"model.safetensors": golden}}))
     place.offer(stamped(place.checkpoint(files=files)))
+    with pytest.raises(Permanent, match="is missing"):
+        place.take()
+    assert place.store.resolve(NAME) is None
+
+
+def adapted(place: Place) -> Checkpoint:
+    """Put a model and an adapter into the drop folder, and return their checkpoint."""
+    folder = place.folder / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"low rank")
+    base = "d" * 64
+    return place.checkpoint(adapter=model_ref(folder, place.drop.put_folder(folder), base).model_dump())
+
+
+def test_an_adapter_is_taken_over_with_its_checkpoint(place: Place) -> None:
+    checkpoint = adapted(place)
+    place.offer(stamped(checkpoint))
+    place.take()
+    assert checkpoint.adapter is not None
+    into = place.store.fetch(checkpoint.adapter.files, place.folder / "fetched adapter")
+    assert (into / "adapter_model.safetensors").read_bytes() == b"low rank"
+
+
+def test_an_adapter_of_content_that_the_job_does_not_have_is_refused(place: Place) -> None:
+    golden, checkpoint = place.store.put(b"golden set"), adapted(place)
+    files = place.drop.put(canonical({"files": {"adapter_model.safetensors": golden}}))
+    assert checkpoint.adapter is not None
+    forged = checkpoint.model_copy(update={"adapter": checkpoint.adapter.model_copy(update={"files": files})})
+    place.offer(stamped(forged))
     with pytest.raises(Permanent, match="is missing"):
         place.take()
     assert place.store.resolve(NAME) is None
