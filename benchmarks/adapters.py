@@ -6,7 +6,7 @@ into the running server of the base. Ratchet does not offer the last one; its fi
 Memory is the proportional set size of the process tree. Each form starts beside the running server of the base, as a candidate does beside
 the champion. The model has random weights, so answers are compared in time only.
 
-`python -m benchmarks.adapters --vllm PYTHON_OF_VLLM [--hidden 768] [--layers 12] [--out benchmarks/results/adapters.json]`
+`python -m benchmarks.adapters --vllm PYTHON_OF_VLLM [--hidden 384] [--layers 6] [--out benchmarks/results/adapters.json]`
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ratchet.trainers.code_digest import code_digest
 from ratchet.trainers.job.checkpoints import publishable, publishable_adapter
 
 RANK = 16
-ANSWERS = 20
+ANSWERS = 8
 TOKENS = 32
 WORDS = ("Is the red near the blue?", "no")
 _PROGRAM = """#!/bin/sh
@@ -115,6 +115,7 @@ def forms(server: Any, servers: Path, made: dict[str, ModelVersion]) -> dict[str
             "token_ms": token_ms(endpoint),
             "memory_mb": memory_mb(tree(servers / version.tag)),
         }
+        click.echo(f"{type(server).__name__} {name}: {found[name]}", err=True)
         if name != "base":
             server.stop(version.tag)
     server.stop(made["base"].tag)
@@ -152,8 +153,8 @@ def shared(server: VllmServer, servers: Path, base: ModelVersion, adapter: Path)
 @click.option(
     "--vllm", type=click.Path(exists=True, path_type=Path), help="Python of an environment with vLLM. Without it, vLLM is left out."
 )
-@click.option("--hidden", default=768)
-@click.option("--layers", default=12)
+@click.option("--hidden", default=384)
+@click.option("--layers", default=6)
 @click.option("--out", type=click.Path(path_type=Path))
 def main(vllm: Path | None, hidden: int, layers: int, out: Path | None) -> None:
     """Measure all forms and print one JSON object."""
