@@ -5,7 +5,7 @@ the freeze afterwards. It prints the counts, the CPU seconds of this process for
 its workers, the wall seconds of the ingest, and a digest of
 the stored rows, as JSON. The engine is that of the loop file's section `compute`.
 
-`python benchmarks/ingest_files.py PLACE HOME`, where HOME has a loop file.
+`python benchmarks/ingest_files.py PLACE HOME [--rows]`, where HOME has a loop file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ratchet.runtime.secrets.files import create_secret
 from ratchet.runtime.secrets.keyring import Key, KeyFile, Keyring
 
 
-def main(place: Path, home: Path) -> None:
-    """Ingest in the order of the names."""
+def main(place: Path, home: Path, compared: bool = False) -> None:
+    """Ingest in the order of the names. With `compared`, a digest of the rows follows, which takes memory for all of them."""
     loop, users = load_loop(home / "loop.toml"), home / "keys.json"
     if not users.exists():
         create_secret(users, stamped(Keyring(keys=(Key(id=1, secret="5e" * 32, created=datetime.now(UTC)),))))
@@ -58,7 +58,8 @@ def main(place: Path, home: Path) -> None:
                 "seconds": taken,
                 "wall_s": round(wall, 2),
                 "workers_cpu_s": round(used.ru_utime + used.ru_stime, 2),
-                "rows": rows(datasets),
+                "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+                "rows": rows(datasets) if compared else None,
             }
         )
     )
@@ -74,4 +75,4 @@ def rows(datasets: LakeDatasets) -> str:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), "--rows" in sys.argv)

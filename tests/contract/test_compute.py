@@ -134,7 +134,7 @@ def test_the_work_ends_with_its_iterator(engine: Compute, tmp_path: Path) -> Non
     begun = time.monotonic()
     results.close()  # type: ignore[attr-defined]
     assert time.monotonic() - begun < 20
-    until(lambda: not any(psutil.pid_exists(int(path.name)) and _sleeps(int(path.name)) for path in tmp_path.iterdir()), 20)
+    until(lambda: not any(psutil.pid_exists(int(path.name)) and _sleeps(int(path.name)) for path in tmp_path.iterdir()), 60)
 
 
 _SCRIPT = """
@@ -155,8 +155,8 @@ def test_no_task_of_ray_outlives_a_killed_service(cluster: RayCluster, tmp_path:
     drivers = psutil.Process(service.pid).children()
     service.kill()
     service.wait()
-    until(lambda: not any(driver.is_running() and driver.status() != psutil.STATUS_ZOMBIE for driver in drivers), 10)
-    until(lambda: not any(_sleeps(int(path.name)) for path in tmp_path.iterdir()), 20)
+    until(lambda: not any(driver.is_running() and driver.status() != psutil.STATUS_ZOMBIE for driver in drivers), 60)
+    until(lambda: not any(_sleeps(int(path.name)) for path in tmp_path.iterdir()), 60)
 
 
 def _sleeps(pid: int) -> bool:

@@ -119,7 +119,8 @@ def figures(trainer: Any, work: Path, model: Path) -> dict[str, Any]:
 
     from ratchet.trainers.job.trl.runner import save
 
-    job = SimpleNamespace(run=model.parent, folder=work)
+    plan = SimpleNamespace(start=SimpleNamespace(files="0" * 64))
+    job = SimpleNamespace(run=model.parent, folder=work, plan=plan)
     save(trainer, job)  # type: ignore[arg-type]
     history = trainer.state.log_history
     return {

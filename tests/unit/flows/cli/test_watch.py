@@ -33,7 +33,7 @@ from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import LOOP, home_of
 from tests.unit.flows.core.test_screen import ASKED, DEAD, LINE, rollout
 from tests.unit.flows.cycles import NOON, cycle
-from tests.unit.router.test_outcomes import span
+from tests.unit.router.counts.test_outcomes import span
 
 BUSY = Traffic(
     minutes=5,
