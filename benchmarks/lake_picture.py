@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from panels import COLUMNS, framed
+
 WIDTH, HEIGHT, LEFT, TOP, GAP = 270, 130, 60, 30, 42
 COLOURS = {"with": "#0b6bcb", "without": "#b26a00"}
 PANELS: dict[str, Callable[[dict[str, Any]], float]] = {
@@ -17,21 +19,11 @@ PANELS: dict[str, Callable[[dict[str, Any]], float]] = {
 }
 
 
-def draw(result: dict[str, Any], columns: int = 3) -> str:
+def draw(result: dict[str, Any]) -> str:
     """Return an SVG with the figures over the days."""
-    panels = [_panel(result, title, figure, at % columns, at // columns) for at, (title, figure) in enumerate(PANELS.items())]
-    width, height = columns * (WIDTH + LEFT) + 20, -(-len(PANELS) // columns) * (HEIGHT + TOP + GAP) + 30
+    panels = [_panel(result, title, figure, at % COLUMNS, at // COLUMNS) for at, (title, figure) in enumerate(PANELS.items())]
     words = {"with": "with upkeep", "without": "without: only the writer merges files"}
-    keys = [
-        f'<rect x="{LEFT + 190 * at}" y="8" width="12" height="12" fill="{COLOURS[name]}"/>'
-        f'<text x="{LEFT + 18 + 190 * at}" y="18">{text}</text>'
-        for at, (name, text) in enumerate(words.items())
-    ]
-    style = "<style>text{font:12px sans-serif;fill:#1b2430}</style>"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">{style}'
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{"".join([*keys, *panels])}</svg>\n'
-    )
+    return framed(panels, words, COLOURS, (WIDTH + LEFT, HEIGHT + TOP + GAP), LEFT, 30)
 
 
 def _panel(result: dict[str, Any], title: str, figure: Callable[[dict[str, Any]], float], column: int, line: int) -> str:
@@ -47,10 +39,14 @@ def _panel(result: dict[str, Any], title: str, figure: Callable[[dict[str, Any]]
     for share in (0.0, 0.5, 1.0):
         y = y0 + HEIGHT * (1 - share)
         parts.append(f'<line x1="{x0}" x2="{x0 + WIDTH - 20}" y1="{y}" y2="{y}" stroke="#dde3e9"/>')
-        parts.append(f'<text x="{x0 - 6}" y="{y + 4}" text-anchor="end">{most * share:.3g}</text>')
+        parts.append(f'<text x="{x0 - 6}" y="{y + 4}" text-anchor="end">{_tick(most * share)}</text>')
     for day in range(0, last + 1, max(1, last // 3)):
         parts.append(f'<text x="{at(day, 0).split(",")[0]}" y="{y0 + HEIGHT + 16}" text-anchor="middle">{day}</text>')
     for name, points in lines.items():
         path = " ".join(at(day, value) for day, value in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" stroke-width="1.8"/>')
     return "".join(parts)
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

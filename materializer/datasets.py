@@ -69,9 +69,6 @@ Result = TypeVar("Result", bound=Frozen)
 
 _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 
-NOTHING_WITHDRAWN = digest([])
-"""`Snapshot.withdrawn` of a snapshot from which nothing was left out."""
-
 
 class LakeDatasets:
     """Builds the training sets of one line from the lake below one folder."""

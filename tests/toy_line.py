@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 
 from ratchet.contracts.serving import RouterHeader
 from ratchet.flows.config.home import Home
+from tests import command
 from tests.command import ROOT
 
 _WORDS = ("red", "blue", "green", "house", "tree", "water", "stone", "light", "dark", "road", "sea", "bird", "fish", "cloud", "rain")
@@ -93,7 +94,7 @@ def write_model(folder: Path) -> Path:
     pairs, corpus, model = folder / "pairs.jsonl", folder / "corpus.txt", folder / "base"
     _write(pairs, [{"prompt": question, "answer": "no"} for question in _QUESTIONS])
     corpus.write_text("".join(f"{question}\nno\nyes\n" for question in _QUESTIONS))
-    command = [
+    program = [
         sys.executable,
         "-m",
         "ratchet.trainers.job.tiny_model",
@@ -105,7 +106,7 @@ def write_model(folder: Path) -> Path:
         "--threads",
         "1",
     ]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    subprocess.run(program, check=True, cwd=ROOT, capture_output=True)
     return model
 
 
@@ -125,6 +126,27 @@ def write_traffic(folder: Path, name: str = "toy") -> None:
     part = folder / f"traces-{name}.part"
     _write(part, rows)
     part.rename(folder / f"traces-{name}" / "recorded.jsonl")
+
+
+def ratchet(home: Home, *args: object) -> str:
+    """Run a command that must succeed, and return its output."""
+    done = command.ratchet(*map(str, args), home=home.root, timeout=900)
+    assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextlib.contextmanager
+def serving(home: Home, loop: Path, log: Path) -> Iterator[None]:
+    """Serve the line until the block ends."""
+    with log.open("ab") as out:
+        environment = command.environment(home.root)
+        service = subprocess.Popen([*command.RATCHET, "serve", str(loop)], env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield
+    finally:
+        service.terminate()
+        service.wait(120)
+        ratchet(home, "serve", "--stop", loop)
 
 
 class Users:

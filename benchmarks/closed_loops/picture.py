@@ -5,30 +5,22 @@ from __future__ import annotations
 from typing import Any
 from xml.sax.saxutils import escape
 
+from benchmarks.panels import COLUMNS, framed
+
 WIDTH, HEIGHT, LEFT, TOP, GAP = 260, 170, 44, 30, 34
 COLOURS = {"champion": "#0b6bcb", "candidate": "#7d8b99", "truth": "#2e7d32", "evidence": "#b26a00"}
 
 
-def draw(rows: list[dict[str, Any]], columns: int = 3) -> str:
+def draw(rows: list[dict[str, Any]]) -> str:
     """Return an SVG with a panel per task: champions as lines, candidates as dots, the two oracles as dashed lines.
 
     Only loops without traps, searches and other starts are drawn.
     """
     plain = [row for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0.0)]
     tasks = list(dict.fromkeys(row["task"] for row in plain))
-    panels = [_panel(task, [row for row in plain if row["task"] == task], i % columns, i // columns) for i, task in enumerate(tasks)]
-    width, height = columns * (WIDTH + LEFT) + 20, -(-len(tasks) // columns) * (HEIGHT + TOP + GAP) + 40
+    panels = [_panel(task, [row for row in plain if row["task"] == task], i % COLUMNS, i // COLUMNS) for i, task in enumerate(tasks)]
     words = {"champion": "champion", "candidate": "candidate", "truth": "oracle on the truth", "evidence": "oracle on the same evidence"}
-    keys = [
-        f'<rect x="{LEFT + 190 * i}" y="8" width="12" height="12" fill="{COLOURS[name]}"/>'
-        f'<text x="{LEFT + 18 + 190 * i}" y="18">{text}</text>'
-        for i, (name, text) in enumerate(words.items())
-    ]
-    style = "<style>text{font:12px sans-serif;fill:#1b2430}</style>"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">{style}'
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{"".join([*keys, *panels])}</svg>\n'
-    )
+    return framed(panels, words, COLOURS, (WIDTH + LEFT, HEIGHT + TOP + GAP), LEFT, 40)
 
 
 def _panel(task: str, rows: list[dict[str, Any]], column: int, line: int) -> str:

@@ -16,7 +16,7 @@ from ratchet.contracts.data.records import TRACES, ConsentSubject
 from ratchet.materializer.dialects.otlp import EVERY_CALL
 from ratchet.materializer.dialects.plain.traces import CONSTANT, PlainTraces
 from ratchet.materializer.lake.arrow import pa
-from ratchet.materializer.lake.dedup_index import DedupIndex, Entry, Key, Name, hashed, plain_entries, plain_keys, response_key
+from ratchet.materializer.lake.dedup_index import DedupIndex, Entry, Key, Name, hashed, plain_entries, response_key, trace_key
 from ratchet.materializer.lake.schemas import arrow_columns
 from ratchet.materializer.lake.tables import Lake
 
@@ -40,7 +40,7 @@ def take_common(lake: Lake, seen: DedupIndex, batch: RawBatch, decoded: Decoded,
     The caller holds the write lock. Nothing is written.
     """
     seen.catch_up("traces")
-    keys = plain_keys(batch.source, plain.columns["id"])
+    keys = [trace_key(batch.source, one) for one in plain.columns["id"]]
     others = _concerned(lake, seen, decoded, plain, keys)
     decoded.traces = plain.among(decoded.traces, sorted(others))
     numbers = [number for number in range(len(plain)) if number not in others]
@@ -80,7 +80,7 @@ def _concerned(lake: Lake, seen: DedupIndex, decoded: Decoded, plain: PlainTrace
     found = _among(ids, named | _repeated(ids))
     if any(responses):  # of several traces with one response id, the first in the batch has it
         found |= _among(responses, {row["response_id"] for row in rows if row["response_id"]} | _repeated(filter(None, responses)))
-    known = seen.known_traces(keys)
+    known = seen.known_traces(keys) if keys else set[Key]()  # a batch of another format has no plain traces
     found |= {number for number, key in enumerate(keys) if key in known} if known else set()
     if any(identity.endswith(EVERY_CALL) for identity in named) or lake.refusals_ending(EVERY_CALL):
         found |= {number for number, identity in enumerate(ids) if ":" in identity}

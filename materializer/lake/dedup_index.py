@@ -231,13 +231,11 @@ def _entry(key: Key, row: dict[str, Any], content: bytes) -> Entry:
     return key, _batch_mark(row["batch"]), content, stated, sender, row["messages"] is not None
 
 
-def plain_keys(source: str, ids: Iterable[str]) -> list[Key]:
-    """Return the keys of traces of the operator's files with content (`trace_key`)."""
-    return [trace_key(source, one) for one in ids]
-
-
 def plain_entries(keys: Iterable[Key], batch: Digest, contents: Iterable[bytes], stated: Iterable[int | None]) -> list[Entry]:
-    """Return the entries of such traces, with the hashes of their contents, and the times of the consents that they state."""
+    """Return the entries of traces with content in files of the operator.
+
+    `contents` are the hashes of their contents, and `stated` the times of the consents that they state.
+    """
     mark, nobody = _batch_mark(batch), _sender_mark(None)
     return [
         (key, mark, content, time, None if time is None else nobody, True)

@@ -45,7 +45,7 @@ _FOLDED = (("\u017f", "s"), ("\u212a", "k"), ("\u0130", "i"), ("\u0131", "i"))
 
 
 class _Literals:
-    """Texts in lower case. The rules need to know where they occur. One pass finds all of them."""
+    """A set of texts in lower case. One pass over a text finds all places where they stand."""
 
     def __init__(self) -> None:
         self._numbers = dict[bytes, int]()

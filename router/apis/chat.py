@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.router.apis.api import Api, Clock, Stream, as_object, check_count, check_stream, count
+from ratchet.router.apis.api import MAX_CHOICES, Api, Clock, Stream, as_object, check_count, check_stream, count
 from ratchet.router.events import DONE, Event
 from ratchet.router.requests import Refused
 from ratchet.router.traces.spans import Value, content_values
-
-_MAX_CHOICES = 8
 
 
 class ChatCompletions(Api):
@@ -27,7 +25,7 @@ class ChatCompletions(Api):
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise Refused(400, "the body must be a JSON object with a list of messages, each an object")
         check_stream(body)
-        check_count(body, "n", _MAX_CHOICES)
+        check_count(body, "n", MAX_CHOICES)
         for name in ("max_tokens", "max_completion_tokens"):
             check_count(body, name, 2**31)
 

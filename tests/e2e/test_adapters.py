@@ -14,9 +14,9 @@ from ratchet.contracts.steps import PlanResult, State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
-from tests.e2e.test_vllm import LINE, answer, ratchet, serving
+from tests.e2e.test_vllm import LINE, answer
 from tests.real_vllm import ARGUMENTS, vllm_program
-from tests.toy_line import GOLDEN, TRAINING, Users, write_loop, write_model, write_traffic
+from tests.toy_line import GOLDEN, TRAINING, Users, ratchet, serving, write_loop, write_model, write_traffic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

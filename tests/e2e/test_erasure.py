@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,9 +14,8 @@ from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.line import open_cycle
-from tests import command
 from tests.markers import marker, marks_in, user
-from tests.toy_line import TRAINING, Users, write_loop, write_model
+from tests.toy_line import TRAINING, Users, ratchet, serving, write_loop, write_model
 from tests.waiting import until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
@@ -35,27 +31,6 @@ def write_marked_traffic(folder: Path) -> None:
         for n, question in enumerate(TRAINING)
     ]
     (folder / f"traces-{LINE}" / "recorded.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def ratchet(home: Home, *args: object) -> str:
-    """Run a command that must succeed, and return its output."""
-    done = command.ratchet(*map(str, args), home=home.root, timeout=600)
-    assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@contextmanager
-def serving(home: Home, loop: Path, log: Path) -> Iterator[None]:
-    """Serve the line until the block ends."""
-    with log.open("ab") as out:
-        environment = command.environment(home.root)
-        service = subprocess.Popen([*command.RATCHET, "serve", str(loop)], env=environment, stdout=out, stderr=out, start_new_session=True)
-    try:
-        yield
-    finally:
-        service.terminate()
-        service.wait(120)
-        ratchet(home, "serve", "--stop", loop)
 
 
 def test_a_version_that_was_trained_on_erased_rows_is_recalled_and_nothing_of_the_people_is_left(tmp_path: Path) -> None:

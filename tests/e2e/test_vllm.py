@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -19,34 +16,12 @@ from ratchet.contracts.steps import State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
-from tests import command
 from tests.real_vllm import ARGUMENTS, vllm_program
-from tests.toy_line import GOLDEN, Users, write_loop, write_model, write_traffic
+from tests.toy_line import GOLDEN, Users, ratchet, serving, write_loop, write_model, write_traffic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 LINE = "toy"
-
-
-def ratchet(home: Home, *args: object) -> str:
-    """Run a command that must succeed, and return its output."""
-    done = command.ratchet(*map(str, args), home=home.root, timeout=900)
-    assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@contextmanager
-def serving(home: Home, loop: Path, log: Path) -> Iterator[None]:
-    """Serve the line until the block ends."""
-    with log.open("ab") as out:
-        environment = command.environment(home.root)
-        service = subprocess.Popen([*command.RATCHET, "serve", str(loop)], env=environment, stdout=out, stderr=out, start_new_session=True)
-    try:
-        yield
-    finally:
-        service.terminate()
-        service.wait(120)
-        ratchet(home, "serve", "--stop", loop)
 
 
 def served(folder: Path) -> set[str]:
