@@ -34,7 +34,7 @@ from ratchet.runtime.secrets.keyring import Key, KeyFile, Keyring
 
 
 def main(place: Path, home: Path, compared: bool = False) -> None:
-    """Ingest in the order of the names. With `compared`, a digest of the rows follows, which takes memory for all of them."""
+    """Ingest in the order of the names. With `compared`, it also prints a digest of all rows, which are then in memory together."""
     loop, users = load_loop(home / "loop.toml"), home / "keys.json"
     if not users.exists():
         create_secret(users, stamped(Keyring(keys=(Key(id=1, secret="5e" * 32, created=datetime.now(UTC)),))))

@@ -26,7 +26,7 @@ class ModelError(Exception):
 
 
 class Unreachable(ModelError):
-    """There is no connection to the model server, or no room for another one."""
+    """The model server cannot be reached."""
 
 
 class Lost(ModelError):

@@ -291,7 +291,7 @@ class Keeper:
     def keep_lake(self, goes_on: Callable[[], bool]) -> None:
         """Merge the small files of the line's lake, in steps, until nothing is left to do or `goes_on` says no. Nothing is raised.
 
-        It is no part of `work`, because a step may take some seconds, for which ingest and rollouts must not wait.
+        A step may take some seconds. Ingest and rollouts must not wait for it, so `work` does not call this method.
         """
         from ratchet.flows.service.lake_upkeep import keep_lake
 

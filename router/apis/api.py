@@ -65,7 +65,7 @@ class Api(ABC):
     operation: str
     """Value of `gen_ai.operation.name` in its spans."""
     is_evidence = True
-    """Whether its calls count as calls of the line's model. The lake has a trace of each of them."""
+    """Whether a call is evidence about the model version that answers it. If it is, the lake gets a trace of it."""
     refused_with: Sequence[int] = (400, 413, 415, 422, *_ABSENT)
     """Status codes of a model server for which the caller may be at fault, or that say that it does not have the endpoint.
 
@@ -107,6 +107,10 @@ class Api(ABC):
     def failed_event(self, status: int, message: str) -> bytes:
         """Return the last event of a stream that cannot be completed."""
         return Event(json.dumps(self.error(status, message)).encode()).encoded()
+
+
+MAX_CHOICES = 8
+"""Maximum number of answers to one request."""
 
 
 def check_count(body: Mapping[str, Any], name: str, most: int) -> None:

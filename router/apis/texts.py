@@ -1,11 +1,11 @@
-"""Endpoints whose content is no conversation: text completions, embeddings, and counts of tokens. Their traces have no content."""
+"""Text completions, embeddings and counts of tokens. Their content is not a conversation, so their traces do not have it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.router.apis.api import Api, Clock, Stream, check_count, check_stream, count
+from ratchet.router.apis.api import MAX_CHOICES, Api, Clock, Stream, check_count, check_stream, count
 from ratchet.router.apis.chat import ChatCompletions, ChunkStream
 from ratchet.router.apis.messages import error_of_messages
 from ratchet.router.requests import Refused
@@ -25,7 +25,7 @@ class Completions(Api):
         """Raise Refused for a request that no version can serve."""
         _check_texts(body, "prompt")
         check_stream(body)
-        check_count(body, "n", 8)
+        check_count(body, "n", MAX_CHOICES)
         check_count(body, "max_tokens", 2**31)
 
     def asked(self, body: Mapping[str, Any], model: str) -> dict[str, Any]:

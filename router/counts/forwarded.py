@@ -57,7 +57,7 @@ class ForwardedCounts:
     def begin(self, tag: str, at: float, is_evidence: bool = True) -> Interval:
         """Count a request that is sent to the version `tag` at the time `at`, in seconds since the epoch. Return its interval.
 
-        One that is no evidence, because the lake gets no trace of it, counts as in flight only.
+        Without `is_evidence`, the lake gets no trace of the request. It is then counted only while it is in flight.
         """
         interval = int(at) // _FINE_SECONDS * _FINE_SECONDS, _FINE_SECONDS if is_evidence else _UNCOUNTED, tag
         if is_evidence:
