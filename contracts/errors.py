@@ -3,6 +3,7 @@
 RatchetError
 ├── Retryable      the same call may succeed later (server down, lease held, disk full)
 │   ├── Conflict   another writer was first: read again, then decide again
+│   ├── Incomplete a part of what was asked is missing, for example from one replica: decide nothing by the rest, and wait
 │   ├── Leased     another process works on the same object: try again when it has finished
 │   ├── Unreachable a model server refuses connections: start it again, then repeat the work that needs it
 │   ├── Unwritable a file cannot be written until an operator changes permissions or places
@@ -27,6 +28,10 @@ class Retryable(RatchetError):
 
 class Conflict(Retryable):
     """A compare-and-set failed because another writer was first."""
+
+
+class Incomplete(Retryable):
+    """A part of what was asked is missing, for example from one replica of the router. Nothing is decided by the rest."""
 
 
 class Leased(Retryable):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+
+from ratchet.contracts.errors import ConfigError
 
 FORMS: Final[dict[str, str]] = {
     r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 40",
@@ -74,6 +76,11 @@ def first_problem(error: Exception, quote: bool = False) -> str:
     Without `quote`, no value is shown: for stored data, which may contain texts of users.
     """
     return problems(error)[0].sentence(quote) if isinstance(error, ValidationError) else str(error)
+
+
+def invalid_options(where: str, options: type[BaseModel], error: ValidationError) -> ConfigError:
+    """Return the error for options of a server or router that are invalid. `where` is their key in the loop file."""
+    return ConfigError(f"{where}.{first_problem(error, quote=True)}; known options: {', '.join(options.model_fields)}")
 
 
 def dotted(location: tuple[str | int, ...]) -> str:

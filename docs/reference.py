@@ -39,7 +39,7 @@ from ratchet.flows.config.home import Home  # noqa: E402
 from ratchet.materializer.receive import receiver  # noqa: E402
 from ratchet.runtime.jobs import job_protocol  # noqa: E402
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
-from ratchet.runtime.serving import announcement  # noqa: E402
+from ratchet.runtime.serving import announcement, exchange  # noqa: E402
 from ratchet.trainers.recipes import health_limits  # noqa: E402
 from ratchet.trainers.recipes.completion import KINDS  # noqa: E402
 from ratchet.trainers.recipes.recipe import Recipe  # noqa: E402
@@ -346,7 +346,7 @@ def variables_of(scope: Scope) -> list[list[str]]:
 
 def variables_of_service() -> dict[str, str]:
     """Return name -> meaning of the variables of the service and its scripts."""
-    modules = (variables, receiver, announcement)
+    modules = (variables, receiver, announcement, exchange)
     found = {str(getattr(module, name)): text for module in modules for name, text in constants(module).items()}
     return {name: text for name, text in found.items() if name.startswith("RATCHET_")} | TEXTS["environment"]
 

@@ -18,8 +18,8 @@ from ratchet.contracts.ids import canonical
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Route
+from ratchet.contracts.wording import invalid_options
 from ratchet.local.line_process import LineProcess
-from ratchet.local.service import invalid_options
 from ratchet.router.counts.forwarded import sent_between
 from ratchet.router.counts.report import in_flight
 from ratchet.router.settings import RouterLine

@@ -16,7 +16,8 @@ from ratchet.contracts.ids import Digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
-from ratchet.local.service import ManagedProcess, invalid_options
+from ratchet.contracts.wording import invalid_options
+from ratchet.local.service import ManagedProcess
 from ratchet.local.vllm_adapter import BASE_NAME, adapter_arguments
 from ratchet.runtime.threads import threads_of
 

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import BaseModel, ValidationError
 
-from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import canonical
-from ratchet.contracts.wording import first_problem
 from ratchet.local.processes import alive, child_environment, is_zombie, kill_tree, own_record, recorded, terminate
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.file_errors import unwritable
@@ -206,8 +204,3 @@ def _wait(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Pr
         time.sleep(0.02)
         running = [process for process in running if not _has_ended(process)]
     return running
-
-
-def invalid_options(where: str, options: type[BaseModel], error: ValidationError) -> ConfigError:
-    """Return the error for options of a server or router that are invalid. `where` is their key in the loop file."""
-    return ConfigError(f"{where}.{first_problem(error, quote=True)}; known options: {', '.join(options.model_fields)}")

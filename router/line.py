@@ -57,14 +57,15 @@ class RouterSite:
         if self._closed:
             return ()
         self._exporter.send(self._sender, time.monotonic())
-        return [*self._forwarded.take(time.time()), *self._report.take(), *self._spans.syncs()]
+        # Spans first: after a power failure, a request may have a trace and no count, but no count without its trace.
+        return [*self._spans.syncs(), *self._forwarded.take(time.time()), *self._report.take()]
 
     async def close(self) -> None:
         """Write the counts, send the traces that can be sent, and close all connections."""
         self._closed = True
-        self._forwarded.write(time.time())
         for sync in self._spans.syncs():
             sync()
+        self._forwarded.write(time.time())
         await self._exporter.flush(self._sender)
         self._spans.close()
         await self._client.close()

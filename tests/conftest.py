@@ -93,6 +93,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 @pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A running S3 server with a new bucket (`tests.s3.S3`)."""
+    from tests.s3 import served  # imported late: most tests need no server, and moto takes a second
+
+    with served(monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
     """A new folder with nothing beside it: a command looks for other installations beside its folder, and must not find other tests'."""
     path = tmp_path / "t"

@@ -57,14 +57,16 @@ class Router(Protocol):
 
         A request counts when it is sent, with any outcome and independently of its trace. A version without requests may be absent. A
         rollout compares these numbers with the traces, to distinguish a version without traffic from one whose traces are lost. The
-        result may be lower than the true number by the requests of a few seconds, never higher. Raises Retryable if there are no counts.
+        result may be lower than the true number by the requests of a few seconds, never higher. Raises Retryable if there are no counts,
+        and Incomplete if those of a replica are missing; the rollout then waits.
         """
 
     def in_flight(self, line: str) -> Mapping[str, int]:
         """Return version tag -> number of requests of a line that the router has sent and whose answers are not complete.
 
         The numbers belong to the route that was set last: a version that this route excludes, and that has no request in flight, gets no
-        further request. Its model server can then be stopped. Raises Retryable if the numbers are not known, or not yet.
+        further request. Its model server can then be stopped. Raises Retryable if the numbers are not known, or not yet, and Incomplete if
+        a replica may still follow another route: no model server is stopped then.
         """
 
     def url(self) -> str:

@@ -24,6 +24,7 @@ from ratchet.flows.cli.names import LineName, complete_line
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.pods import is_in_pods, refuse_local_parts
 from ratchet.flows.config import variables
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.engine.context import LineContext, process_holder
@@ -98,6 +99,10 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     from ratchet.flows.prefect import server
 
     home = installation.home
+    for _, context in lines:
+        refuse_local_parts(context.loop, home)
+    if is_in_pods() and not server.is_external():
+        raise ConfigError("the service runs in pods, but would start a Prefect server in its own; set PREFECT_API_URL to that of a server")
     say("starting the Prefect server …" if server.known_url(home) is None else "connecting to the Prefect server …")
     external = server.is_external()
     url = server.join_or_start(home, port)
@@ -107,6 +112,7 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         os.environ.pop(variables.PREFECT_OWN, None)
 
     from ratchet.flows.prefect import serve as service  # imported late: Prefect reads its settings on import
+    from ratchet.flows.service.exchange import exchanging
     from ratchet.flows.service.memory import settle_after_start
     from ratchet.flows.service.process import only_one
 
@@ -119,7 +125,7 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
-        with _guarded([context for _, context in lines], installation):
+        with _guarded([context for _, context in lines], installation), exchanging(home, [one.line for one in served], say):
             asyncio.run(service.serve(home, served, url, installation.progress, beat, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
     service.end_process()

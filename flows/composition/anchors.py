@@ -25,7 +25,7 @@ class BucketExports:
     """
 
     def __init__(self, url: str) -> None:
-        from ratchet.k8s.storage.bucket import Bucket
+        from ratchet.runtime.bucket import Bucket
 
         try:
             self._bucket = Bucket(BucketSettings(url=url))

@@ -18,6 +18,7 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest, cycle_stream, digest, line_stream, rollout_stream
 from ratchet.contracts.rows import Adopted, CycleOpened, FileTaken, content_of
 from ratchet.contracts.schema import upgraded
+from ratchet.flows.composition.pods import adopt_keys
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
@@ -126,6 +127,7 @@ class Installation:
     def _build(self, loop: Loop, folder: Path, file: str, late: bool) -> LineContext:
         from ratchet.flows.composition.ports import build_line_context
 
+        adopt_keys(self.home, loop.line.name)
         key = digest([loop.model_dump(mode="json"), str(folder), file, late])
         with self._lock:
             if key not in self._contexts:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.loop import Loop
 from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.pods import is_in_pods
+from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.context import LineContext
 from ratchet.runtime.artifacts import write_atomic
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
 def start_receiver(loop: Loop, home: Home) -> str:
     """Let the OTLP/HTTP receiver serve a line unless it does, and return the base URL. Starts the receiver process if it does not run.
 
-    The port is stored and reused after a restart, so that senders keep their configuration. Raises Permanent if it is taken.
+    The port is stored and reused after a restart, so that senders keep their configuration. Raises Permanent if it is taken. In an
+    installation in pods, the receivers are pods, and nothing is started.
     """
+    if is_in_pods():
+        open_credentials(home, loop.line.name).ensure_router()
+        return os.environ.get(variables.RECEIVER_URL) or "the receivers of the cluster"
     from ratchet.materializer.receive.settings import ReceiverLine
 
     name, kept, process = loop.line.name, home.receiver_port(loop.line.name), receiver_process(home)
@@ -44,7 +50,9 @@ def start_receiver(loop: Loop, home: Home) -> str:
 
 
 def receiver_is_alive(line: str, home: Home) -> bool:
-    """Return whether the receiver runs and serves the line."""
+    """Return whether the receiver runs and serves the line. The cluster keeps receivers in pods alive."""
+    if is_in_pods():
+        return True
     return receiver_process(home).port(line) is not None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ratchet.contracts.cycle import Append
-from ratchet.contracts.errors import RatchetError, Retryable
+from ratchet.contracts.errors import Incomplete, RatchetError, Retryable
 from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.moment import moment_in, seconds_between
@@ -117,14 +117,20 @@ def _is_drained(context: LineContext, tag: str) -> bool:
     """Return whether the server of a version can stop without an effect on users. If not, the next look decides again.
 
     The route in force must exclude the version. In addition, no request to it is in flight, or `serving.drain` seconds have passed since
-    the first look that found it excluded. A file records the time of that look.
+    the first look that found it excluded. A file records the time of that look. The time does not count while a replica of the router has
+    not confirmed the route.
     """
     begun = _drain_file(context, tag)
     route = context.router.read(context.line)
     if route is None or any(backend.tag == tag and backend.weight > 0 for backend in route.backends):
         begun.unlink(missing_ok=True)
         return False
-    if _is_idle(context, tag) or context.loop.serving.drain == 0:
+    try:
+        is_idle = _is_idle(context, tag)
+    except Incomplete:  # a replica of the router may still send requests to the version, however long that takes
+        begun.unlink(missing_ok=True)
+        return False
+    if is_idle or context.loop.serving.drain == 0:
         begun.unlink(missing_ok=True)
         return True
     now, since = context.clock.moment(), moment_in(read_json(begun) or {})
@@ -138,9 +144,11 @@ def _is_drained(context: LineContext, tag: str) -> bool:
 
 
 def _is_idle(context: LineContext, tag: str) -> bool:
-    """Return whether the router reports that it has no request to a version in flight."""
+    """Return whether the router reports that it has no request to a version in flight. Raises Incomplete if a replica has not confirmed."""
     try:
         return not context.router.in_flight(context.line).get(tag)
+    except Incomplete:
+        raise
     except Exception:  # unknown, or the router of an extension has no such method
         return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from ratchet.contracts.cycle import Lease, Row
-from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.contracts.errors import Incomplete, Permanent, RatchetError, Retryable
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.rows import Judged, Reason, WeightSet, content_of, row_of
 from ratchet.contracts.serving import Arm, Evidence, Route, StepJudgement, StepResult, Stratum
@@ -100,7 +100,7 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
         return _judge_before_its_begin(-seconds)
     try:
         strata = [_stratum(view, settings, context, (since, until, now), weight) for weight, since, until in windows(view.steps, now)]
-        deliveries = _deliveries(view, settings, context, strata[-1].fresh) if seconds > settings.dark else ()
+        deliveries, unknown = _deliveries(view, settings, context, strata[-1].fresh) if seconds > settings.dark else ((), "")
         pairs = mirrored(batches(view.mirrored)) if settings.mirror else None
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
@@ -113,7 +113,7 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     if darkness:
         return StepJudgement(result=StepResult.ROLL_BACK, reasons=(darkness,))
     judgement = context.judge.judge(is_largest_concurrent(settings, step.index), seconds, strata, pairs)
-    gap = incomplete(deliveries)
+    gap = unknown or incomplete(deliveries)
     if gap and judgement.result is StepResult.ADVANCE:
         return judgement.model_copy(update={"result": StepResult.WAIT, "reasons": (gap,)})
     return judgement
@@ -140,18 +140,24 @@ def _evidence(view: RolloutView, context: LineContext, since: datetime, until: d
     return evidence
 
 
-def _deliveries(view: RolloutView, settings: RolloutSettings, context: LineContext, fresh: Evidence) -> tuple[Delivery, Delivery]:
-    """Compare the requests that the router sent with the traces, for both versions. `fresh` is the evidence since the begin of the step."""
+def _deliveries(view: RolloutView, settings: RolloutSettings, context: LineContext, fresh: Evidence) -> tuple[tuple[Delivery, ...], str]:
+    """Compare the requests that the router sent with the traces, for both versions. `fresh` is the evidence since the begin of the step.
+
+    If a replica of the router has not told its counts, nothing is compared, and the text says so.
+    """
     wait = timedelta(seconds=settings.dark)
     until = fresh.until - wait
     lately = max(fresh.since, until - wait)
-    sent, sent_lately = (context.router.forwarded(context.line, since, until) for since in (fresh.since, lately))
+    try:
+        sent, sent_lately = (context.router.forwarded(context.line, since, until) for since in (fresh.since, lately))
+    except Incomplete as error:
+        return (), str(error)
     recent = _evidence(view, context, lately, fresh.until)
 
     def of(old: Arm, new: Arm) -> Delivery:
         return Delivery(old.tag, sent.get(old.tag, 0), old.requests, sent_lately.get(old.tag, 0), new.requests)
 
-    return of(fresh.champion, recent.champion), of(fresh.candidate, recent.candidate)
+    return (of(fresh.champion, recent.champion), of(fresh.candidate, recent.candidate)), ""
 
 
 def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, context: LineContext, lease: Lease) -> RolloutView:

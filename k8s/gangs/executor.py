@@ -31,9 +31,9 @@ from ratchet.k8s.gangs.reconciler import GangReconciler
 from ratchet.k8s.gangs.submissions import Submissions
 from ratchet.k8s.gangs.submitter import GangSubmitter
 from ratchet.k8s.profiles.profile import Profile
-from ratchet.k8s.storage.bucket import Bucket
 from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.bucket import Bucket
 from ratchet.runtime.jobs.run_folder import RunFolders, disk
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ratchet.contracts.ids import Digest
-from ratchet.k8s.storage.bucket import Bucket
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.bucket import Bucket
 from ratchet.runtime.jobs.gang_member import identity
 from ratchet.runtime.jobs.job_protocol import ARTIFACTS, JOB, MOUNT, NODES, POD_GRACE, SPEC, incarnation_folder
 

@@ -23,7 +23,7 @@ from ratchet.contracts.jobs.exit_codes import PERMANENT, PREEMPTED, STOPPED, Out
 from ratchet.k8s.pod import download
 from ratchet.k8s.pod.pod_context import PodContext
 from ratchet.k8s.pod.upload import Outbound
-from ratchet.k8s.storage.bucket import Bucket
+from ratchet.runtime.bucket import Bucket
 from ratchet.runtime.jobs.gang_member import heartbeat
 from ratchet.runtime.jobs.job_protocol import APART, BEAT_SECONDS, BUCKET, GRACE, beat_file
 

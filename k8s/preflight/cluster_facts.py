@@ -26,7 +26,7 @@ from ratchet.k8s.manifests.policies import (
     rights,
     wide_rights,
 )
-from ratchet.k8s.storage.bucket import Bucket
+from ratchet.runtime.bucket import Bucket
 
 NAMESPACE = Kind("v1", "namespaces", namespaced=False)
 ACCOUNT = Kind("v1", "serviceaccounts")

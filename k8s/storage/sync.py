@@ -17,8 +17,8 @@ from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import checkpoint_name, digest
 from ratchet.contracts.jobs.training import JobSpec, ResumePoint
 from ratchet.contracts.schema import stamped
-from ratchet.k8s.storage.bucket import Bucket, BucketObject
 from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.bucket import Bucket, BucketObject
 from ratchet.runtime.event_log import EVENT_BYTES
 from ratchet.runtime.jobs.job_files import SMALL_BYTES
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder

@@ -132,6 +132,27 @@ class CredentialStore:
             self._write(_with(known, Credential(sender=sender, tokens=tokens)))
         return file
 
+    def adopt_router(self, token: str, span_keys: bytes) -> None:
+        """Use a token and keys for signatures that the operator keeps elsewhere, for example in a Secret. Earlier tokens stay valid.
+
+        Nothing is written if they are in use already. Raises Retryable if a file cannot be written.
+        """
+        file = self.token_file(ROUTER)
+        keys = file.with_name(SPAN_KEYS)
+        if not keys.exists() or keys.read_bytes() != span_keys:
+            replace_secret(keys, span_keys)
+        if self.path.exists() and _text(file) == token:
+            return
+        with locked(self.path):
+            known = self.read()
+            router = known.named(ROUTER)
+            tokens = router.tokens if router else ()
+            if _digest(token) not in {one.sha256 for one in tokens}:
+                tokens = (*tokens, Token(sha256=_digest(token), created=self._now()))
+            # The credentials come first: the router must never have a token that is not valid yet.
+            self._write(_with(known, Credential(sender=Sender(name=ROUTER, roles=(Role.ROUTER,)), tokens=tokens)))
+            replace_secret(file, token.encode())
+
     def add(self, name: str, roles: Iterable[Role], trusted: bool = False) -> Path:
         """Create a credential and return the file with its token. Raises ConfigError for an invalid or known name, or the role `router`."""
         sender = Sender(name=name, roles=tuple(dict.fromkeys(roles)), trusted=trusted)

@@ -31,7 +31,7 @@ from ratchet.contracts.ids import canonical
 from ratchet.materializer.dialects.values import parse_json
 from ratchet.materializer.receive.credentials import CredentialFile
 from ratchet.materializer.receive.settings import DRAIN_SECONDS, ReceiverLine
-from ratchet.materializer.receive.spool import Spool, has_room
+from ratchet.materializer.receive.spool import FolderSpool, Spool
 from ratchet.runtime.http_limits import App, HttpLimits
 from ratchet.runtime.serving.line_server import Kind, LineServer
 
@@ -75,7 +75,8 @@ class Refused(Exception):
 def create_app(spool: Spool, sender_of: Callable[[str], Sender | None], max_body: int = MAX_BODY, room: int = ROOM) -> Starlette:
     """Return the receiver as an ASGI app. Every request except /healthz needs `Authorization: Bearer <token>`.
 
-    `sender_of` returns the sender to which a token belongs, or None for an invalid token. `max_body` and `room` are in bytes.
+    `sender_of` returns the sender to which a token belongs, or None for an invalid token. It raises Retryable if that is not known yet.
+    `max_body` and `room` are in bytes.
     """
 
     async def healthz(_request: Request) -> Response:
@@ -97,7 +98,10 @@ def create_app(spool: Spool, sender_of: Callable[[str], Sender | None], max_body
 
 def _authorised(request: Request, sender_of: Callable[[str], Sender | None]) -> Sender:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    sender = sender_of(token) if scheme == "Bearer" and token else None
+    try:
+        sender = sender_of(token) if scheme == "Bearer" and token else None
+    except Retryable as error:  # senders drop a batch that is answered with 401
+        raise Refused(503, f"{error}; send again later") from error
     if sender is None:
         raise Refused(401, "the bearer token is missing, wrong or revoked")
     return sender
@@ -160,13 +164,13 @@ def _store(spool: Spool, sender: Sender, kind: str, mark: bytes, field: str, bod
         raise Refused(400, f"the body is not a valid {kind} request: {error}") from error
     if many > MAX_RECORDS:
         raise Refused(413, f"the request has {many} records, more than {MAX_RECORDS}; export smaller batches")
-    if not has_room(spool.folder, room):
+    if not spool.has_room(room):
         raise Refused(503, "the receiver's disk is full; send again later")
     try:
         spool.put_proto(sender, mark, body) if kind == PROTO else spool.put_json(sender, body)
     except Retryable as error:
         log.error("cannot write to the spool: %s", error)
-        raise Refused(503, "the receiver cannot write to its disk; send again later") from error
+        raise Refused(503, "the receiver cannot store the request; send again later") from error
 
 
 def _message_records(request: Any) -> int:
@@ -193,7 +197,7 @@ def _error(kind: str, status: int, message: str) -> Response:
     return Response(body, status_code=status, media_type=kind, headers=headers)
 
 
-def _refusal(scope: MutableMapping[str, Any], status: int, message: str) -> tuple[str, bytes]:
+def refusal(scope: MutableMapping[str, Any], status: int, message: str) -> tuple[str, bytes]:
     """Return content type and body of the answer to a request that a limit of the process refuses."""
     sent = dict(scope["headers"]).get(b"content-type", b"")
     response = _error(PROTO if sent.startswith(PROTO.encode()) else JSON, status, message)
@@ -214,7 +218,7 @@ class ReceiverSite:
     """A line whose senders the receiver serves. Only the line's own credentials are valid on its port."""
 
     def __init__(self, line: ReceiverLine, base: Path) -> None:
-        self.app: App = create_app(Spool(base / line.spool), CredentialFile(base / line.credentials).sender)
+        self.app: App = create_app(FolderSpool(base / line.spool), CredentialFile(base / line.credentials).sender)
 
     def work(self) -> Sequence[Callable[[], None]]:
         """Do nothing: a request is on the disk when it is answered."""
@@ -231,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--folder", type=Path, required=True, help="folder with the settings of the lines")
     remedy = "free the port, or set serving.receiver_port in the loop file"
-    kind = Kind("the receiver", remedy, ReceiverLine, ReceiverSite, DRAIN_SECONDS, _refusal)
+    kind = Kind("the receiver", remedy, ReceiverLine, ReceiverSite, DRAIN_SECONDS, refusal)
     LineServer(parser.parse_args(arguments).folder, kind, HttpLimits()).run()
 
 

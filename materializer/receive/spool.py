@@ -1,4 +1,4 @@
-"""Writes received requests to the spool, so that an acknowledged request survives a crash.
+"""Writes received requests to the spool, a folder or a bucket, so that an acknowledged request survives a crash.
 
 Each request is one file: the envelope, which is one line of JSON with the sender and the format, and then the request as one line of JSON
 or one protobuf frame (see materializer/dialects/decode.py). File names sort by arrival time. The files contain what the sender sent, with
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +22,7 @@ from ratchet.contracts.errors import NewerRelease
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.serving.exchange import Exchange
 
 SUFFIX = ".request"
 """Suffix of a spool file."""
@@ -35,33 +38,75 @@ class Envelope(Frozen):
     """Format of the batch: otlp-json (one line) or otlp-proto (one frame)."""
 
 
-class Spool:
-    """The spool folder, which the receiver writes and `SpoolSource` reads."""
+class Spool(ABC):
+    """Stores requests under names that sort by the time of arrival. The mark in a name distinguishes the processes that write."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
-    def put_json(self, sender: Sender, body: bytes) -> Path:
-        """Store a JSON request as one line and return its path. Raises Retryable if the disk cannot be written.
+    def put_json(self, sender: Sender, body: bytes) -> str:
+        """Store a JSON request as one line and return its name. Raises Retryable if it cannot be stored.
 
         Line breaks are replaced by spaces. This is safe because JSON strings cannot contain unescaped line breaks.
         """
         return self._put(sender, "otlp-json", body.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n")
 
-    def put_proto(self, sender: Sender, mark: bytes, body: bytes) -> Path:
-        """Store a protobuf request as a frame and return its path. `mark` is b"T" (traces) or b"L" (logs). Raises like `put_json`."""
+    def put_proto(self, sender: Sender, mark: bytes, body: bytes) -> str:
+        """Store a protobuf request as a frame and return its name. `mark` is b"T" (traces) or b"L" (logs). Raises like `put_json`."""
         return self._put(sender, "otlp-proto", mark + struct.pack(">I", len(body)) + body)
 
-    def _put(self, sender: Sender, kind: Literal["otlp-json", "otlp-proto"], data: bytes) -> Path:
-        """Return after the file and its folder entry are on disk. Raises Retryable if the disk cannot be written."""
+    def _put(self, sender: Sender, kind: Literal["otlp-json", "otlp-proto"], data: bytes) -> str:
         with self._lock:
             number = next(self._numbers)
-        path = self.folder / f"{time.time_ns():020d}-{os.getpid()}-{number:08d}{SUFFIX}"
-        write_atomic(path, stamped(Envelope(sender=sender, format=kind)) + b"\n" + data)
-        return path
+        name = f"{time.time_ns():020d}-{self._mark}-{number:08d}{SUFFIX}"
+        self._store(name, stamped(Envelope(sender=sender, format=kind)) + b"\n" + data)
+        return name
+
+    @abstractmethod
+    def has_room(self, least: int) -> bool:
+        """Return whether there is room for at least `least` bytes more."""
+
+    @abstractmethod
+    def _store(self, name: str, content: bytes) -> None:
+        """Return when the content survives a crash. Raises Retryable if it cannot be stored."""
+
+
+class FolderSpool(Spool):
+    """The spool folder, which the receiver writes and `SpoolSource` reads."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(os.getpid()))
+        self.folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def has_room(self, least: int) -> bool:
+        """Return whether the disk has at least `least` bytes free; False if this cannot be determined."""
+        try:
+            stat = os.statvfs(self.folder)
+        except OSError:
+            return False
+        return stat.f_bavail * stat.f_frsize >= least
+
+    def _store(self, name: str, content: bytes) -> None:
+        write_atomic(self.folder / name, content)
+
+
+class ExchangeSpool(Spool):
+    """Requests of a line in the exchange of a cluster, from which the service takes them."""
+
+    def __init__(self, exchange: Exchange, line: str) -> None:
+        super().__init__(secrets.token_hex(6))
+        self._exchange = exchange
+        self._line = line
+
+    def has_room(self, least: int) -> bool:  # noqa: ARG002 -- a bucket has no limit
+        """Return True."""
+        return True
+
+    def _store(self, name: str, content: bytes) -> None:
+        self._exchange.accept(self._line, name, content)
 
 
 def spooled(folder: Path) -> list[Path]:
@@ -83,12 +128,3 @@ def read_envelope(file: Path) -> Envelope:
 def read_request(file: Path) -> bytes:
     """Return the request in a spool file, without its envelope."""
     return file.read_bytes().partition(b"\n")[2]
-
-
-def has_room(folder: Path, least: int) -> bool:
-    """Return whether the disk of `folder` has at least `least` bytes free; False if this cannot be determined."""
-    try:
-        stat = os.statvfs(folder)
-    except OSError:
-        return False
-    return stat.f_bavail * stat.f_frsize >= least

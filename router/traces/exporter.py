@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Exporter:
 
     def add(self, span: Span) -> None:
         """Sign and store a span. When this returns, the span survives the death of the process, or it is counted as dropped."""
-        sign(span, self._keys.keys())
+        sign(span, self._keys.keys().to_sign(datetime.now(UTC)))
         self.spool.append(span.SerializeToString())
 
     def send(self, client: httpx.AsyncClient, now: float) -> None:
@@ -115,7 +116,8 @@ class Exporter:
     async def _send(self, client: httpx.AsyncClient, batch: Sequence[Span]) -> int:
         """Send a batch and return the HTTP status: 200 once the receiver has the batch on disk, 0 if it does not answer."""
         address = read_json(self._receiver)
-        if address is None or "port" not in address:  # there is no receiver, or it could not open its port
+        url = _url_of(address)
+        if url is None:  # there is no receiver, or it could not open its port
             return 0
         request = ExportTraceServiceRequest()
         resource = request.resource_spans.add()
@@ -123,14 +125,20 @@ class Exporter:
         resource.scope_spans.add().spans.extend(batch)
         try:
             headers = {"content-type": "application/x-protobuf", "authorization": f"Bearer {self._token.read_text().strip()}"}
-            url = f"http://127.0.0.1:{address['port']}/v1/traces"
-            response = await client.post(url, content=request.SerializeToString(), headers=headers)
+            response = await client.post(f"{url}/v1/traces", content=request.SerializeToString(), headers=headers)
         except (httpx.HTTPError, OSError) as error:
             log.warning("receiver unavailable (%s); %d bytes of traces wait", error, self.spool.size)
             return 0
         if response.status_code != 200:
             log.warning("receiver returned HTTP %d; %d bytes of traces wait", response.status_code, self.spool.size)
         return response.status_code
+
+
+def _url_of(address: Mapping[str, Any] | None) -> str | None:
+    """Return the base URL of the receiver, whose file has a port of this machine or a URL; None if it has neither."""
+    if address is None:
+        return None
+    return str(address["url"]) if "url" in address else f"http://127.0.0.1:{address['port']}" if "port" in address else None
 
 
 def _next(spans: Sequence[Span]) -> list[Span]:

@@ -10,7 +10,7 @@ from typing import Any
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from ratchet.runtime.secrets.keyring import Keyring
+from ratchet.runtime.secrets.keyring import Key
 from ratchet.runtime.secrets.span_signature import SIGNATURE, signature_of, signed_form
 
 CONTENT_BYTES = 256_000
@@ -128,14 +128,14 @@ def call_span(ids: tuple[str, str], started_ns: int, lasted_ns: int, values: Map
     )
 
 
-def sign(span: Span, keys: Keyring) -> None:
+def sign(span: Span, key: Key | None) -> None:
     """Add the signature that makes the span evidence about its version. Without a key, the span stays without a signature."""
-    if keys.newest is None:
+    if key is None:
         return
     values = {kv.key: _plain(kv.value) for kv in span.attributes}
     failed = span.status.code == Status.STATUS_CODE_ERROR
     form = signed_form(span.trace_id.hex(), span.span_id.hex(), span.start_time_unix_nano, span.end_time_unix_nano, failed, values)
-    span.attributes.extend(attributes({SIGNATURE: signature_of(form, keys.newest)}))
+    span.attributes.extend(attributes({SIGNATURE: signature_of(form, key)}))
 
 
 def _plain(value: AnyValue) -> Value:

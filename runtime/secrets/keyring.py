@@ -14,6 +14,9 @@ from ratchet.contracts.schema import parse, stamped
 from ratchet.runtime.secrets.files import create_secret, locked, replace_secret
 from ratchet.runtime.watched_file import WatchedFile
 
+SETTLED_SECONDS = 600.0
+"""Age at which a key is used for signatures. Whoever verifies them has read it by then, also from a Secret that a node mounts."""
+
 
 class Key(Frozen):
     """A secret key of 256 bits."""
@@ -34,6 +37,11 @@ class Keyring(Frozen):
     def newest(self) -> Key | None:
         """Return the key to use, or None if there is no key."""
         return self.keys[-1] if self.keys else None
+
+    def to_sign(self, now: datetime) -> Key | None:
+        """Return the newest key that every process has read by now, or the newest of all if all are new. None if there is no key."""
+        settled = [key for key in self.keys if (now - key.created).total_seconds() >= SETTLED_SECONDS]
+        return settled[-1] if settled else self.keys[0] if self.keys else None
 
     def find(self, number: int) -> Key | None:
         """Return the key with this id, or None."""

@@ -77,8 +77,8 @@ class Kind(Generic[Settings]):
     """Form of the answer to requests that a limit refuses."""
 
 
-def bind(port: int, what: str, remedy: str) -> socket.socket:
-    """Return a listening socket on 127.0.0.1; port 0 means any free port.
+def bind(port: int, what: str, remedy: str, host: str = "127.0.0.1") -> socket.socket:
+    """Return a listening socket on the address `host`; port 0 means any free port.
 
     Raises Permanent if the port is taken. `what` names the application in the message, and `remedy` is the advice in it.
     """
@@ -87,11 +87,11 @@ def bind(port: int, what: str, remedy: str) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
+        listener.bind((host, port))
         listener.listen(512)
     except OSError as error:
         listener.close()
-        raise Permanent(f"{what} cannot listen on 127.0.0.1:{port}: {error.strerror}; {remedy}") from error
+        raise Permanent(f"{what} cannot listen on {host}:{port}: {error.strerror}; {remedy}") from error
     return listener
 
 
@@ -243,7 +243,7 @@ class LineServer(Generic[Settings]):
 
     async def _opened(self, name: str, stamp: list[int]) -> _Open:
         settings = self._read(name)
-        listener = bind(settings.port or self._former_port(name), self._kind.name, self._kind.remedy)
+        listener = bind(settings.port or self._former_port(name), self._kind.name, self._kind.remedy, settings.host)
         try:
             site, state = self._kind.open(settings, self._settings), self._new_state()
             state.default_headers = self._headers()

@@ -16,4 +16,6 @@ class ServedLine(Frozen):
     """Settings of one line. Paths in subclasses are relative to the folder of the settings, so that a home folder can be copied."""
 
     port: int = 0
-    """Port on 127.0.0.1; 0 means the one that the line had before, or any free one."""
+    """Port; 0 means the one that the line had before, or any free one."""
+    host: str = "127.0.0.1"
+    """Address on which the process listens. In a pod, it is that of all interfaces."""

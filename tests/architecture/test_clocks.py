@@ -22,6 +22,7 @@ ALLOWED = {
     "router/app.py": "times of the counts of requests, which are compared with the times of traces",
     "router/call.py": "the start of a span",
     "router/counts/outcomes.py": "minutes of figures, which another process reads",
+    "router/replica/control.py": "compared with the time of a file that an earlier process of the replica wrote",
     "router/traces/span_spool.py": "the order of files",
     "runtime/serving/line_server.py": "compared with times of files that other processes wrote",
     "flows/demo/users.py": "the time of a rating",

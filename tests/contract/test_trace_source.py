@@ -17,7 +17,7 @@ from ratchet.contracts.ports import TraceSource
 from ratchet.extend.testkit import SourceSuite, content
 from ratchet.materializer.receive.files.source import FileSource
 from ratchet.materializer.receive.sources import SpoolSource
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.extensions import ExtensionKind, load
 
 BODIES = [b'{"resourceSpans": []}', b'{"resourceSpans": [{}]}', b'{"resourceLogs": []}']
@@ -36,7 +36,7 @@ def _zipped(folder: Path) -> TraceSource:
 
 
 def _spool(folder: Path) -> TraceSource:
-    spool = Spool(folder)
+    spool = FolderSpool(folder)
     for body in BODIES:
         spool.put_json(Sender(name="shop", roles=(Role.TRACES,)), body)
     return SpoolSource("s", folder, max_files=1)

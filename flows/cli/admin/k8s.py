@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
+from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
@@ -111,6 +113,32 @@ def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) ->
             json_line({"line": line})
         else:
             show(line)
+
+
+@k8s.command()
+@click.argument("loops", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--rotate", "former", type=click.File("rb"), metavar="FILE", help="The present Secret as kubectl prints it. Adds new keys.")
+@click.option("--extend", "extended", type=click.File("rb"), metavar="FILE", help="The same. Adds keys of new lines only.")
+def keys(loops: tuple[Path, ...], former: BinaryIO | None, extended: BinaryIO | None) -> None:
+    """Print the Secret with the keys of an installation whose lines are defined by LOOPS.
+
+    Create it once: ratchet k8s keys loop.toml | kubectl create -n NAMESPACE -f -. Without --rotate or --extend, all keys are new, and
+    nothing that was computed with former keys is valid. Keep a copy outside the cluster.
+    """
+    import yaml
+
+    from ratchet.flows.composition.pod_keys import keys_secret
+
+    given = former or extended
+    try:
+        known = yaml.safe_load(given.read()) if given else None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("the file is not YAML or JSON; give the output of `kubectl get secret NAME -o yaml`") from error
+    if given and not isinstance(known, dict):
+        raise ConfigError("the file is not a Secret as `kubectl get secret NAME -o yaml` prints it")
+    names = sorted({load_loop(path).line.name for path in loops})
+    sheet = keys_secret(names, datetime.now(UTC), known, rotate=former is not None)
+    show(yaml.safe_dump(sheet, sort_keys=False), newline=False)
 
 
 @k8s.command()

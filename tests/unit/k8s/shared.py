@@ -15,9 +15,9 @@ from ratchet.contracts.jobs.training import JobEvent, JobSpec, ResumePoint
 from ratchet.contracts.schema import stamped
 from ratchet.k8s.pod.pod_context import PodContext
 from ratchet.k8s.pod.upload import Outbound
-from ratchet.k8s.storage.bucket import Bucket
 from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.bucket import Bucket
 from ratchet.runtime.jobs.run_folder import RunFolders
 from ratchet.runtime.manifest import write_manifest
 from tests.s3 import S3
@@ -30,7 +30,7 @@ from pathlib import Path
 from ratchet.contracts.jobs.cluster import BucketSettings
 from ratchet.contracts.errors import Retryable
 from ratchet.k8s.pod import download, staging
-from ratchet.k8s.storage.bucket import Bucket
+from ratchet.runtime.bucket import Bucket
 staging.LOOK_SECONDS, staging.FAILURE_SECONDS, download.LOOK_SECONDS = 0.2, float(os.environ.get("PATIENCE", "20")), 0.2
 send = Bucket.send
 def slowly(self, path, key, expected):

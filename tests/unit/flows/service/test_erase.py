@@ -27,7 +27,7 @@ from ratchet.flows.service.erase import LineEraser, People, erase_people, pseudo
 from ratchet.flows.service.receipts import Receipt
 from ratchet.materializer.erasure.lake_rows import Target
 from ratchet.materializer.lake.tables import Lake
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.jobs.job_protocol import plan_folder
 from ratchet.runtime.secrets.keyring import add_key
 from tests.command import ROOT, environment
@@ -83,7 +83,7 @@ def test_no_file_contains_a_byte_of_the_erased_people_and_the_others_lose_nothin
 
 def stated(installation: Installation, sender: Sender, *people: int) -> None:
     """Deliver a consent of these people, which is newer than everything before."""
-    spool = Spool(installation.home.spool(LINE))
+    spool = FolderSpool(installation.home.spool(LINE))
     for n in people:
         said = evaluation("user_consent", 1.0, at=time.time_ns(), user__id=user(n)) | {"eventName": "gen_ai.evaluation.result"}
         spool.put_json(sender, json.dumps(logs(said)).encode())
@@ -92,7 +92,7 @@ def stated(installation: Installation, sender: Sender, *people: int) -> None:
 def newly_asked(installation: Installation, n: int, number: int) -> None:
     """Deliver a new trace of a user, with consent."""
     body = spans(span(number, f"{marker(n)} why?", f"{marker(n)} because", at=time.time_ns(), user__id=user(n)))
-    Spool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(body).encode())
+    FolderSpool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(body).encode())
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from ratchet.flows.service import garbage
 from ratchet.flows.service.erase import erase_people, pseudonyms_of
 from ratchet.flows.service.garbage import collect_artifacts, collect_line
 from ratchet.materializer.lake.tables import Lake
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.artifacts import FolderArtifacts
 from tests.markers import LINE, SHOP, fill, install, marks_in, opened, planned, promoted, user
 from tests.unit.materializer.records import T0, evaluation, log, logs
@@ -130,7 +130,7 @@ def test_nothing_that_a_random_ledger_reaches_is_deleted_also_after_a_crash(
 
 def withdraw(installation: Any, subject: str, n: int, given: bool = False, after: int = 10) -> None:
     item = evaluation(f"{subject}_consent", float(given), at=T0 + after * 10**9, user__id=user(n), session__id=f"session of {user(n)}")
-    Spool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(logs(log(2 * n + 1, item))).encode())
+    FolderSpool(installation.home.spool(LINE)).put_json(SHOP, json.dumps(logs(log(2 * n + 1, item))).encode())
 
 
 @pytest.mark.slow

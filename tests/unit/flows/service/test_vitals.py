@@ -14,7 +14,7 @@ from ratchet.contracts.data.senders import Sender
 from ratchet.flows.config.home import Home
 from ratchet.flows.service.process import Sign, only_one
 from ratchet.flows.service.vitals import LEAST_BYTES, Backlog, Vitals, is_away, problems, take
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.router.traces.span_spool import SpanSpool
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
@@ -79,8 +79,8 @@ def test_traces_of_the_last_minutes_and_of_a_wrong_clock_are_no_backlog(age: int
 def test_measurements_come_from_the_home(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert take(home, ["shop"], NOW, lambda _: True).service is None
-    spool = Spool(home.spool("shop"))
-    old = [spool.put_json(Sender(name="app", roles=()), b"{}") for _ in range(2)]
+    spool = FolderSpool(home.spool("shop"))
+    old = [spool.folder / spool.put_json(Sender(name="app", roles=()), b"{}") for _ in range(2)]
     old[0] = old[0].rename(old[0].with_name(f"{1_000 * 10**9:020d}-1-00000000.request"))
     (spool.folder / ".part-1").write_bytes(b"is being written")
     unsent = SpanSpool(home.serving("shop") / "router" / "spool")

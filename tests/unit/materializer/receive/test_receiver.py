@@ -25,7 +25,7 @@ from ratchet.materializer.receive.credentials import CredentialStore
 from ratchet.materializer.receive.receiver import create_app
 from ratchet.materializer.receive.settings import ReceiverLine
 from ratchet.materializer.receive.sources import SpoolSource
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.serving.settings import ANSWERS, LINES
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import request_of
@@ -41,7 +41,7 @@ def _shop(token: str) -> Sender | None:
 
 @pytest.fixture
 def client(tmp_path: Path) -> TestClient:
-    return TestClient(create_app(Spool(tmp_path / "spool"), _shop, max_body=100_000))
+    return TestClient(create_app(FolderSpool(tmp_path / "spool"), _shop, max_body=100_000))
 
 
 def _send(client: TestClient, body: bytes, kind: str = receiver.PROTO, path: str = "/v1/traces", **headers: str) -> httpx.Response:
@@ -119,28 +119,28 @@ def test_unreadable_request_is_rejected(
 
 
 def test_full_disk_is_reported_and_the_client_may_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = TestClient(create_app(Spool(tmp_path / "spool"), _shop, room=1 << 62))
+    full = TestClient(create_app(FolderSpool(tmp_path / "spool"), _shop, room=1 << 62))
     assert _send(full, request_of().SerializeToString()).status_code == 503
 
     def refuse(path: Path, data: bytes) -> None:
         raise Retryable("no space left")
 
     monkeypatch.setattr(spool, "write_atomic", refuse)
-    answer = _send(TestClient(create_app(Spool(tmp_path / "spool"), _shop)), request_of().SerializeToString())
+    answer = _send(TestClient(create_app(FolderSpool(tmp_path / "spool"), _shop)), request_of().SerializeToString())
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "30"
 
 
 def test_request_stored_during_ingestion_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    writer, source = Spool(folder), SpoolSource("gateway", folder)
+    writer, source = FolderSpool(folder), SpoolSource("gateway", folder)
     writer.put_json(SHOP, b'{"resourceSpans": []}')
     batch = next(source.batches())
     early = folder / "00000000000000000001-1-00000000.json"
     early.write_bytes(b"{}\n")
     late = writer.put_json(SHOP, b"{}")
     source.done(batch)
-    assert sorted(file.name for file in folder.iterdir()) == sorted([early.name, late.name])
+    assert sorted(file.name for file in folder.iterdir()) == sorted([early.name, late])
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_a_gzip_body_with_an_unreadable_or_endless_rest_is_refused(client: TestC
 @pytest.mark.parametrize("kind", [receiver.JSON, receiver.PROTO])
 def test_a_request_with_too_many_records_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(receiver, "MAX_RECORDS", 2)
-    client = TestClient(create_app(Spool(tmp_path / "spool"), _shop))
+    client = TestClient(create_app(FolderSpool(tmp_path / "spool"), _shop))
     for spans, status in ((2, 200), (3, 413)):
         request = {"resourceSpans": [{"scopeSpans": [{"spans": [0] * spans}]}]}
         body = json.dumps(request).encode() if kind == receiver.JSON else request_of(spans).SerializeToString()

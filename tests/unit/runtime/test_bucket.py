@@ -9,7 +9,7 @@ import pytest
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import digest, digest_file
 from ratchet.contracts.jobs.cluster import BucketSettings
-from ratchet.k8s.storage.bucket import Bucket
+from ratchet.runtime.bucket import Bucket
 from tests.s3 import S3
 
 

@@ -1,8 +1,7 @@
-"""S3 bucket that a line's service and its gangs share instead of a volume.
+"""Client of an S3 bucket. Objects lie below a prefix.
 
-Objects lie below a prefix, and their keys equal the paths on a volume. Both the service (`sync.py`) and process 1 of a pod
-(`staging.py`) use it. Every failure of a request is Retryable, because credentials rotate and permissions reach S3 with a delay;
-neither should end a run.
+Run folders of gangs, exports of the ledger and the exchange of a cluster's pods use it. Every failure of a request is Retryable, because
+credentials rotate and permissions reach S3 with a delay; neither should end a run.
 
 Required semantics: strong read-after-write consistency, atomic object writes, and `If-None-Match: *`
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
@@ -85,6 +84,20 @@ class Bucket:
                 return bytes(self.client.get_object(Bucket=self.bucket, Key=self.prefix + key)["Body"].read())
             except self.client.exceptions.NoSuchKey:
                 return None
+
+    def get_changed(self, key: str, tag: str) -> tuple[bytes, str] | None:
+        """Return the content of an object and its tag, if it has another tag than `tag`; None if it has not, or does not exist."""
+        from botocore.exceptions import ClientError
+
+        condition = {"IfNoneMatch": tag} if tag else {}
+        with self._asked("read", key):
+            try:
+                found = self.client.get_object(Bucket=self.bucket, Key=self.prefix + key, **condition)
+                return bytes(found["Body"].read()), str(found["ETag"])
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 304 or error.response["Error"]["Code"] == "NoSuchKey":
+                    return None
+                raise
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object and replace an existing one."""

@@ -1,0 +1,186 @@
+"""The exchange: a bucket through which the pods of an installation on a cluster give each other small files.
+
+`spool/LINE/NAME` is a request that a receiver has accepted and the service has not taken yet. `lines/LINE/DOCUMENT` is a document that the
+service publishes, and that the receivers and routers of the line follow. `replicas/LINE/NAME` is what a replica of the router tells the
+service.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
+from ratchet.contracts.jobs.cluster import BucketSettings
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.bucket import Bucket
+
+EXCHANGE = "RATCHET_EXCHANGE"
+"""Environment variable with the URL of the exchange, `s3://BUCKET/PREFIX`. The operator sets it in every pod of an installation."""
+FOLLOW_SECONDS = 0.5
+"""Seconds between two looks of a pod whether a document has changed."""
+_AT_ONCE = 16
+"""Requests to the bucket at the same time."""
+_PART = 256
+"""Requests of the spool that are taken together."""
+log = logging.getLogger("ratchet.exchange")
+
+
+class Published(StrEnum):
+    """A document of a line that the service publishes. The value is its name in the exchange."""
+
+    ROUTE = "route.json"
+    """The route in force."""
+    ROUTER = "router.json"
+    """Settings of the line's router."""
+    CREDENTIALS = "credentials.json"
+    """The receiver's credentials: roles, and digests of the tokens."""
+
+
+class Exchange:
+    """The exchange at an `s3://` URL. Every method raises Retryable while the bucket cannot be reached.
+
+    Credentials, region and endpoint follow the lookup order of the AWS SDK. Raises ConfigError for an invalid URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._bucket = Bucket(BucketSettings(url=url))
+        except ValidationError as error:
+            raise ConfigError(f"{EXCHANGE}={url!r} is not a URL of the form s3://BUCKET/PREFIX; correct it") from error
+
+    def publish(self, line: str, document: Published, content: bytes) -> None:
+        """Put a document of a line in the place of the former one."""
+        self._bucket.put(_place(line, document), content)
+
+    def published(self, line: str, document: Published) -> bytes | None:
+        """Return a document of a line; None if it was never published."""
+        return self._bucket.get(_place(line, document))
+
+    def changed(self, line: str, document: Published, tag: str) -> tuple[bytes, str] | None:
+        """Return a document and its tag, if it has another tag than `tag`; None if it has not, or was never published."""
+        return self._bucket.get_changed(_place(line, document), tag)
+
+    def report(self, line: str, replica: str, account: bytes) -> None:
+        """Replace what a replica of the router tells the service about a line."""
+        self._bucket.put(f"replicas/{line}/{replica}", account)
+
+    def reports(self, line: str) -> dict[str, tuple[bytes, datetime]]:
+        """Return replica -> its account and the time at which the bucket got it."""
+        listed = self._bucket.list(f"replicas/{line}/")
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = pool.map(lambda replica: self._bucket.get(f"replicas/{line}/{replica}"), listed)
+            return {name: (account, listed[name].modified) for name, account in zip(listed, found, strict=True) if account is not None}
+
+    def accept(self, line: str, name: str, request: bytes) -> None:
+        """Store a request. When this returns, the bucket has it."""
+        self._bucket.put(f"spool/{line}/{name}", request)
+
+    def waiting(self, line: str) -> dict[str, int]:
+        """Return name -> size in bytes of the requests that were accepted and not removed, in the order of their names."""
+        return {name: found.size for name, found in sorted(self._bucket.list(f"spool/{line}/").items())}
+
+    def request(self, line: str, name: str) -> bytes | None:
+        """Return a request; None if another process has removed it."""
+        return self._bucket.get(f"spool/{line}/{name}")
+
+    def remove(self, line: str, name: str) -> None:
+        """Delete a request, which is stored elsewhere."""
+        self._bucket.delete(f"spool/{line}/{name}")
+
+
+def _place(line: str, document: Published) -> str:
+    return f"lines/{line}/{document}"
+
+
+class Follower:
+    """Keeps files of a pod equal to published documents. Without the bucket, the files stay as they are.
+
+    `files` maps (line, document) to the file.
+    """
+
+    def __init__(self, exchange: Exchange, files: Mapping[tuple[str, Published], Path]) -> None:
+        self._exchange = exchange
+        self._files = files
+        self._tags: dict[tuple[str, Published], str] = {}
+        self._stop = threading.Event()
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Follow in a thread, until the process ends or `stop` is called."""
+        threading.Thread(target=self._run, name="follower", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+
+    def look(self) -> bool:
+        """Look once at each document, and write the files of those that have changed. Return whether that was possible for all.
+
+        A failure is logged, once as long as it lasts.
+        """
+        trouble = ""
+        for (line, document), path in self._files.items():
+            try:
+                found = self._exchange.changed(line, document, self._tags.get((line, document), ""))
+                if found is not None:
+                    content, tag = found
+                    write_atomic(path, content)
+                    self._tags[line, document] = tag
+            except RatchetError as error:
+                trouble = f"{line}/{document}: {error}"
+            except Exception as error:  # a defect must not end the thread, because the pod would follow nothing any more
+                trouble = f"{line}/{document}: {type(error).__name__}"
+        if trouble and trouble != self._trouble:
+            log.error("cannot follow %s; the last content stays in force", trouble)
+        self._trouble = trouble
+        return not trouble
+
+    def _run(self) -> None:
+        while not self._stop.wait(FOLLOW_SECONDS):
+            self.look()
+
+
+def open_exchange(url: str | None) -> Exchange:
+    """Open the exchange of a pod. Raises ConfigError if `url`, the value of RATCHET_EXCHANGE, is missing or invalid."""
+    if not url:
+        raise ConfigError(f"{EXCHANGE} is not set; a pod of a cluster needs the bucket through which it reaches the service")
+    return Exchange(url)
+
+
+def take_all(exchange: Exchange, line: str, folder: Path, most_bytes: int) -> int:
+    """Move the oldest requests of a line from the exchange to the spool `folder`, and return the number of bytes.
+
+    Moves none while `folder` has `most_bytes` bytes, and at most 256 requests. A request is deleted from the exchange when it is on the
+    disk. A crash in between delivers it twice and never loses it.
+    """
+    waiting = exchange.waiting(line)
+    if not waiting:
+        return 0
+    there = sum(path.stat().st_size for path in folder.glob("*") if path.is_file())
+    chosen: list[str] = []
+    for name, size in waiting.items():
+        if there >= most_bytes or len(chosen) >= _PART:
+            break
+        if "/" in name or name.startswith("."):
+            raise Retryable(f"the exchange has a request with the name {name!r}, which no receiver writes; remove the object")
+        chosen.append(name)
+        there += size
+
+    def take(name: str) -> int:
+        content = exchange.request(line, name)
+        if content is None:
+            return 0
+        write_atomic(folder / name, content)
+        exchange.remove(line, name)
+        return len(content)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return sum(pool.map(take, chosen))
