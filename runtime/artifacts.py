@@ -114,31 +114,42 @@ class FolderArtifacts:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def path(self, key: Digest) -> Path:
-        """Return the path of the content with digest `key`, whether or not it exists."""
+    def here(self, key: Digest) -> Path:
+        """Return the path of the content with digest `key` in the folder, whether or not it exists."""
         return self.root / "sha256" / key[:2] / key
+
+    def path(self, key: Digest) -> Path:
+        """Return the path of the content with digest `key`, whether or not it exists. An implementation may fetch it first."""
+        return self.here(key)
+
+    def adopt(self, key: Digest) -> Digest:
+        """Take over a content that was written to the folder by other means, and return `key`."""
+        return key
+
+    def forget(self, key: Digest) -> None:
+        """Take note that a content was deleted from the folder."""
 
     def put(self, data: bytes) -> Digest:
         """Store `data` and return its digest."""
         key = digest(data)
         if not self._keep(key):
-            write_atomic(self.path(key), data)
-        return key
+            write_atomic(self.here(key), data)
+        return self.adopt(key)
 
     def _keep(self, key: Digest) -> bool:
         """Return whether the content exists. Its age begins again, so that a garbage collection does not delete it as forgotten."""
         try:
-            os.utime(self.path(key))
+            os.utime(self.here(key))
         except FileNotFoundError:
             return False
         except PermissionError:  # the file of another user of a shared folder
-            return self.path(key).exists()
+            return self.here(key).exists()
         return True
 
     def current(self, key: Digest) -> Digest:
         """Return the digest of the content that stands for `key` now: `key` itself, or what replaced it when rows were erased from it."""
         seen: set[Digest] = set()
-        while key not in seen and not self.path(key).exists():
+        while key not in seen and not self.here(key).exists():
             seen.add(key)
             record = self.erased(key)
             key = record.replacement if record else key
@@ -159,7 +170,8 @@ class FolderArtifacts:
         new = self.put(data)
         if new != key:
             write_atomic(self.root / "erased" / key, stamped(Erased(replacement=new, removed=removed, left=left)))
-            self.path(key).unlink(missing_ok=True)
+            self.here(key).unlink(missing_ok=True)
+            self.forget(key)
         return new
 
     def contents(self) -> Iterator[tuple[Digest, Path]]:
@@ -180,19 +192,19 @@ class FolderArtifacts:
         try:
             key = digest_file(path)
             if not self._keep(key):
-                copy_atomic(path, self.path(key), key)
+                copy_atomic(path, self.here(key), key)
         except FileNotFoundError as error:
             raise Permanent(f"cannot store {error.filename}: it does not exist") from error
         except OSError as error:
             raise unwritable(f"store {path}", error) from error
-        return key
+        return self.adopt(key)
 
     def take(self, source: BinaryIO, size: int, key: Digest) -> bool:
         """Store an open file if it has `size` more bytes with the digest `key`. Return whether it does; otherwise nothing is stored.
 
         Bytes are stored exactly as they were hashed, also if the file changes meanwhile. Raises `Retryable` if the file system fails.
         """
-        path = self.path(key)
+        path = self.here(key)
         if self._keep(key):
             with Path(os.devnull).open("wb") as nothing:
                 return _copied(source, nothing, size, key)
@@ -210,6 +222,7 @@ class FolderArtifacts:
             raise unwritable(f"store {path}", error) from error
         finally:
             part.unlink(missing_ok=True)
+        self.adopt(key)
         return True
 
     def put_folder(self, path: Path, follow_links: bool = False) -> Digest:

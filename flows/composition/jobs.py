@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ratchet.contracts.jobs.training import JobEvent
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.cluster import job_logs
-from ratchet.flows.composition.ports import open_artifacts, open_executor
+from ratchet.flows.composition.ports import open_executor
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.engine.training_curves import read_event_logs

@@ -27,6 +27,7 @@ from ratchet.contracts.ports import (
     Server,
 )
 from ratchet.contracts.serving import Endpoint
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.before_training import look_at_job
 from ratchet.flows.composition.cluster import open_cluster, refuse_impossible_job
 from ratchet.flows.composition.compute import open_compute
@@ -38,7 +39,6 @@ from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.core.triggers import evaluation_level
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.ledger.opening import open_ledger_at
-from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.moments import this_moment
 from ratchet.runtime.secrets.keyring import KeyFile, ensure_keyring
 
@@ -70,11 +70,6 @@ class SystemClock:
 def open_ledger(home: Home) -> Ledger:
     """Open the installation's ledger. A new database is created at first use."""
     return open_ledger_at(home.ledger_url)
-
-
-def open_artifacts(home: Home) -> Artifacts:
-    """Open the installation's artifact store."""
-    return FolderArtifacts(home.artifacts)
 
 
 def build_line_context(

@@ -75,7 +75,8 @@ class ReportPages:
 
     def _report(self, line: str) -> Response:
         """Return the report of a line. Its imports are late, because most Prefect servers never show a report."""
-        from ratchet.flows.composition.ports import open_artifacts, open_ledger
+        from ratchet.flows.composition.artifacts import open_artifacts
+        from ratchet.flows.composition.ports import open_ledger
         from ratchet.flows.report.page import render_report
 
         ledger = open_ledger(self._home)

@@ -19,6 +19,7 @@ from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.ports import Artifacts, Ledger
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import FreezeResult
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
@@ -31,7 +32,7 @@ from ratchet.flows.engine.training_curves import curve_marks, read_event_logs, t
 from ratchet.flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from ratchet.flows.report.dataset_card import dataset_card
 from ratchet.flows.report.story import Section, Table, interval, ledger_table, recalled, tell
-from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import write_atomic
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Chapter:
 
 def write_page(ledger: Ledger, home: Home, line: str, out: Path) -> Path:
     """Write the report of `line` to the file `out` and return its absolute path."""
-    write_atomic(out, render_report(ledger, FolderArtifacts(home.artifacts), line, datetime.now(UTC)).encode())
+    write_atomic(out, render_report(ledger, open_artifacts(home), line, datetime.now(UTC)).encode())
     return out.absolute()
 
 

@@ -25,6 +25,7 @@ from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.engine.context import TURN_SECONDS, LineContext, leased
 from ratchet.flows.engine.ingest import ingest
@@ -39,7 +40,7 @@ from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tomb
 from ratchet.materializer.erasure.marks import Marks
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
-from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.jobs.job_protocol import plan_folder
 from ratchet.runtime.secrets.keyring import ensure_keyring, read_keyring
 from ratchet.runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
@@ -114,7 +115,7 @@ class LineEraser:
         self._target = target
         self._boundary = boundary
         self._lake = Lake(self._home.lake(line))
-        self._artifacts = FolderArtifacts(self._home.artifacts)
+        self._artifacts = open_artifacts(self._home)
         self._left: list[str] = []
         self._files: Counter[str] = Counter()
         self._bytes = 0

@@ -22,6 +22,7 @@ from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.rows import GarbageCollected, row_of
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import LineContext, leased
@@ -77,6 +78,8 @@ def collect_artifacts(artifacts: FolderArtifacts, ledger: Ledger, grace: float, 
     for key, path in [*(one for one in old if one[0] not in kept), *parts]:
         bytes_ = path.stat().st_size
         if dry_run or _delete(path, key, grace):
+            if key and not dry_run:
+                artifacts.forget(key)
             files, size = files + 1, size + bytes_
     return files, size
 
@@ -91,7 +94,7 @@ def _restore_renamed(artifacts: FolderArtifacts) -> None:
         key = aside.name.removeprefix(_ASIDE)
         if DIGEST.fullmatch(key):
             with contextlib.suppress(FileExistsError):
-                os.link(aside, artifacts.path(key))
+                os.link(aside, artifacts.here(key))
             aside.unlink()
 
 
@@ -151,7 +154,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
             swept = sweep(lake, now.timestamp(), min(grace, READER_SECONDS), dry_run)
             _add(files, "lake", swept[:2])
             size, waiting = size + swept.bytes, swept.waiting
-        _add(files, "artifacts", found_files := collect_artifacts(FolderArtifacts(home.artifacts), installation.ledger, grace, dry_run))
+        _add(files, "artifacts", found_files := collect_artifacts(open_artifacts(home), installation.ledger, grace, dry_run))
         size += found_files[1]
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]

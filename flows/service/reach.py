@@ -44,11 +44,11 @@ def _digests(value: Any) -> Iterator[Digest]:
 
 
 def reachable(artifacts: FolderArtifacts, roots: set[Digest]) -> set[Digest]:
-    """Return the artifacts that the roots reach, also through documents, manifests and records of erased rows."""
+    """Return the artifacts of the folder that the roots reach, also through documents, manifests and records of erased rows."""
     left, reached = set(roots), set[Digest]()
     while left:
         key = artifacts.current(left.pop())
-        path = artifacts.path(key)
+        path = artifacts.here(key)
         if key in reached or not path.exists():
             continue
         reached.add(key)

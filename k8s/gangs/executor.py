@@ -52,13 +52,12 @@ class KubernetesExecutor:
         settings: ClusterSettings,
         profile: Profile,
         root: Path,
-        artifacts_root: Path,
+        artifacts: FolderArtifacts,
         max_restarts: int,
         report: Callable[[str], None] = lambda _message: None,
     ) -> None:
         self.cluster, self.line, self.settings = cluster, line, settings
         self.folders = RunFolders(root.resolve())
-        artifacts = FolderArtifacts(artifacts_root.resolve())
         self.submissions = Submissions(self.folders.root / "cluster")
         bucket, price = settings.volume.bucket, price_of(profile, settings.pool.capacity) or 0.0
         self.remote = Remote(Bucket(bucket), Path(settings.volume.mount), self.folders, artifacts) if bucket else None

@@ -153,6 +153,7 @@ class Remote:
             raise ValueError(content)
         if not path.exists() and not self.bucket.fetch(self.key(path), path, content):
             raise Permanent(f"artifact {content[:12]} was published but is not in the bucket; check the bucket's lifecycle rules")
+        self.artifacts.adopt(content)
 
 
 def _limit(path: Path) -> int:

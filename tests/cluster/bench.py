@@ -53,7 +53,7 @@ class Bench:
     def restarted(self) -> KubernetesExecutor:
         """Return a new executor on the same run folders, as after a restart of the service."""
         return KubernetesExecutor(
-            self.cluster, "test", self.settings, self.profile, self.folder / "jobs", self.artifacts.root, 5, report=self.reports.append
+            self.cluster, "test", self.settings, self.profile, self.folder / "jobs", self.artifacts, 5, report=self.reports.append
         )
 
     def spec(self, nodes: int = 3, gpus: int = 8, plan: str = "a", attempt: int = 1, grace: int = 5) -> JobSpec:

@@ -9,14 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ratchet.contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import digest
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.bucket import Bucket
+from ratchet.runtime.bucket_artifacts import BucketArtifacts, fetch_folder
+from tests.s3 import S3
 
 
-@pytest.fixture(params=["folder", "memory"])
+@pytest.fixture(params=["folder", "memory", pytest.param("bucket", marks=pytest.mark.slow)])
 def artifacts(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "bucket":
+        return BucketArtifacts(Bucket(request.getfixturevalue("s3").settings), tmp_path / "artifacts")
     return FolderArtifacts(tmp_path / "artifacts") if request.param == "folder" else MemoryArtifacts()
 
 
@@ -49,8 +54,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FolderArtifacts:
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FolderArtifacts:
+    if request.param == "bucket":
+        return BucketArtifacts(Bucket(request.getfixturevalue("s3").settings), tmp_path / "artifacts")
     return FolderArtifacts(tmp_path / "artifacts")
 
 
@@ -118,3 +125,63 @@ def test_links_are_stored_as_their_files_only_where_the_operator_names_the_folde
     (snapshot / "folder").symlink_to("../blobs")
     with pytest.raises(Permanent, match="symbolic link"):
         store.put_folder(snapshot, follow_links=True)
+
+
+@pytest.mark.slow
+def test_a_lost_folder_is_filled_from_the_bucket(s3: S3, folder: Path, tmp_path: Path) -> None:
+    first = BucketArtifacts(Bucket(s3.settings), tmp_path / "first")
+    key, other = first.put_folder(folder), first.put(b"rows")
+    first.bind("model", key)
+    again = BucketArtifacts(Bucket(s3.settings), tmp_path / "again")
+    assert again.resolve("model") == key
+    assert dict(again.names()) == {"model": key}
+    assert files(again.fetch(key, tmp_path / "out")) == files(folder)
+    assert again.get(other) == b"rows"
+    assert {digest for digest, _ in again.contents()} == {digest for digest, _ in first.contents()}
+    assert again.bind("model", other) == key
+
+
+@pytest.mark.slow
+def test_erased_rows_leave_the_bucket_and_every_copy_reads_what_is_left(s3: S3, tmp_path: Path) -> None:
+    first = BucketArtifacts(Bucket(s3.settings), tmp_path / "first")
+    key = first.put(b"a person and others")
+    new = first.replace(key, b"others", 1, 1)
+    assert first.get(key) == b"others"
+    again = BucketArtifacts(Bucket(s3.settings), tmp_path / "again")
+    assert again.current(key) == new
+    assert again.get(key) == b"others"
+    stored = [
+        s3.client.get_object(Bucket=s3.bucket, Key=one["Key"])["Body"].read()
+        for one in s3.client.list_objects_v2(Bucket=s3.bucket)["Contents"]
+    ]
+    assert b"a person and others" not in stored
+
+
+@pytest.mark.slow
+def test_nothing_is_stored_while_the_bucket_is_away(s3: S3, tmp_path: Path) -> None:
+    store = BucketArtifacts(Bucket(s3.settings), tmp_path / "artifacts")
+    s3.stop()
+    with pytest.raises(Retryable):
+        store.put(b"model")
+    s3.start()
+    key = store.put(b"model")
+    assert BucketArtifacts(Bucket(s3.settings), tmp_path / "other").get(key) == b"model", "the repeated call sends what the first one kept"
+
+
+@pytest.mark.slow
+def test_a_pod_fetches_a_folder_without_a_copy_of_the_artifacts(s3: S3, folder: Path, tmp_path: Path) -> None:
+    bucket = Bucket(s3.settings)
+    store = BucketArtifacts(bucket, tmp_path / "artifacts")
+    key = store.put_folder(folder)
+    assert fetch_folder(bucket, key, tmp_path / "model") == ["a.json", "sub/b.bin"]
+    (tmp_path / "model" / "a.json").write_text("damaged")
+    fetch_folder(bucket, key, tmp_path / "model")
+    assert files(tmp_path / "model") == files(folder)
+    part = digest(bytes(100))
+    bucket.put(f"sha256/{part[:2]}/{part}", bytes(99))
+    (tmp_path / "model" / "sub" / "b.bin").unlink()
+    with pytest.raises(Permanent, match="another digest"):
+        fetch_folder(bucket, key, tmp_path / "model")
+    for wrong in (digest(b"absent"), store.put(b"no folder"), store.put(b'{"files":{"../x":"' + part.encode() + b'"}}')):
+        with pytest.raises(Permanent):
+            fetch_folder(bucket, wrong, tmp_path / "other")

@@ -22,7 +22,7 @@ def card(cycle: str | None, out: Path | None, as_json: bool) -> None:
     It has counts and histograms of the snapshot and of the training set, and no text of a user. CYCLE is cycle/LINE/NUMBER, LINE/NUMBER, or
     LINE for its newest cycle. It can be omitted if there is only one line.
     """
-    from ratchet.flows.composition.ports import open_artifacts
+    from ratchet.flows.composition.artifacts import open_artifacts
     from ratchet.flows.report.dataset_card import as_markdown, dataset_card
 
     installation = open_installation()

@@ -31,7 +31,7 @@ def diff(old: str, new: str, answers: int, as_json: bool) -> None:
     A version is LINE/NUMBER for that of a cycle, LINE/0 for the adopted model, LINE/champion, LINE/previous, or a tag or its beginning.
     Answers are shown if the gate has compared the two versions.
     """
-    from ratchet.flows.composition.ports import open_artifacts
+    from ratchet.flows.composition.artifacts import open_artifacts
     from ratchet.flows.report.version_diff import diff_sections, version_diff
 
     installation = open_installation()

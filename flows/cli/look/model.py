@@ -33,7 +33,7 @@ def fetch(version: str, folder: Path, merged: bool, as_json: bool) -> None:
     refuse_existing(folder)
     with watched(as_json, f"copying the model of {version} …"):
         from ratchet.contracts.model import model_ref
-        from ratchet.flows.composition.ports import open_artifacts
+        from ratchet.flows.composition.artifacts import open_artifacts
 
         installation = open_installation()
         made = named_version(installation, version).version

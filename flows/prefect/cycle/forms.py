@@ -23,8 +23,8 @@ from ratchet.contracts.cycle import Answer, Identity
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.schema import unstamped
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
-from ratchet.flows.composition.ports import open_artifacts
 from ratchet.flows.core.requests import ApprovalView, fold_approval
 from ratchet.flows.engine.line import answer
 from ratchet.flows.prefect.cycle.approval_form import evidence_page, form_text

@@ -61,7 +61,7 @@ class Site:
 
     def restart(self) -> None:
         """Replace the executor by a new one on the same folders."""
-        folders = self.folder / "jobs", self.folder / "artifacts"
+        folders = self.folder / "jobs", FolderArtifacts(self.folder / "artifacts")
         self.executor = KubernetesExecutor(self.cluster, "line", self.settings, PRICED, *folders, max_restarts=5)
 
     @property
