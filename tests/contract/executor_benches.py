@@ -239,7 +239,7 @@ class GangBench:
     def restarted(self) -> PatientExecutor:
         """Return a new executor on the same folders and the same API server."""
         profile = Profile(provider="any", gpus=0, cpu="1", memory="1Gi", shm="64Mi")
-        folders = self.folder / "jobs", self.folder / "artifacts"
+        folders = self.folder / "jobs", FolderArtifacts(self.folder / "artifacts")
         executor = PatientExecutor(self.cluster, "test", self.settings, profile, *folders, max_restarts=5)
         executor.work = self.work
         return executor

@@ -12,7 +12,7 @@ import click
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
 from ratchet.flows.cli.lines import named_loop
-from ratchet.flows.cli.names import loop_argument
+from ratchet.flows.cli.names import LineName, complete_line, loop_argument
 from ratchet.flows.cli.output import json_line, json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.config.home import Home
@@ -116,13 +116,13 @@ def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) ->
 
 
 @k8s.command()
-@click.argument("loops", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("loops", nargs=-1, required=True, type=LineName(), shell_complete=complete_line)
 @click.option("--rotate", "former", type=click.File("rb"), metavar="FILE", help="The present Secret as kubectl prints it. Adds new keys.")
 @click.option("--extend", "extended", type=click.File("rb"), metavar="FILE", help="The same. Adds keys of new lines only.")
-def keys(loops: tuple[Path, ...], former: BinaryIO | None, extended: BinaryIO | None) -> None:
+def keys(loops: tuple[str, ...], former: BinaryIO | None, extended: BinaryIO | None) -> None:
     """Print the Secret with the keys of an installation whose lines are defined by LOOPS.
 
-    Create it once: ratchet k8s keys loop.toml | kubectl create -n NAMESPACE -f -. Without --rotate or --extend, all keys are new, and
+    LOOPS are the paths of loop files, or names of lines. Create the Secret once: ratchet k8s keys loop.toml | kubectl create -n NAMESPACE -f -. Without --rotate or --extend, all keys are new, and
     nothing that was computed with former keys is valid. Keep a copy outside the cluster.
     """
     import yaml
@@ -136,7 +136,8 @@ def keys(loops: tuple[Path, ...], former: BinaryIO | None, extended: BinaryIO | 
         raise ConfigError("the file is not YAML or JSON; give the output of `kubectl get secret NAME -o yaml`") from error
     if given and not isinstance(known, dict):
         raise ConfigError("the file is not a Secret as `kubectl get secret NAME -o yaml` prints it")
-    names = sorted({load_loop(path).line.name for path in loops})
+    installation = open_installation()
+    names = sorted({load_loop(named_loop(installation, one, quiet=True)).line.name for one in loops})
     sheet = keys_secret(names, datetime.now(UTC), known, rotate=former is not None)
     show(yaml.safe_dump(sheet, sort_keys=False), newline=False)
 
