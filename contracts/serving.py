@@ -66,6 +66,8 @@ class Capabilities(Frozen):
     """Whether responses can contain log-probabilities."""
     adapters: bool = False
     """Whether a version can be an adapter, which is served together with its base model (`ModelRef.parent`)."""
+    scales: bool = False
+    """Whether the number of servers of a version follows its share of the sessions. The server then has the method `scale`."""
 
 
 class Backend(Frozen):

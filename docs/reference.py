@@ -37,6 +37,7 @@ from ratchet.flows.cli.main import exit_code as command_exit_code  # noqa: E402
 from ratchet.flows.config import variables  # noqa: E402
 from ratchet.flows.config.home import Home  # noqa: E402
 from ratchet.materializer.receive import receiver  # noqa: E402
+from ratchet.runtime import bucket_artifacts  # noqa: E402
 from ratchet.runtime.jobs import job_protocol  # noqa: E402
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Scope, Variable  # noqa: E402
 from ratchet.runtime.serving import announcement, exchange  # noqa: E402
@@ -346,7 +347,7 @@ def variables_of(scope: Scope) -> list[list[str]]:
 
 def variables_of_service() -> dict[str, str]:
     """Return name -> meaning of the variables of the service and its scripts."""
-    modules = (variables, receiver, announcement, exchange)
+    modules = (variables, receiver, announcement, exchange, bucket_artifacts)
     found = {str(getattr(module, name)): text for module in modules for name, text in constants(module).items()}
     return {name: text for name, text in found.items() if name.startswith("RATCHET_")} | TEXTS["environment"]
 

@@ -13,7 +13,7 @@ from ratchet.contracts.ports.decisions import Check, Evaluator, RolloutJudge
 from ratchet.contracts.ports.jobs import Executor, Trainer
 from ratchet.contracts.ports.progress import Progress
 from ratchet.contracts.ports.rewards import RewardFunction, Rewards
-from ratchet.contracts.ports.serving import Metrics, ModelClient, Registry, Router, Server
+from ratchet.contracts.ports.serving import Metrics, ModelClient, Registry, Router, ScalingServer, Server
 from ratchet.contracts.ports.state import Artifacts, Clock, Ledger
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Rewards",
     "RolloutJudge",
     "Router",
+    "ScalingServer",
     "Server",
     "TraceSource",
     "Trainer",

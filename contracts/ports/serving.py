@@ -31,6 +31,17 @@ class Server(Protocol):
         ...
 
 
+class ScalingServer(Server, Protocol):
+    """A `Server` whose `capabilities.scales` is true: a version may have several servers."""
+
+    def scale(self, version: ModelVersion, share: float, wait: bool = True) -> bool:
+        """Give a version as many servers as `share` percent of the sessions need, at least one. Return whether their number has changed.
+
+        With `wait`, returns when all of them answer, and raises Retryable with the reason if they do not.
+        """
+        ...
+
+
 class ModelClient(Protocol):
     """Sends chat requests to a model over HTTP."""
 

@@ -124,6 +124,11 @@ def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
     server: Server = extension.create(
         home.serving(loop.line.name), artifacts, loop.line.served_model, options=serving.options, where="serving.options"
     )
+    if serving.kind == "kubernetes":
+        from ratchet.k8s.serving.models import ClusterServer
+
+        if isinstance(server, ClusterServer):
+            server.join(loop.line.name)
     if serving.adapters != "merged" and not server.capabilities.adapters:
         raise ConfigError(
             f'serving.adapters = "{serving.adapters}": the server {serving.kind!r} serves no adapters; set it to "merged", or use another '

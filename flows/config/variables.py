@@ -12,9 +12,6 @@ ANCHORS: Final = "RATCHET_ANCHORS"
 """Folder, or `s3://BUCKET/PREFIX`, of the signed exports of the ledger's heads. Default: `anchors` in the home folder."""
 ANCHOR_KEY: Final = "RATCHET_ANCHOR_KEY"
 """File with the Ed25519 key that signs these exports. Default: `anchor.key` in the home folder."""
-ARTIFACTS: Final = "RATCHET_ARTIFACTS"
-"""`s3://BUCKET/PREFIX` of the artifacts, with a copy in the home folder. Default: in the home folder only. Model servers in pods read them
-there."""
 KEYS: Final = "RATCHET_KEYS"
 """Folder with the keys of an installation in pods, a mounted Secret: `user-keys.json`, and for each line a folder with `router` and
 `span-keys.json`. The operator sets it together with `RATCHET_EXCHANGE`."""

@@ -7,6 +7,7 @@ routes are all idempotent by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ from ratchet.contracts.evaluation import CheckResult, EarlierAnswers, EvalReport
 from ratchet.contracts.ids import Digest, checkpoint_name, cycle_stream, digest, effect_name, rollout_stream, version_tag
 from ratchet.contracts.jobs.training import Adjustment, Attempt, Checkpoint, JobSpec, JobState, ResumePoint, TrainingPlan
 from ratchet.contracts.model import strange_files
-from ratchet.contracts.ports import Check
+from ratchet.contracts.ports import Check, ScalingServer
 from ratchet.contracts.rows import GivenModel, RolloutOpened, row_of
 from ratchet.contracts.schema import parse, stamped
 from ratchet.contracts.serving import Backend, ModelVersion, Route
@@ -310,8 +311,18 @@ def promote(context: LineContext, cycle: CycleView, key: str) -> PromoteResult:
     The reconciler updates the registry's alias, so that an unavailable registry delays neither a promotion nor a rollback.
     """
     version = _candidate(cycle)
+    scale(context, version, 100)
     context.router.set(sole_route(context, version, effect_name(cycle.id, key)))
     return PromoteResult(version=version.tag)
+
+
+def scale(context: LineContext, version: ModelVersion, share: float, wait: bool = True) -> bool:
+    """Give a version as many servers as its share of the sessions, in percent, needs, if the server can. Return whether that changed.
+
+    Raises Retryable if `wait` and they do not all answer.
+    """
+    server = context.server
+    return server.capabilities.scales and cast(ScalingServer, server).scale(version, share, wait)
 
 
 def sole_route(context: LineContext, version: ModelVersion, annotation: str) -> Route:

@@ -16,13 +16,15 @@ from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
-from ratchet.flows.core.rollout import SetWeight
+from ratchet.flows.core.rollout import SetWeight, candidate_share
 from ratchet.flows.engine.context import LineContext, leased
-from ratchet.flows.engine.effects import job_of, lay_resume_point, served_names, sole_route
+from ratchet.flows.engine.effects import job_of, lay_resume_point, scale, served_names, sole_route
 from ratchet.flows.engine.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
 
+KEPT_SECONDS = 3600.0
+"""Seconds for which the version before the champion keeps all of its servers."""
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}
 
 
@@ -75,7 +77,7 @@ def converge(context: LineContext) -> list[str]:
     cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
     rollout = context.rollout_view(rollout_stream(cycle.id)) if cycle else None
     repairs: list[str] = []
-    for repair in (_servers, _route, _aliases, _jobs, _pins):
+    for repair in (_servers, _route, _capacity, _aliases, _jobs, _pins):
         try:
             repairs += repair(context, line, cycle, rollout)
         except RatchetError as error:
@@ -111,6 +113,32 @@ def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rol
             context.server.stop(tag)
             repairs.append(f"stopped the server of {tag}")
     return repairs
+
+
+def _capacity(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:
+    """Adapt the numbers of servers: all for the champion, the present share for a candidate, one for the version before the champion.
+
+    That version keeps all of its servers for an hour, because a rollback soon after a promotion is the most likely one. Nothing waits here.
+    """
+    if not context.server.capabilities.scales:
+        return []
+    wanted: dict[str, tuple[ModelVersion, float]] = {}
+    if cycle is not None and cycle.state in _HAS_CANDIDATE and cycle.candidate is not None:
+        step = rollout.steps[-1] if rollout is not None and rollout.steps and rollout.end is None else None
+        wanted[cycle.candidate.tag] = cycle.candidate, candidate_share(step.weight, rollout.opened.settings) if step and rollout else 0
+    if line.previous is not None:
+        changed = next((row.at for row in reversed(line.rows) if row.kind in ("champion", "rolled_back")), None)
+        recent = changed is not None and (context.clock.now() - changed).total_seconds() < KEPT_SECONDS
+        wanted[line.previous.tag] = line.previous, 100 if recent else 0
+    if line.champion is not None:
+        wanted[line.champion.tag] = line.champion, 100
+    if rollout is not None and rollout.end == "promoted" and cycle is not None and cycle.candidate is not None:
+        wanted[cycle.candidate.tag] = cycle.candidate, 100  # it serves all sessions, and is the champion when the cycle ends
+    return [
+        f"adapted the number of servers of {tag} to {share:g} % of the sessions"
+        for tag, (version, share) in wanted.items()
+        if scale(context, version, share, wait=False)
+    ]
 
 
 def _is_drained(context: LineContext, tag: str) -> bool:

@@ -30,7 +30,7 @@ from ratchet.flows.core.rollout import (
     windows,
 )
 from ratchet.flows.engine.context import LineContext, append_to_rollout, leased
-from ratchet.flows.engine.effects import served_names, sole_route
+from ratchet.flows.engine.effects import scale, served_names, sole_route
 from ratchet.flows.engine.mirror import ask_batch
 
 SMALL_CORRECTION = 60.0
@@ -176,6 +176,7 @@ def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSetting
     key = f"weight/{decision.index}"
     if key not in view.intended:
         view = append_to_rollout(view, context, lease, Row(kind="intended", key=key))
+    scale(context, view.candidate, candidate_share(decision.weight, settings))
     context.router.set(step_route(view, decision, settings, context))
     append_to_rollout(view, context, lease, row_of("done", WeightSet(index=decision.index, weight=decision.weight), key))
 

@@ -150,17 +150,17 @@ def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
         ports=(PolicyPort(protocol="UDP", port=DNS_PORT), PolicyPort(port=DNS_PORT)),
     )
     return (
-        _policy(settings, "ratchet-deny", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Ingress", "Egress"))),
-        _policy(settings, "ratchet-names", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Egress",), egress=(names,))),
+        _policy(settings.namespace, "ratchet-deny", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Ingress", "Egress"))),
+        _policy(settings.namespace, "ratchet-names", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Egress",), egress=(names,))),
         _policy(
-            settings,
+            settings.namespace,
             "ratchet-service",
             NetworkPolicySpec(pod_selector=Selector(match_labels=SERVICE), policy_types=("Egress",), egress=(Egress(),)),
         ),
     )
 
 
-def open_server(settings: ClusterSettings, name: str, labels: dict[str, str], port: int) -> tuple[NetworkPolicy, NetworkPolicy]:
+def open_server(namespace: str, name: str, labels: dict[str, str], port: int) -> tuple[NetworkPolicy, NetworkPolicy]:
     """Return two policies that allow traffic from Ratchet's pods to a server: ingress at the server and egress at the pods."""
     ports = (PolicyPort(port=port),)
     ours, its = Selector(match_labels={PART_OF: RATCHET[PART_OF]}), Selector(match_labels=labels)
@@ -168,11 +168,11 @@ def open_server(settings: ClusterSettings, name: str, labels: dict[str, str], po
         pod_selector=its, policy_types=("Ingress",), ingress=(Ingress(sources=(Peer(pod_selector=ours),), ports=ports),)
     )
     way = NetworkPolicySpec(pod_selector=ours, policy_types=("Egress",), egress=(Egress(to=(Peer(pod_selector=its),), ports=ports),))
-    return _policy(settings, name, door), _policy(settings, f"to-{name}", way)
+    return _policy(namespace, name, door), _policy(namespace, f"to-{name}", way)
 
 
-def _policy(settings: ClusterSettings, name: str, spec: NetworkPolicySpec) -> NetworkPolicy:
-    return NetworkPolicy(metadata=_meta(name, settings.namespace), spec=spec)
+def _policy(namespace: str, name: str, spec: NetworkPolicySpec) -> NetworkPolicy:
+    return NetworkPolicy(metadata=_meta(name, namespace), spec=spec)
 
 
 def _rule(group: str, resources: tuple[str, ...], *verbs: str) -> AccessRule:

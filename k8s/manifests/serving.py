@@ -1,6 +1,6 @@
-"""Renders model servers on a cluster: a vLLM server for one version of a line, and a judge fleet behind one name. No I/O.
+"""Renders a judge fleet behind one name, whose model lies on the shared volume. No I/O.
 
-It defines how vLLM is started, probed and terminated. It does not depend on traffic routing. It has not been tested on a GPU.
+It defines how vLLM is probed and terminated. It has not been tested on a GPU. `version_server.py` renders the servers of versions.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.cluster import ClusterSettings
-from ratchet.contracts.serving import ModelVersion
-from ratchet.k8s.manifests.gang_manifest import LINE, PART_OF, RATCHET
+from ratchet.k8s.manifests.gang_manifest import PART_OF, RATCHET
 from ratchet.k8s.manifests.pod_objects import (
     Capabilities,
     Claim,
@@ -97,19 +95,6 @@ class ModelServer:
     """Additional arguments of `vllm serve`."""
 
 
-def version_server(
-    version: ModelVersion, folder: Path, settings: ClusterSettings, profile: Profile, server: ModelServer
-) -> tuple[Shape, ...]:
-    """Render Deployment, Service, PodDisruptionBudget and network policies that serve a version from `folder` on the shared volume.
-
-    The served model's name is the version's tag. The objects' name depends on the tag and the model, so a version's server is never
-    changed, only created again. Raises ConfigError if the server does not fit the settings or the profile.
-    """
-    name = f"serve-{version.line[:30]}-{version.number}-{digest([version.tag, version.model.id])[:8]}"
-    labels = {**RATCHET, COMPONENT: "model", LINE: version.line, VERSION: version.tag}
-    return _serve(name, version.tag, folder, labels, settings, profile, server)
-
-
 def judge_fleet(model: Path, settings: ClusterSettings, profile: Profile, server: ModelServer) -> tuple[Shape, ...]:
     """Render judges of one model behind the name `ratchet-judge`, which the service and its jobs can connect to.
 
@@ -142,7 +127,7 @@ def _serve(
             spec=ServiceSpec(selector=selector.match_labels, ports=(ServicePort(name="http", port=PORT, target_port="http"),)),
         ),
         PodDisruptionBudget(metadata=meta, spec=BudgetSpec(max_unavailable=1, selector=selector)),
-        *open_server(settings, name, selector.match_labels, PORT),
+        *open_server(settings.namespace, name, selector.match_labels, PORT),
     ]
     return (*found, _autoscaler(meta, server)) if server.most else tuple(found)
 

@@ -72,11 +72,32 @@ class ServerContainer(Shape):
     ports: tuple[Port, ...]
     resources: Resources
     volume_mounts: tuple[Mount, ...] = ()
+    termination_message_policy: Literal["FallbackToLogsOnError"] = "FallbackToLogsOnError"
     security_context: ContainerSecurity = ContainerSecurity()
     startup_probe: Probe
     readiness_probe: Probe
     liveness_probe: Probe
     lifecycle: Lifecycle
+
+
+class InitContainer(Shape):
+    """Container that runs before the server's container, for example to fetch the model."""
+
+    name: str
+    image: str
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    command: tuple[str, ...]
+    env: tuple[Env, ...] = ()
+    resources: Resources
+    volume_mounts: tuple[Mount, ...] = ()
+    termination_message_policy: Literal["FallbackToLogsOnError"] = "FallbackToLogsOnError"
+    security_context: ContainerSecurity = ContainerSecurity()
+
+
+class PullSecret(Shape):
+    """Secret with the credentials of an image registry."""
+
+    name: str
 
 
 class NodeExpression(Shape):
@@ -119,9 +140,11 @@ class ServerPodSpec(Shape):
     enable_service_links: bool = False
     termination_grace_period_seconds: int
     node_selector: dict[str, str] = Field(default_factory=dict)
-    affinity: ServerAffinity
+    affinity: ServerAffinity | None = None
     tolerations: tuple[Toleration, ...] = ()
+    image_pull_secrets: tuple[PullSecret, ...] | None = None
     security_context: PodSecurity
+    init_containers: tuple[InitContainer, ...] | None = None
     containers: tuple[ServerContainer, ...]
     volumes: tuple[Volume, ...]
 
@@ -175,8 +198,9 @@ class ServicePort(Shape):
 
 
 class ServiceSpec(Shape):
-    """Selected pods and ports of a Service."""
+    """Selected pods and ports of a Service. With `cluster_ip` "None", its name has the addresses of all ready pods."""
 
+    cluster_ip: Literal["None"] | None = Field(default=None, alias="clusterIP")
     selector: dict[str, str]
     ports: tuple[ServicePort, ...]
 

@@ -1,4 +1,4 @@
-"""Runs the model server process: `python -m ratchet.local.serve MODEL_FOLDER --name NAME … [--adapter FOLDER] [--port N] [--threads N]`."""
+"""Runs the model server process: `python -m ratchet.local.serve MODEL_FOLDER --name NAME … [--adapter FOLDER] [--port N]`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ratchet.runtime.serving.asgi import run_app
 @click.option("--name", "names", required=True, multiple=True, help="Model name that clients must send: one of these.")
 @click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Adapter to load over the model in FOLDER.")
 @click.option("--port", default=0, help="0: any free port.")
+@click.option("--host", default="127.0.0.1", help="Address on which to listen. In a pod, 0.0.0.0.")
 @click.option("--threads", default=2, help="CPU threads for one batch.")
-def main(folder: Path, names: tuple[str, ...], adapter: Path | None, port: int, threads: int) -> None:
+def main(folder: Path, names: tuple[str, ...], adapter: Path | None, port: int, host: str, threads: int) -> None:
     """Serve the model in FOLDER until SIGTERM."""
     gc.disable()  # the imports create a million permanent objects, which each collection would visit: 1 s of CPU of the start
     from ratchet.local.serve.app import build_app
@@ -26,7 +27,7 @@ def main(folder: Path, names: tuple[str, ...], adapter: Path | None, port: int, 
     app = build_app(Model(folder, threads, adapter), names)
     gc.freeze()
     gc.enable()
-    run_app(app, port, "the model server", "use --port 0 for any free port", HttpLimits())
+    run_app(app, port, "the model server", "use --port 0 for any free port", HttpLimits(), host)
 
 
 if __name__ == "__main__":

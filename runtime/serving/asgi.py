@@ -1,4 +1,4 @@
-"""Serves an ASGI application on loopback, announces its port in a ready file, and ends the work for callers that are gone."""
+"""Serves an ASGI application, announces its port in a ready file, and ends the work for callers that are gone."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ class AnnouncingServer(uvicorn.Server):
         announce(self._port)
 
 
-def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits) -> None:
-    """Serve an ASGI application on loopback within `limits` until SIGTERM, and announce its port. For `what` and `remedy`, see `bind`.
+def run_app(app: Any, port: int, what: str, remedy: str, limits: HttpLimits, host: str = "127.0.0.1") -> None:
+    """Serve an ASGI application within `limits` until SIGTERM, and announce its port. For the other arguments, see `bind`.
 
     After SIGTERM, the process accepts no connection, finishes the answers that it has begun within DRAIN_SECONDS, and ends. Only the owner
     can read the files that the process writes.
     """
     os.umask(0o077)
     allow_files()
-    listener = bind(port, what, remedy)
+    listener = bind(port, what, remedy, host)
     config = uvicorn.Config(
         LimitedApp(app, limits),
         http=with_deadlines(H11Protocol, limits),

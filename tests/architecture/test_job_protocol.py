@@ -13,6 +13,7 @@ from ratchet.contracts.jobs import exit_codes
 from ratchet.flows.config import variables
 from ratchet.local import service
 from ratchet.materializer.receive import receiver
+from ratchet.runtime import bucket_artifacts
 from ratchet.runtime.jobs import job_protocol
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, Variable
 from ratchet.runtime.serving import exchange
@@ -82,7 +83,7 @@ def test_exit_codes_of_jobs_are_numbers_only_where_they_are_defined() -> None:
 
 
 def test_variables_of_the_service_are_defined_once() -> None:
-    modules = (variables, service, receiver, exchange)
+    modules = (variables, service, receiver, exchange, bucket_artifacts)
     ours = {value for module in modules for value in vars(module).values() if isinstance(value, str) and value.startswith("RATCHET_")}
     assert {"RATCHET_HOME", "RATCHET_SERVICE"} <= ours
     literals = [text for path in SOURCES if path != PROTOCOL for _, text in texts(path) if re.fullmatch(r"RATCHET_[A-Z_]*[A-Z]", text)]

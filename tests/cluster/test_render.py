@@ -21,7 +21,8 @@ from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import manifest
 from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, dry_run_rights, rights, wide_rights
 from ratchet.k8s.manifests.pools import Account, static_pool
-from ratchet.k8s.manifests.serving import ModelServer, judge_fleet, version_server
+from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
+from ratchet.k8s.manifests.version_server import version_server
 from ratchet.k8s.preflight.cluster_facts import pod_of
 from ratchet.k8s.profiles.profile import Profile, known, load_profile
 from tests.cluster.bench import Bench
@@ -65,7 +66,7 @@ def test_servers_are_what_the_server_takes(prepared: PreparedNamespace) -> None:
     server = ModelServer(image="vllm:1", gpus=2, most=4, metric="vllm_requests_waiting")
     made = (
         *judge_fleet(Path("/fsx/judge"), settings, profile, server),
-        *version_server(version, Path("/fsx/m"), settings, profile, ModelServer("vllm:1")),
+        *version_server(version, samples.serving_site(namespace=prepared.name, profile=profile), 2),
     )
     for shape in made:
         prepared.apply(shape, dry_run=True)

@@ -122,8 +122,9 @@ def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) ->
 def keys(loops: tuple[str, ...], former: BinaryIO | None, extended: BinaryIO | None) -> None:
     """Print the Secret with the keys of an installation whose lines are defined by LOOPS.
 
-    LOOPS are the paths of loop files, or names of lines. Create the Secret once: ratchet k8s keys loop.toml | kubectl create -n NAMESPACE -f -. Without --rotate or --extend, all keys are new, and
-    nothing that was computed with former keys is valid. Keep a copy outside the cluster.
+    LOOPS are the paths of loop files, or names of lines. Create the Secret once: ratchet k8s keys loop.toml | kubectl create -f -
+
+    Without --rotate or --extend, all keys are new, and nothing that was computed with former keys is valid. Keep a copy elsewhere.
     """
     import yaml
 

@@ -65,6 +65,7 @@ PARTS = (
     Part("kuberay", "crds-kuberay", "github.com/ray-project/kuberay/ray-operator", ("config/crd/bases",)),
     Part("gateway", "crds-gateway", "sigs.k8s.io/gateway-api", ("config/crd/standard",)),
     Part("traefik", "traefik", "github.com/traefik/traefik/v3/cmd/traefik"),
+    Part("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 )
 PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
 VOLCANO = ("volcano", "vc-scheduler", "vc-controller-manager")

@@ -9,11 +9,28 @@ from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.k8s.manifests.gang_manifest import RenderContext, render
 from ratchet.k8s.manifests.pod_objects import VolcanoJob
+from ratchet.k8s.manifests.version_server import ServingSite
 from ratchet.k8s.profiles.profile import Profile, load_profile
 
 PLAN = "ab" * 32
 BUCKET = {"mount": "/ratchet", "bucket": {"url": "s3://models/ratchet", "region": "eu-west-1", "disk": "800Gi"}}
 """A bucket in place of a shared volume."""
+
+
+def serving_site(**changes: Any) -> ServingSite:
+    """Return how the model servers of a line run, with `changes`."""
+    given: dict[str, Any] = {
+        "namespace": "ratchet",
+        "profile": load_profile("generic-gpu"),
+        "image": "registry.example/vllm:1",
+        "engine": "vllm",
+        "fetch_image": "registry.example/ratchet:1",
+        "artifacts": "s3://models/artifacts",
+        "environment": (("AWS_REGION", "eu-west-1"),),
+        "secrets": (("AWS_SECRET_ACCESS_KEY", "bucket/secret"),),
+        "pull_secrets": ("registry",),
+    }
+    return ServingSite(**{**given, **changes})
 
 
 def settings(**changes: Any) -> ClusterSettings:

@@ -24,10 +24,11 @@ from ratchet.k8s.manifests.pod_objects import Shape, manifest
 from ratchet.k8s.manifests.policies import security_level
 from ratchet.k8s.manifests.pools import Account, dynamic_pool, node_class, queue, static_pool
 from ratchet.k8s.manifests.render import as_yaml
-from ratchet.k8s.manifests.serving import ModelServer, judge_fleet, version_server
+from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
+from ratchet.k8s.manifests.version_server import version_server
 from ratchet.k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
-from tests.unit.k8s.samples import BUCKET, gang, job, settings
+from tests.unit.k8s.samples import BUCKET, gang, job, serving_site, settings
 
 REPO = Path(__file__).resolve().parents[4]
 EXAMPLE = REPO / "loops" / "07-team-cluster"
@@ -55,7 +56,7 @@ def everything(name: str) -> Iterator[Shape]:
         yield from (one.shape for one in render_environment(chosen, profile, Extras(ACCOUNT, judge=judge)))
         if kind == "static":
             yield static_pool("a-gang", 2, chosen, profile)
-    yield from version_server(version(), Path("/fsx/m"), settings(profile=name), load_profile(name), ModelServer("vllm:1", gpus=0))
+    yield from version_server(version(), serving_site(profile=load_profile(name), gpus=0), 2)
     yield gang_network_policy("a-gang", "ratchet")
     if not load_profile(name).root:
         shared = settings(volume=BUCKET)
@@ -99,7 +100,7 @@ def test_servers_and_a_static_pool_match_their_golden_file() -> None:
     chosen, profile = settings(profile="aws-p5en-efa", pool={"kind": "static"}), load_profile("aws-p5en-efa")
     server = ModelServer("vllm:1", gpus=2, replicas=2, most=4, metric="vllm_requests_waiting")
     made = [static_pool("a-gang", 4, chosen, profile), *judge_fleet(Path("/fsx/judge"), chosen, profile, server)]
-    made += version_server(version(), Path("/fsx/m"), chosen, profile, ModelServer("vllm:1"))
+    made += version_server(version(), serving_site(profile=profile), 3)
     agrees("servers.yaml", "---\n".join(as_yaml(one) for one in made))
 
 
@@ -135,7 +136,7 @@ def test_every_pod_has_the_security_defaults(name: str) -> None:
     for shape in everything(name):
         for pod in _pods(manifest(shape)):
             assert pod["automountServiceAccountToken"] is False
-            assert pod["serviceAccountName"] == "ratchet-job"
+            assert pod["serviceAccountName"] in ("ratchet-job", "ratchet-model")
             assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
             root = "runAsNonRoot" not in pod["securityContext"]
             assert pod["securityContext"]["runAsUser"] == (0 if root else profile.user)

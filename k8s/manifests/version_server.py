@@ -1,0 +1,258 @@
+"""Renders the model servers of one version: Deployment, headless Service, PodDisruptionBudget and network policies. No I/O.
+
+The model is fetched by an init container, which verifies each file, so that a server needs no shared volume. It runs vLLM or the embedded
+server, and is ready when it answers. Each pod is placed on its own by the cluster's default scheduler, because servers are not a gang.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.ids import digest
+from ratchet.contracts.serving import ModelVersion
+from ratchet.k8s.manifests.gang_manifest import LINE, RATCHET
+from ratchet.k8s.manifests.pod_objects import (
+    Capabilities,
+    ContainerSecurity,
+    EmptyDir,
+    Env,
+    HostPath,
+    Match,
+    Meta,
+    Mount,
+    PodSecurity,
+    Port,
+    Resources,
+    SecretKey,
+    Shape,
+    Toleration,
+    ValueFrom,
+    Volume,
+)
+from ratchet.k8s.manifests.policies import COMPONENT, open_server
+from ratchet.k8s.manifests.serving import DRAIN, ELSEWHERE, ENVIRONMENT, GRACE, PORT, VERSION
+from ratchet.k8s.manifests.serving_objects import (
+    BudgetSpec,
+    Deployment,
+    DeploymentSpec,
+    HttpGet,
+    InitContainer,
+    Lifecycle,
+    LifecycleHandler,
+    NodeAffinity,
+    PodDisruptionBudget,
+    Probe,
+    PullSecret,
+    RollingUpdate,
+    ServerAffinity,
+    ServerContainer,
+    ServerPodSpec,
+    ServerPodTemplate,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    SleepAction,
+    Strategy,
+)
+from ratchet.k8s.profiles.profile import Profile
+from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
+
+COMPONENT_NAME = "model"
+"""Value of the label that model servers have."""
+MODEL = "ratchet.dev/model"
+"""Label with the beginning of the digest of a version's files."""
+NUMBER = "ratchet.dev/number"
+"""Label with the number of a version within its line."""
+MODEL_FOLDER = "/models/base"
+"""Folder of the model in a pod."""
+_ANY = "0.0.0.0"  # noqa: S104 -- inside the pod
+_NAMES = 30
+
+
+@dataclass(frozen=True)
+class ServingSite:
+    """How the model servers of a line run."""
+
+    namespace: str
+    profile: Profile
+    image: str
+    """Image of the server."""
+    engine: str
+    """`vllm` or `embedded`."""
+    fetch_image: str
+    """Image with Ratchet, whose init container fetches the model."""
+    artifacts: str
+    """`s3://` URL of the artifacts."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables of the init container, for example the endpoint of the bucket."""
+    secrets: tuple[tuple[str, str], ...] = ()
+    """Variable of the init container -> `secret/key`, for example credentials of the bucket."""
+    python: str = "python3"
+    gpus: int = 1
+    cpu: str = "8"
+    memory: str = "64Gi"
+    disk: str = "64Gi"
+    """Size of the volume on the node's disk that holds the model."""
+    arguments: tuple[str, ...] = ()
+    """Additional arguments of the server."""
+    account: str = "ratchet-model"
+    pull_secrets: tuple[str, ...] = ()
+    load: int = 1800
+    """Maximum seconds from the start of the server's container until it answers."""
+
+
+def server_name(version: ModelVersion) -> str:
+    """Return the name of a version's objects, which depends on the tag and the model: a version's server is never another model's."""
+    return f"serve-{version.line[:_NAMES]}-{version.number}-{digest([version.tag, version.model.id])[:8]}"
+
+
+def server_labels(line: str) -> dict[str, str]:
+    """Return the labels by which the model servers of a line are found."""
+    return {COMPONENT: COMPONENT_NAME, LINE: line}
+
+
+def server_url(name: str, namespace: str) -> str:
+    """Return the base URL of a version's servers within the cluster."""
+    return f"http://{name}.{namespace}.svc:{PORT}"
+
+
+def replicas_for(share: float, full: int) -> int:
+    """Return the number of servers for a share of the sessions in percent, if `full` servers answer all of them. At least one."""
+    return max(1, math.ceil(round(share * full / 100, 6)))
+
+
+def version_server(version: ModelVersion, site: ServingSite, replicas: int) -> tuple[Shape, ...]:
+    """Render the objects of a version with this number of servers. The served model's name is the version's tag.
+
+    Raises ConfigError if the server does not fit the profile, or if the version is an adapter.
+    """
+    if version.model.parent is not None:
+        raise ConfigError('servers on a cluster serve whole models; set serving.adapters = "merged"')
+    if site.gpus > site.profile.gpus:
+        raise ConfigError(
+            f"serving.options.gpus: a server of {site.gpus} GPUs does not fit a node of the profile, which has {site.profile.gpus}"
+        )
+    name = server_name(version)
+    labels = {
+        **RATCHET,
+        **server_labels(version.line),
+        VERSION: version.tag,
+        NUMBER: str(version.number),
+        MODEL: version.model.files[:16],
+        "app.kubernetes.io/name": name,
+    }
+    selector = Match(match_labels={COMPONENT: COMPONENT_NAME, "app.kubernetes.io/name": name})
+    meta = Meta(name=name, namespace=site.namespace, labels=labels)
+    return (
+        Deployment(
+            metadata=meta,
+            spec=DeploymentSpec(
+                replicas=replicas,
+                selector=selector,
+                # Start a new server before ending an old one. Otherwise a change of the image would interrupt a version with one server.
+                strategy=Strategy(rolling_update=RollingUpdate(max_surge=1, max_unavailable=0)),
+                progress_deadline_seconds=site.load + 600,
+                template=ServerPodTemplate(metadata=Meta(labels=labels), spec=_pod(version, site)),
+            ),
+        ),
+        # Headless: the router balances its connections over the servers, also where many requests share few connections.
+        Service(
+            metadata=meta,
+            spec=ServiceSpec(
+                cluster_ip="None", selector=selector.match_labels, ports=(ServicePort(name="http", port=PORT, target_port="http"),)
+            ),
+        ),
+        PodDisruptionBudget(metadata=meta, spec=BudgetSpec(max_unavailable=1, selector=selector)),
+        *open_server(site.namespace, name, selector.match_labels, PORT),
+    )
+
+
+def _command(version: ModelVersion, site: ServingSite) -> tuple[str, ...]:
+    if site.engine == "embedded":
+        embedded = ("--name", version.tag, "--host", _ANY, "--port", str(PORT))
+        return (site.python, "-m", "ratchet.local.serve", MODEL_FOLDER, *embedded, *site.arguments)
+    spread = ("--tensor-parallel-size", str(site.gpus)) if site.gpus > 1 else ()
+    given = ("--served-model-name", version.tag, "--host", _ANY, "--port", str(PORT), "--disable-uvicorn-access-log")
+    return ("vllm", "serve", MODEL_FOLDER, *given, *spread, *site.arguments)
+
+
+def _pod(version: ModelVersion, site: ServingSite) -> ServerPodSpec:
+    profile = site.profile
+    asked = {"cpu": site.cpu, "memory": site.memory}
+    if site.gpus:
+        asked[profile.gpu_resource] = str(site.gpus)
+    nodes = [mount.partition(":") for mount in profile.mounts]
+    seen = tuple(Mount(name=f"node-{n}", mount_path=inside or path, read_only=True) for n, (path, _, inside) in enumerate(nodes))
+    python = (Env(name="PYTHONPATH", value=":".join(profile.python_path)),) if profile.python_path else ()
+    temporary = Mount(name="tmp", mount_path="/tmp")  # noqa: S108 -- inside the pod
+    fetch = InitContainer(
+        name="fetch",
+        image=site.fetch_image,
+        image_pull_policy=profile.image_pull,
+        command=(site.python, "-m", "ratchet.k8s.pod.model", version.model.files, MODEL_FOLDER),
+        env=(
+            Env(name=ARTIFACTS_URL, value=site.artifacts),
+            *(Env(name=key, value=value) for key, value in site.environment),
+            *(Env(name=key, value_from=ValueFrom(secret_key_ref=_secret(reference))) for key, reference in site.secrets),
+            *python,
+        ),
+        resources=Resources(requests={"cpu": "250m", "memory": "512Mi"}, limits={"cpu": "2", "memory": "1Gi"}),
+        volume_mounts=(Mount(name="model", mount_path="/models"), temporary, *seen),
+        security_context=ContainerSecurity(capabilities=Capabilities()),
+    )
+    server = ServerContainer(
+        name="server",
+        image=site.image,
+        image_pull_policy=profile.image_pull,
+        command=_command(version, site),
+        env=(*(Env(name=key, value=value) for key, value in ENVIRONMENT.items()), *python),
+        ports=(Port(name="http", container_port=PORT),),
+        resources=Resources(requests=asked, limits=asked),
+        volume_mounts=(
+            Mount(name="model", mount_path="/models", read_only=True),
+            Mount(name="shm", mount_path="/dev/shm"),  # noqa: S108 -- inside the pod
+            temporary,
+            *seen,
+        ),
+        security_context=ContainerSecurity(capabilities=Capabilities()),
+        startup_probe=_asked(5, math.ceil(site.load / 5)),
+        readiness_probe=_asked(5, 3),
+        liveness_probe=_asked(20, 6),
+        lifecycle=Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=DRAIN))),
+    )
+    return ServerPodSpec(
+        service_account_name=site.account,
+        termination_grace_period_seconds=GRACE,
+        node_selector=dict(profile.labels),
+        affinity=ServerAffinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=ELSEWHERE)),
+        tolerations=tuple(
+            Toleration(key=t.key, operator="Equal" if t.value is not None else "Exists", value=t.value, effect=t.effect)
+            for t in profile.taints
+        ),
+        image_pull_secrets=tuple(PullSecret(name=name) for name in site.pull_secrets) or None,
+        security_context=PodSecurity(
+            run_as_non_root=None if profile.root else True,
+            run_as_user=0 if profile.root else profile.user,
+            run_as_group=profile.user,
+            fs_group=profile.user,
+        ),
+        init_containers=(fetch,),
+        containers=(server,),
+        volumes=(
+            Volume(name="model", empty_dir=EmptyDir(size_limit=site.disk)),
+            Volume(name="shm", empty_dir=EmptyDir(medium="Memory", size_limit=profile.shm)),
+            Volume(name="tmp", empty_dir=EmptyDir()),
+            *(Volume(name=f"node-{n}", host_path=HostPath(path=path, type="Directory")) for n, (path, _, _) in enumerate(nodes)),
+        ),
+    )
+
+
+def _secret(reference: str) -> SecretKey:
+    name, _, key = reference.partition("/")
+    return SecretKey(name=name, key=key)
+
+
+def _asked(period: int, times: int) -> Probe:
+    return Probe(http_get=HttpGet(path="/health", port="http"), period_seconds=period, failure_threshold=times)

@@ -1,0 +1,240 @@
+"""Implements the `Server` port on a cluster: one Deployment of model servers per version, found again by its labels."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.model import Frozen
+from ratchet.contracts.ports import Artifacts
+from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
+from ratchet.contracts.wording import invalid_options
+from ratchet.k8s.api.client import POD, Cluster, Kind, Object, connect
+from ratchet.k8s.manifests.pod_objects import Shape
+from ratchet.k8s.manifests.serving import VERSION
+from ratchet.k8s.manifests.version_server import (
+    ServingSite,
+    replicas_for,
+    server_labels,
+    server_name,
+    server_url,
+    version_server,
+)
+from ratchet.k8s.profiles.profile import load_profile
+from ratchet.k8s.serving.placement import obstacle, of_deployment, ready
+from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
+
+DEPLOYMENT = Kind("apps/v1", "deployments")
+SERVICE = Kind("v1", "services")
+BUDGET = Kind("policy/v1", "poddisruptionbudgets")
+POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
+KINDS = {"Deployment": DEPLOYMENT, "Service": SERVICE, "PodDisruptionBudget": BUDGET, "NetworkPolicy": POLICY}
+"""Kinds of the objects of a version, in the order in which they are created."""
+_POLL_SECONDS = 0.5
+_PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION")
+"""Variables of the service that the init container needs, too. None of them is a secret."""
+
+
+class ClusterServerOptions(Frozen):
+    """Settings in `[serving.options]` for servers of kind "kubernetes"."""
+
+    namespace: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+    """Namespace of the model servers."""
+    image: str
+    """Image of the server: vLLM's, or for the engine "embedded" the trainer's."""
+    engine: Literal["vllm", "embedded"] = "vllm"
+    """Program in the image. embedded: Ratchet's own server, for small models on a CPU."""
+    fetch_image: str
+    """Image of Ratchet, in which the init container fetches the model."""
+    context: str | None = None
+    """Context of the kubeconfig. None: the current one, or the service account of the service's pod."""
+    profile: str = "generic-gpu"
+    """Machine profile of the servers' nodes, or the absolute path of one."""
+    replicas: int = Field(default=1, ge=1, le=1000)
+    """Number of servers that answer all sessions of the line."""
+    gpus: int = Field(default=1, ge=0)
+    """GPUs per server; the model is split over them by tensor parallelism."""
+    cpu: str = "8"
+    """CPU of a server, as a Kubernetes quantity."""
+    memory: str = "64Gi"
+    """Memory of a server."""
+    disk: str = Field(default="64Gi", pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")
+    """Disk of a server, which must hold the model."""
+    arguments: tuple[str, ...] = ()
+    """Additional arguments of the server."""
+    python: str = "python3"
+    """Python interpreter in the images."""
+    account: str = "ratchet-model"
+    """Service account of the servers' pods, for example one that may read the artifacts' bucket. It needs no rights in the cluster."""
+    secrets: dict[str, str] = Field(default_factory=dict)
+    """Variable of the init container -> `secret/key` of a Secret in the namespace, for a bucket without roles. Never a value."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets with the credentials of the images' registry."""
+    placed: float = Field(default=60, gt=0)
+    """Seconds after which an obstacle, such as a full cluster or a missing image, is reported."""
+    load: int = Field(default=1800, ge=10)
+    """Maximum seconds from the start of a server until it answers."""
+
+    @model_validator(mode="after")
+    def _references_only(self) -> ClusterServerOptions:
+        for variable, reference in self.secrets.items():
+            if reference.count("/") != 1 or not all(reference.split("/")):
+                raise ValueError(f"secrets.{variable} is not of the form secret/key; reference a Secret in the namespace, never a value")
+        return self
+
+
+class ClusterServer:
+    """Model servers of one line in one namespace.
+
+    A version starts with one server, and `scale` adapts their number. The servers of other versions are never touched. `clock` returns a
+    monotonic time, `sleep` waits.
+    """
+
+    capabilities = Capabilities(sampling=True, seed=True, logprobs=True, scales=True)
+
+    def __init__(
+        self,
+        connected: Callable[[], Cluster],
+        site: ServingSite,
+        replicas: int,
+        placed: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`connected` returns the API server's client, at its first use. `join` must follow."""
+        self._connected = connected
+        self._site = site
+        self._replicas = replicas
+        self._placed = placed
+        self._clock = clock
+        self._sleep = sleep
+
+    def join(self, line: str) -> None:
+        """Serve the versions of a line."""
+        self._line = line
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return self._connected()
+
+    def ensure(self, version: ModelVersion) -> Endpoint:
+        """Return the endpoint of a version, of which at least one server answers. Starts one if there is none.
+
+        Raises Retryable if none answers in time, within a minute with the obstacle if there is one; the Deployment stays and goes on.
+        """
+        there = self._deployment(version)
+        self._apply(version, max(1, _wanted(there)))
+        self._await(version, 1)
+        return self._endpoint(version.tag, server_name(version))
+
+    def scale(self, version: ModelVersion, share: float, wait: bool = True) -> bool:
+        """Give a version as many servers as its share of the sessions, in percent, needs. Return whether their number has changed.
+
+        Never none. With `wait`, returns when all of them answer. Raises Retryable as `ensure`.
+        """
+        wanted = replicas_for(share, self._replicas)
+        there = self._deployment(version)
+        changed = there is None or _wanted(there) != wanted
+        if changed:
+            self._apply(version, wanted)
+        if wait:
+            self._await(version, wanted)
+        return changed
+
+    def running(self) -> list[Endpoint]:
+        """Return the endpoints of all versions of which at least one server answers."""
+        found = self._cluster.list(DEPLOYMENT, self._site.namespace, server_labels(self._line)).items
+        return [self._endpoint(one["metadata"]["labels"][VERSION], one["metadata"]["name"]) for one in found if _answers(one)]
+
+    def stop(self, tag: str) -> None:
+        """Delete all objects of the version with this tag. Servers finish the answers that they have begun."""
+        labels = {**server_labels(self._line), VERSION: tag}
+        for deployment in self._cluster.list(DEPLOYMENT, self._site.namespace, labels).items:
+            name = deployment["metadata"]["name"]
+            for kind in reversed(KINDS.values()):
+                self._cluster.delete(kind, name, self._site.namespace)
+            self._cluster.delete(POLICY, f"to-{name}", self._site.namespace)
+
+    def _deployment(self, version: ModelVersion) -> Object | None:
+        return self._cluster.get(DEPLOYMENT, server_name(version), self._site.namespace)
+
+    def _apply(self, version: ModelVersion, replicas: int) -> None:
+        """Apply the objects of a version. A changed image or argument replaces its servers one by one, each after its successor answers."""
+        for shape in version_server(version, self._site, replicas):
+            body = _body(shape)
+            self._cluster.apply(KINDS[body["kind"]], body)
+
+    def _await(self, version: ModelVersion, replicas: int) -> None:
+        """Wait until at least `replicas` servers of a version answer, at most the time in which one loads."""
+        name, begun = server_name(version), self._clock()
+        stuck_since: float | None = None
+        while True:
+            deployment = self._deployment(version)
+            if deployment is not None and ready(deployment) >= replicas:
+                return
+            pods = self._cluster.list(POD, self._site.namespace, {**server_labels(self._line), VERSION: version.tag}).items
+            why = obstacle(deployment or {}, of_deployment(pods, name)) if deployment is not None else "its Deployment was deleted"
+            now = self._clock()
+            stuck_since = (now if stuck_since is None else stuck_since) if why else None
+            if stuck_since is not None and now - stuck_since >= self._placed:
+                raise Retryable(f"the model server of {version.tag} cannot start: {why}")
+            if now - begun >= self._site.load + self._placed:
+                answering = 0 if deployment is None else ready(deployment)
+                raise Retryable(
+                    f"{answering} of {replicas} model servers of {version.tag} answer after {now - begun:.0f} s; look at "
+                    f"`kubectl logs -n {self._site.namespace} deployment/{name}`, or raise serving.options.load"
+                )
+            self._sleep(_POLL_SECONDS)
+
+    def _endpoint(self, tag: str, name: str) -> Endpoint:
+        return Endpoint(tag=tag, url=server_url(name, self._site.namespace), model=tag)
+
+
+def _wanted(deployment: Object | None) -> int:
+    return 0 if deployment is None else int(deployment["spec"].get("replicas") or 0)
+
+
+def _answers(deployment: Object) -> bool:
+    return int(deployment.get("status", {}).get("readyReplicas") or 0) > 0
+
+
+def _body(shape: Shape) -> Object:
+    return shape.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def open_cluster_server(_folder: Path, _artifacts: Artifacts, _served_model: str, **options: Any) -> ClusterServer:
+    """Model servers on the cluster of the installation. RATCHET_ARTIFACTS names the bucket from which they fetch their models."""
+    try:
+        parsed = ClusterServerOptions.model_validate(options)
+    except ValidationError as error:
+        raise invalid_options("serving.options", ClusterServerOptions, error) from None
+    url = os.environ.get(ARTIFACTS_URL)
+    if not url:
+        raise ConfigError(f'serving.kind = "kubernetes": {ARTIFACTS_URL} is not set, so the servers could not fetch their models; set it')
+    site = ServingSite(
+        namespace=parsed.namespace,
+        profile=load_profile(parsed.profile),
+        image=parsed.image,
+        engine=parsed.engine,
+        fetch_image=parsed.fetch_image,
+        artifacts=url,
+        environment=tuple((name, os.environ[name]) for name in _PASSED_ON if name in os.environ),
+        secrets=tuple(sorted(parsed.secrets.items())),
+        python=parsed.python,
+        gpus=parsed.gpus,
+        cpu=parsed.cpu,
+        memory=parsed.memory,
+        disk=parsed.disk,
+        arguments=parsed.arguments,
+        account=parsed.account,
+        pull_secrets=parsed.pull_secrets,
+        load=parsed.load,
+    )
+    return ClusterServer(lambda: connect(parsed.context), site, parsed.replicas, parsed.placed)

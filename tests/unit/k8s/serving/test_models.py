@@ -1,0 +1,252 @@
+"""Tests of model servers on a cluster, on an API server in memory whose Deployments the tests work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.serving import ModelVersion
+from ratchet.k8s.api.client import POD
+from ratchet.k8s.manifests.version_server import replicas_for, server_name, version_server
+from ratchet.k8s.profiles.profile import load_profile
+from ratchet.k8s.serving.models import BUDGET, DEPLOYMENT, POLICY, SERVICE, ClusterServer, open_cluster_server
+from ratchet.runtime.extensions import ExtensionKind, load
+from tests.memory_cluster import MemoryCluster
+from tests.unit.k8s.samples import serving_site
+
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+NO_SECRET = {"reason": "CreateContainerConfigError"}
+REFERENCE = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64)
+
+
+def version(number: int = 1, **model: Any) -> ModelVersion:
+    reference = {**REFERENCE, "files": f"{number:064x}", **model}
+    return ModelVersion.model_validate({"line": "shop", "number": number, "tag": f"shop-{number}", "model": reference, "cycle": None})
+
+
+class Bench:
+    """Servers of the line `shop` on an API server, on which time passes only when the server waits."""
+
+    def __init__(self, replicas: int = 4) -> None:
+        self.cluster, self.now = MemoryCluster(), 0.0
+        self.work: Callable[[], None] = self.answer
+        site = serving_site(gpus=0, load=100)
+        self.server = ClusterServer(lambda: self.cluster, site, replicas, 60, lambda: self.now, self.sleep)
+        self.server.join("shop")
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.work()
+
+    def answer(self) -> None:
+        """Let every server answer."""
+        for one in self.deployments():
+            replicas = one["spec"]["replicas"]
+            self.status(one, {"readyReplicas": replicas, "updatedReplicas": replicas})
+
+    def status(self, deployment: dict[str, Any], status: dict[str, Any]) -> None:
+        self.cluster.put(DEPLOYMENT, {**deployment, "status": status})
+
+    def deployments(self) -> list[dict[str, Any]]:
+        return self.cluster.list(DEPLOYMENT, "ratchet").items
+
+    def replicas(self) -> dict[str, int]:
+        return {one["metadata"]["labels"]["ratchet.dev/version"]: one["spec"]["replicas"] for one in self.deployments()}
+
+    def pod(self, of: ModelVersion, **status: Any) -> None:
+        template = version_server(of, serving_site(gpus=0), 1)[0].model_dump(mode="json", by_alias=True)["spec"]["template"]
+        meta = {"name": f"{server_name(of)}-x", "namespace": "ratchet", "labels": template["metadata"]["labels"]}
+        self.cluster.put(POD, {"metadata": meta, "status": status})
+
+
+def test_a_version_is_served_by_its_name_and_found_again() -> None:
+    bench = Bench()
+    first = bench.server.ensure(version(1))
+    assert first.url == f"http://{server_name(version(1))}.ratchet.svc:8000"
+    assert first.model == first.tag == "shop-1"
+    assert bench.server.running() == [first]
+    writes = len(bench.cluster.writes)
+    other = ClusterServer(lambda: bench.cluster, serving_site(), 4, 60)
+    other.join("help")
+    assert other.running() == []
+    assert bench.server.ensure(version(1)) == first
+    assert bench.replicas() == {"shop-1": 1}
+    assert len(bench.cluster.writes) > writes, "a changed image of the loop file is applied, too"
+
+
+def test_servers_follow_the_share_of_the_sessions_and_the_other_version_is_not_touched() -> None:
+    bench = Bench(replicas=4)
+    bench.server.ensure(version(1))
+    assert bench.server.scale(version(1), 100)
+    champion = bench.deployments()[0]
+    for share, expected in ((0, 1), (5, 1), (25, 1), (26, 2), (50, 2), (95, 4), (100, 4)):
+        bench.server.scale(version(2), share)
+        assert bench.replicas() == {"shop-1": 4, "shop-2": expected}
+    assert not bench.server.scale(version(2), 100)
+    found = next(one for one in bench.deployments() if one["metadata"]["name"] == champion["metadata"]["name"])
+    assert (
+        found["metadata"]["resourceVersion"]
+        == bench.cluster.get(DEPLOYMENT, champion["metadata"]["name"], "ratchet")["metadata"]["resourceVersion"]
+    )  # type: ignore[index]
+    bench.server.ensure(version(2))
+    assert bench.replicas()["shop-2"] == 4, "`ensure` keeps what `scale` has set"
+
+
+@pytest.mark.parametrize(("share", "full", "expected"), [(0, 10, 1), (10, 10, 1), (10.1, 10, 2), (95, 10, 10), (100, 10, 10), (33.3, 3, 1)])
+def test_the_number_of_servers_is_the_rounded_up_share(share: float, full: int, expected: int) -> None:
+    assert replicas_for(share, full) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/2 nodes are available: 2 Insufficient memory.",
+                    }
+                ]
+            },
+            "Insufficient memory",
+        ),
+        (
+            {"containerStatuses": [{"name": "server", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]},
+            "the image cannot be pulled .no such image",
+        ),
+        (
+            {
+                "initContainerStatuses": [
+                    {
+                        "name": "fetch",
+                        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                        "lastState": {"terminated": {"exitCode": 78, "message": "artifact 00ab is not in the bucket"}},
+                    }
+                ]
+            },
+            "container fetch.*exit code 78: artifact 00ab is not in the bucket",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "name": "server",
+                        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+                    }
+                ]
+            },
+            "more memory than its limit",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "server", "state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "x" not found'}}}
+                ]
+            },
+            'secret "x" not found',
+        ),
+    ],
+)
+def test_an_obstacle_is_reported_within_a_minute(status: dict[str, Any], expected: str) -> None:
+    bench = Bench()
+    bench.work = lambda: bench.pod(version(1), **status)
+    with pytest.raises(Retryable, match=expected):
+        bench.server.ensure(version(1))
+    assert 59 < bench.now < 63
+    bench.work = bench.answer
+    assert bench.server.ensure(version(1)).tag == "shop-1", "the Deployment stays, so that it goes on when there is room"
+
+
+def test_a_reached_quota_is_reported() -> None:
+    bench = Bench()
+    refused = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}]}
+    bench.work = lambda: bench.status(bench.deployments()[0], refused)
+    with pytest.raises(Retryable, match="exceeded quota: gpus"):
+        bench.server.ensure(version(1))
+
+
+def test_a_short_obstacle_and_a_pod_that_ends_are_no_failure() -> None:
+    bench = Bench()
+
+    def work() -> None:
+        bench.pod(version(1), **({"conditions": [{**UNSCHEDULED, "message": "wait"}]} if bench.now < 40 else {}))
+        if bench.now > 70:
+            bench.answer()
+
+    bench.work = work
+    assert bench.server.ensure(version(1)).tag == "shop-1"
+
+
+def test_a_server_that_only_takes_long_has_its_time() -> None:
+    bench = Bench()
+    bench.work = lambda: None
+    with pytest.raises(Retryable, match=r"0 of 1 model servers of shop-1 answer after 160 s"):
+        bench.server.ensure(version(1))
+
+
+def test_servers_of_a_former_template_do_not_count() -> None:
+    bench = Bench()
+
+    def work() -> None:
+        one = bench.deployments()[0]
+        status = {"readyReplicas": 1, "updatedReplicas": 1, "observedGeneration": 1}
+        bench.status({**one, "metadata": {**one["metadata"], "generation": 2}}, status)
+
+    bench.work = work
+    with pytest.raises(Retryable, match="0 of 1"):
+        bench.server.ensure(version(1))
+
+
+def test_stop_deletes_everything_of_one_version() -> None:
+    bench = Bench()
+    bench.server.ensure(version(1))
+    bench.server.ensure(version(2))
+    bench.server.stop("shop-1")
+    bench.server.stop("shop-1")
+    assert bench.replicas() == {"shop-2": 1}
+    for kind in (SERVICE, BUDGET, POLICY):
+        assert all(server_name(version(2)) in one["metadata"]["name"] for one in bench.cluster.list(kind, "ratchet").items)
+
+
+def test_an_adapter_is_refused() -> None:
+    adapter = version(1).model_copy(update={"model": version(1).model.model_copy(update={"parent": "b" * 64})})
+    with pytest.raises(ConfigError, match="merged"):
+        Bench().server.ensure(adapter)
+
+
+def options(**changes: Any) -> dict[str, Any]:
+    return {"namespace": "ratchet", "image": "vllm:1", "fetch_image": "ratchet:1", **changes}
+
+
+def test_wrong_options_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def opened(**changes: Any) -> Any:
+        return load(ExtensionKind.SERVER, "kubernetes").create(tmp_path, None, "shop", options=options(**changes), where="serving.options")
+
+    with pytest.raises(ConfigError, match="RATCHET_ARTIFACTS"):
+        opened()
+    monkeypatch.setenv("RATCHET_ARTIFACTS", "s3://models/artifacts")
+    assert opened().capabilities.scales
+    with pytest.raises(ConfigError, match=r"secret/key"):
+        opened(secrets={"AWS_SECRET_ACCESS_KEY": "a-value"})
+    with pytest.raises(ConfigError, match="replicas"):
+        opened(replicas=0)
+    with pytest.raises(ConfigError, match="profile"):
+        opened(profile="unknown")
+
+
+def test_a_server_that_does_not_fit_the_profile_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not fit"):
+        version_server(version(1), serving_site(gpus=9, profile=load_profile("generic-gpu")), 1)
+
+
+def test_open_cluster_server_needs_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RATCHET_ARTIFACTS", "s3://models/artifacts")
+    assert open_cluster_server(tmp_path, None, "shop", **options()) is not None  # type: ignore[arg-type]
