@@ -16,7 +16,7 @@ from ratchet.contracts.schema import stamped, unstamped
 from ratchet.runtime.artifacts import DIGEST, Erased, FolderArtifacts, write_atomic
 from ratchet.runtime.bucket import Bucket
 
-ARTIFACTS_URL = "RATCHET_ARTIFACTS"
+ARTIFACTS_URL = "RATCHET_ARTIFACTS_URL"
 """Environment variable with `s3://BUCKET/PREFIX` of the artifacts, with a copy in the home folder. Default: in the home folder only. Model
 servers in pods read them there."""
 

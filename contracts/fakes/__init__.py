@@ -18,6 +18,7 @@ from ratchet.contracts.fakes.serving import (
     FakeRegistry,
     FakeRewards,
     FakeRouter,
+    FakeScalingServer,
     FakeServer,
 )
 from ratchet.contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
@@ -36,6 +37,7 @@ __all__ = [
     "FakeRegistry",
     "FakeRewards",
     "FakeRouter",
+    "FakeScalingServer",
     "FakeServer",
     "FakeSource",
     "FakeTrainer",

@@ -56,6 +56,28 @@ class FakeServer:
         self.up.pop(tag, None)
 
 
+class FakeScalingServer(FakeServer):
+    """`ScalingServer` that keeps the share of the sessions for which each version has servers."""
+
+    capabilities = Capabilities(sampling=True, seed=False, logprobs=False, scales=True)
+
+    def __init__(self, world: FakeWorld) -> None:
+        super().__init__(world)
+        self.shares: dict[str, float] = {}
+
+    def scale(self, version: ModelVersion, share: float, wait: bool = True) -> bool:  # noqa: ARG002
+        """Store the share, and return whether it has changed."""
+        self.world.faults(f"before scale {version.tag}")
+        changed = self.shares.get(version.tag) != share
+        self.shares[version.tag] = share
+        return changed
+
+    def stop(self, tag: str) -> None:
+        """Remove the endpoint of this tag, and its servers."""
+        super().stop(tag)
+        self.shares.pop(tag, None)
+
+
 class FakeClient:
     """`ModelClient` that computes answers with a function; None is a failed request."""
 

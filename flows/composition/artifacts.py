@@ -14,7 +14,7 @@ from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL, BucketArtifacts
 
 
 def open_artifacts(home: Home) -> FolderArtifacts:
-    """Open the installation's artifact store. Raises ConfigError if RATCHET_ARTIFACTS is not a URL of a bucket."""
+    """Open the installation's artifact store. Raises ConfigError if RATCHET_ARTIFACTS_URL is not a URL of a bucket."""
     url = os.environ.get(ARTIFACTS_URL)
     if not url:
         return FolderArtifacts(home.artifacts)

@@ -1,6 +1,6 @@
 """The init container of a model server: fetches the model of a version from the artifacts, and verifies every file.
 
-Run: `python -m ratchet.k8s.pod.model DIGEST FOLDER`, with RATCHET_ARTIFACTS in the environment.
+Run: `python -m ratchet.k8s.pod.model DIGEST FOLDER`, with RATCHET_ARTIFACTS_URL in the environment.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def _body(shape: Shape) -> Object:
 
 
 def open_cluster_server(_folder: Path, _artifacts: Artifacts, _served_model: str, **options: Any) -> ClusterServer:
-    """Model servers on the cluster of the installation. RATCHET_ARTIFACTS names the bucket from which they fetch their models."""
+    """Model servers on the cluster of the installation. RATCHET_ARTIFACTS_URL names the bucket from which they fetch their models."""
     try:
         parsed = ClusterServerOptions.model_validate(options)
     except ValidationError as error:

@@ -24,7 +24,7 @@ PORTS = {
 CLASSES: dict[str, list[str]] = {
     "Clock": ["contracts.fakes:FakeClock", "flows.composition.ports:SystemClock"],
     "Ledger": ["contracts.fakes:MemoryLedger", "flows.ledger.sql:SqlLedger"],
-    "Artifacts": ["contracts.fakes:MemoryArtifacts", "runtime.artifacts:FolderArtifacts"],
+    "Artifacts": ["contracts.fakes:MemoryArtifacts", "runtime.artifacts:FolderArtifacts", "runtime.bucket_artifacts:BucketArtifacts"],
     "TraceSource": [
         "contracts.fakes:FakeSource", "materializer.receive.sources:SpoolSource", "materializer.receive.files.source:FileSource",
         "materializer.receive.langfuse.export:BlobExport", "materializer.receive.langfuse.api:LangfuseApi",
@@ -39,6 +39,7 @@ CLASSES: dict[str, list[str]] = {
     "Trainer": ["contracts.fakes:FakeTrainer", "trainers.backends.trl:DPO", "trainers.backends.trl:GRPO", "trainers.backends.trl:SFT"],
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
+    "ScalingServer": ["contracts.fakes:FakeScalingServer", "k8s.serving.models:ClusterServer"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.model_client:HttpModelClient"],
     "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluation.evaluator:PairedEvaluator"],
     "Check": [
@@ -46,7 +47,7 @@ CLASSES: dict[str, list[str]] = {
         "gates.checks:Length",
     ],
     "Registry": ["contracts.fakes:FakeRegistry", "gates.registry:MlflowRegistry", "gates.registry_process:ProcessRegistry"],
-    "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter"],
+    "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter", "k8s.serving.router:ClusterRouter"],
     "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
     "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],
     "Compute": [

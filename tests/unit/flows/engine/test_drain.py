@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import Incomplete, Retryable
 from ratchet.contracts.serving import Backend, Endpoint, Route
 from ratchet.flows.engine.reconcile import reconcile
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -67,6 +67,15 @@ def test_a_server_stops_at_the_latest_after_the_time_to_drain(sim: SimulatedLine
     sim.clock.sleep(sim.context.loop.serving.drain - 1)
     assert STOPPED not in reconcile(sim.context)
     sim.clock.sleep(1)
+    assert STOPPED in reconcile(sim.context)
+
+
+def test_a_server_does_not_stop_while_a_replica_of_the_router_may_use_it(sim: SimulatedLine) -> None:
+    sim.router.open = unknown(Incomplete("router-1 has not confirmed the route"))
+    for _ in range(3):
+        assert STOPPED not in reconcile(sim.context)
+        sim.clock.sleep(sim.context.loop.serving.drain)
+    sim.router.open = dict
     assert STOPPED in reconcile(sim.context)
 
 

@@ -230,9 +230,9 @@ def test_wrong_options_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     def opened(**changes: Any) -> Any:
         return load(ExtensionKind.SERVER, "kubernetes").create(tmp_path, None, "shop", options=options(**changes), where="serving.options")
 
-    with pytest.raises(ConfigError, match="RATCHET_ARTIFACTS"):
+    with pytest.raises(ConfigError, match="RATCHET_ARTIFACTS_URL"):
         opened()
-    monkeypatch.setenv("RATCHET_ARTIFACTS", "s3://models/artifacts")
+    monkeypatch.setenv("RATCHET_ARTIFACTS_URL", "s3://models/artifacts")
     assert opened().capabilities.scales
     with pytest.raises(ConfigError, match=r"secret/key"):
         opened(secrets={"AWS_SECRET_ACCESS_KEY": "a-value"})
@@ -248,5 +248,5 @@ def test_a_server_that_does_not_fit_the_profile_is_refused() -> None:
 
 
 def test_open_cluster_server_needs_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RATCHET_ARTIFACTS", "s3://models/artifacts")
+    monkeypatch.setenv("RATCHET_ARTIFACTS_URL", "s3://models/artifacts")
     assert open_cluster_server(tmp_path, None, "shop", **options()) is not None  # type: ignore[arg-type]
