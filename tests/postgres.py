@@ -23,7 +23,7 @@ class PostgresServer:
 
     def __init__(self, binaries: Path, folder: Path, account: dict[str, Any]) -> None:
         self._binaries = binaries
-        self._folder = folder
+        self.folder = folder
         self._run: dict[str, Any] = {**account, "cwd": "/", "env": {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder)}}
         self._process: subprocess.Popen[bytes] | None = None
         made = [binaries / "initdb", "-D", folder / "data", "-U", "ratchet", "-A", "trust", "-E", "UTF8"]
@@ -31,7 +31,7 @@ class PostgresServer:
 
     def url(self, database: str = "postgres", driver: str = "psycopg") -> str:
         """Return the SQLAlchemy URL of a database."""
-        return f"postgresql+{driver}://ratchet@/{database}?host={self._folder}"
+        return f"postgresql+{driver}://ratchet@/{database}?host={self.folder}"
 
     def create(self, database: str) -> None:
         """Create a database."""
@@ -42,9 +42,9 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        options = ["-k", str(self._folder), "-c", "listen_addresses=", "-c", "max_connections=100"]
-        with (self._folder / "log").open("ab") as log:
-            command = [self._binaries / "postgres", "-D", self._folder / "data", *options]
+        options = ["-k", str(self.folder), "-c", "listen_addresses=", "-c", "max_connections=100"]
+        with (self.folder / "log").open("ab") as log:
+            command = [self._binaries / "postgres", "-D", self.folder / "data", *options]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **self._run)
         until(self._answers, 60, pause=0.1)
 

@@ -30,6 +30,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "real_rig": PLANE + VOLCANO + REAL,
     "gateway_rig": PLANE + VOLCANO + REAL + TRAEFIK,
     "contest_parts": PLANE + VOLCANO + KARPENTER + ("kube-scheduler",),
+    "whole_rig": PLANE + VOLCANO + REAL + TRAEFIK + ("kube-scheduler", "helm"),
     "crds": CRDS,
 }
 """The parts that each fixture needs."""
@@ -126,6 +127,15 @@ def real_rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def gateway_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     """The shared `real_rig` with Traefik as Gateway API data plane at `gateway_rig.web`."""
     _require(request)
+    real_rig.add("traefik")
+    return real_rig
+
+
+@pytest.fixture(scope="package")
+def whole_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
+    """The shared `real_rig` with kube-scheduler and Traefik, and Helm, for an installation whose parts all run in the cluster."""
+    _require(request)
+    real_rig.add("scheduler")
     real_rig.add("traefik")
     return real_rig
 

@@ -133,7 +133,7 @@ class Rig:
         if len(have) + count > 2:
             raise RigError(f"a test cluster has at most two real nodes; {self.folder} has {len(have)}")
         network.raise_bridge(site)
-        self._start("coredns")
+        self._start("coredns", "relay")
         write_images(site.root / "images")
         names = [real.start(site, self.processes, number) for number in range(len(have), len(have) + count)]
         for name in names:
@@ -236,7 +236,7 @@ class Rig:
 
     def _plane(self, site: Site) -> None:
         authority = Authority.make(site.pki)
-        authority.issue("server", "kube-apiserver", addresses=("127.0.0.1",))
+        authority.issue("server", "kube-apiserver", addresses=("127.0.0.1", site.gateway))
         authority.issue("admin", "admin", group="system:masters")
         write_signer(site.pki)
         write_kubeconfig(site.kubeconfig, site.pki, site.server)

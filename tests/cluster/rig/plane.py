@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ GRACE = 12
 CONTROLLERS = (
     "namespace-controller", "garbage-collector-controller", "node-lifecycle-controller", "taint-eviction-controller",
     "pod-garbage-collector-controller", "disruption-controller", "serviceaccount-controller", "deployment-controller",
-    "replicaset-controller", "job-controller", "endpointslice-controller",
+    "replicaset-controller", "job-controller", "endpointslice-controller", "statefulset-controller", "persistentvolume-binder-controller",
 )  # fmt: skip
 TIERS = {
     "actions": "allocate, backfill",
@@ -158,6 +159,11 @@ def coredns(site: Site) -> list[str]:
     return [str(need("coredns")), "-conf", str(corefile)]
 
 
+def relay(site: Site) -> list[str]:
+    """Return the command line of the relay through which pods of real nodes reach the API server."""
+    return [sys.executable, "-I", str(Path(__file__).with_name("relay.py")), site.gateway, str(site.ports["api"])]
+
+
 COMMANDS: dict[str, Callable[[Site], list[str]]] = {
     "etcd": etcd,
     "apiserver": apiserver,
@@ -169,6 +175,7 @@ COMMANDS: dict[str, Callable[[Site], list[str]]] = {
     "karpenter": karpenter,
     "traefik": traefik,
     "coredns": coredns,
+    "relay": relay,
 }
 
 

@@ -1,0 +1,75 @@
+"""Tests of an installation whose parts all run in the cluster: from `helm install` to a promoted model, behind a real Gateway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cluster.rig.cluster import Rig
+from tests.cluster.whole import LINE, Whole
+from tests.postgres import PostgresServer, postgres_server
+from tests.s3 import S3, served
+from tests.toy_line import TRAINING, write_model
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture
+def s3(whole_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """An S3 server that pods of real nodes can reach."""
+    with served(monkeypatch, whole_rig.gateway) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer, tmp_path: Path) -> Whole:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (tmp_path / "model").mkdir()
+    return Whole(whole_rig, real_namespace, s3, postgres, folder, write_model(tmp_path / "model"))
+
+
+def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:
+    whole.install()
+    whole.wait_ready("prefect", 1)
+    whole.wait_ready("receiver", 1)
+    whole.wait_ready("service", 1)
+    whole.ratchet("adopt", f"/lines/{LINE}/loop.toml", str(whole.model), "--by", "ada")
+    whole.told("the model is adopted")
+    whole.wait_ready("model", 1, 300)
+    whole.wait_ready("router", 2)
+    client = httpx.Client(timeout=30, trust_env=False)
+    until(lambda: answer(whole, client) == "no", 60, 1.0, whole.story)
+    whole.told("users get answers through the Gateway")
+    token = whole.ratchet("token", "add", LINE, "feedback", "--name", "people").strip().splitlines()[-1]
+    secret = whole.rig.kubectl("exec", "-n", whole.namespace, "demo-service-0", "--", "cat", token)
+    with whole.users(secret) as traffic:
+        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 900, 3.0, whole.story)
+        whole.told("the candidate is promoted")
+        until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
+        began = time.monotonic()
+        whole.ratchet("rollback", LINE, "--by", "ada")
+        until(lambda: answer(whole, client) == "no", 60, 0.2, whole.story)
+        whole.told(f"every user is on the former version {time.monotonic() - began:.1f} s after `ratchet rollback` began")
+    assert traffic.failures == [], "no request fails because of a weight change, a promotion or a rollback"
+    assert len(traffic.answers) > 30
+
+
+def answer(whole: Whole, client: httpx.Client) -> str:
+    """Return the answer that a new user gets; empty if there is none."""
+    try:
+        reply = whole.ask(client, f"look-{time.monotonic_ns()}", TRAINING[0])
+    except httpx.HTTPError:
+        return ""
+    return reply.json()["choices"][0]["message"]["content"] if reply.status_code == 200 else ""

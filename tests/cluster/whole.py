@@ -1,0 +1,303 @@
+"""An installation whose parts all run in the test cluster: installed by Helm, on Postgres and S3, behind a real Gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from ratchet.contracts.serving import RouterHeader
+from tests.cluster.bench import REAL
+from tests.cluster.loop_files import MACHINE
+from tests.cluster.rig.build import need
+from tests.cluster.rig.cluster import REPO, Rig
+from tests.cluster.rig.images import HOST, host_mounts
+from tests.command import RATCHET
+from tests.postgres import PostgresServer
+from tests.s3 import KEYS, S3
+from tests.toy_line import LOOP, TRAINING, like, write_loop, write_traffic
+from tests.waiting import until
+
+CHART = REPO / "k8s" / "chart"
+LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
+RELEASE = "demo"
+CLUSTER = """
+[cluster]
+namespace = "{namespace}"
+queue = "default"
+profile = "machine.toml"
+image = "{image}"
+python = "{python}"
+[cluster.secrets]
+AWS_ACCESS_KEY_ID = "bucket/AWS_ACCESS_KEY_ID"
+AWS_SECRET_ACCESS_KEY = "bucket/AWS_SECRET_ACCESS_KEY"
+[cluster.volume]
+mount = "/home"
+[cluster.volume.bucket]
+url = "s3://{bucket}/jobs"
+endpoint = "{endpoint}"
+region = "us-east-1"
+"""
+SERVED = """[serving]
+kind = "kubernetes"
+router = "kubernetes"
+[serving.router_options]
+url = "http://toy.example"
+[serving.options]
+namespace = "{namespace}"
+image = "{image}"
+fetch_image = "{image}"
+engine = "embedded"
+python = "{python}"
+profile = "/lines/toy/machine.toml"
+arguments = ["--threads", "1"]
+gpus = 0
+cpu = "300m"
+memory = "1Gi"
+disk = "1Gi"
+replicas = {replicas}
+load = 300
+[serving.options.secrets]
+AWS_ACCESS_KEY_ID = "bucket/AWS_ACCESS_KEY_ID"
+AWS_SECRET_ACCESS_KEY = "bucket/AWS_SECRET_ACCESS_KEY"
+"""
+
+
+class Whole:
+    """One installation in a namespace of a test cluster. `folder` has the model, and volumes of the pods. `say` receives progress."""
+
+    def __init__(
+        self, rig: Rig, namespace: str, s3: S3, postgres: PostgresServer, folder: Path, model: Path, say: Callable[[str], None] = print
+    ) -> None:
+        self.rig, self.namespace, self.s3, self.postgres, self.folder, self.model = rig, namespace, s3, postgres, folder, model
+        self.say = say
+        self._begun = time.monotonic()
+
+    def told(self, text: str) -> None:
+        """Say what has happened, and when."""
+        self.say(f"{time.monotonic() - self._begun:6.1f} s  {text}")
+
+    def install(self, replicas: int = 2) -> None:
+        """Prepare what an administrator prepares, and install the chart."""
+        self._volumes()
+        self._secrets()
+        self._gateway()
+        write_traffic_to(self.s3, self.folder)
+        values = self.folder / "values.yaml"
+        values.write_text(yaml.safe_dump(self._values(replicas), sort_keys=False))
+        self.helm("install", RELEASE, str(CHART), "--values", str(values), "--namespace", self.namespace)
+        self.told("helm install is done")
+
+    def helm(self, *arguments: str) -> str:
+        """Run Helm, and return its output."""
+        homes = {f"HELM_{kind}_HOME": str(self.folder / "helm" / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+        environment = {**os.environ, **homes, "KUBECONFIG": str(self.rig.kubeconfig)}
+        done = subprocess.run([str(need("helm")), *arguments], env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def ratchet(self, *arguments: str, check: bool = True) -> str:
+        """Run a command in the service's pod, and return its output."""
+        pod = f"{RELEASE}-service-0"
+        command = ("exec", "-n", self.namespace, pod, "--", sys.executable, "-m", "ratchet.flows.cli.main", *arguments)
+        return self.rig.kubectl(*command, check=check)
+
+    def story(self) -> str:
+        """Return what explains a failure: pods, events and the ends of all logs."""
+        found = [self.rig.kubectl("get", "pods,deploy,sts,pvc,vcjob,events", "-n", self.namespace, "-o", "wide", check=False)]
+        for pod in self.rig.pods(self.namespace):
+            name = pod["metadata"]["name"]
+            for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
+                log = self.rig.kubectl("logs", "-n", self.namespace, name, "-c", container["name"], "--tail=40", check=False)
+                found.append(f"--- {name} {container['name']}\n{log}")
+        return "\n".join(found)
+
+    def wait_ready(self, component: str, count: int, seconds: float = 240) -> None:
+        """Wait until `count` pods of a component are ready."""
+        until(lambda: len(self.ready(component)) >= count, seconds, 1.0, self.story)
+        self.told(f"{count} of {component} ready")
+
+    def ready(self, component: str) -> list[dict[str, Any]]:
+        """Return the pods of a component that are ready."""
+        return [
+            pod
+            for pod in self.rig.pods(self.namespace, "Running")
+            if pod["metadata"]["labels"].get("app.kubernetes.io/component") == component
+            and "deletionTimestamp" not in pod["metadata"]
+            and any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+        ]
+
+    def ask(self, client: httpx.Client, session: str, question: str) -> httpx.Response:
+        """Send a request as a user does, through the Gateway."""
+        headers = {RouterHeader.SESSION: session, RouterHeader.USER: session, RouterHeader.CONSENT: "true"}
+        body = {"model": LINE, "messages": [{"role": "user", "content": question}], "max_tokens": 4}
+        return client.post(f"{self.rig.web}/v1/chat/completions", json=body, headers=headers)
+
+    def rate(self, client: httpx.Client, token: str, trace: str, user: str) -> bool:
+        """Send a rating to a receiver, and return whether it was accepted."""
+        for pod in self.ready("receiver"):
+            with contextlib.suppress(httpx.HTTPError):
+                url = f"http://{pod['status']['podIP']}:{RECEIVER_PORT}/v1/logs"
+                if client.post(url, json=like(trace, user), headers={"authorization": f"Bearer {token}"}).status_code == 200:
+                    return True
+        return False
+
+    @contextlib.contextmanager
+    def users(self, token: str) -> Iterator[Traffic]:
+        """Let users ask and rate for the duration of the block."""
+        traffic = Traffic(self, token)
+        thread = threading.Thread(target=traffic.run, daemon=True)
+        thread.start()
+        try:
+            yield traffic
+        finally:
+            traffic.over.set()
+            thread.join(60)
+
+    def _volumes(self) -> None:
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": self.namespace}}
+        self.rig.apply({**kind, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"})
+        for name in ("home", "router-0", "router-1", "router-2"):
+            place = self.folder / "volumes" / name
+            place.mkdir(parents=True)
+            spec = {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": self.namespace,
+                "hostPath": {"path": str(place)},
+            }
+            metadata = {"name": f"{self.namespace}-{name}", "labels": {"for": name.partition("-")[0]}}
+            self.rig.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec})
+
+    def _secrets(self) -> None:
+        for database in ("ratchet", "prefect"):
+            self.postgres.create(database)
+        self.postgres.folder.chmod(0o755)  # the pods reach the server's socket without the rights of its owner
+        databases = {"url": self.postgres.url("ratchet"), "prefect": self.postgres.url("prefect", "asyncpg")}
+        loop = self.folder / "offline" / "loop.toml"
+        loop.parent.mkdir()
+        write_loop(loop.parent, LINE).rename(loop)
+        printed = subprocess.run([*RATCHET, "k8s", "keys", str(loop)], capture_output=True, text=True, check=True, cwd=self.folder).stdout
+        keys = yaml.safe_load(printed)
+        admin = json.loads(self.rig.kubeconfig.read_text())
+        admin["clusters"][0]["cluster"]["server"] = self.rig.site.server.replace("127.0.0.1", self.rig.gateway)
+        for name, content in {
+            "ratchet-db": databases,
+            "bucket": KEYS,
+            "prefect-auth": {"auth": "ratchet:a-password-of-this-test"},
+            "kubeconfig": {"config": json.dumps(admin)},
+        }.items():
+            self.rig.apply(
+                {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": content}, namespace=self.namespace
+            )
+        self.rig.apply(keys, namespace=self.namespace)
+
+    def _gateway(self) -> None:
+        port = int(self.rig.web.rpartition(":")[2])
+        listener = {"name": "web", "protocol": "HTTP", "port": port, "allowedRoutes": {"namespaces": {"from": "Same"}}}
+        api = "gateway.networking.k8s.io/v1"
+        controller = {"controllerName": "traefik.io/gateway-controller"}
+        self.rig.apply({"apiVersion": api, "kind": "GatewayClass", "metadata": {"name": "traefik"}, "spec": controller})
+        spec = {"gatewayClassName": "traefik", "listeners": [listener]}
+        self.rig.apply({"apiVersion": api, "kind": "Gateway", "metadata": {"name": "web"}, "spec": spec}, namespace=self.namespace)
+
+    def loop(self, replicas: int) -> str:
+        """Return the loop file of the installation: that of one machine, but for sources, serving and cluster."""
+        words = {"namespace": self.namespace, "image": HOST, "python": sys.executable, "replicas": replicas}
+        text = LOOP.format(name=LINE).replace("[serving.options]\nthreads = 1\n", SERVED.format(**words))
+        assert SERVED.format(**words) in text
+        text = text.replace(f'path = "traces-{LINE}"', f'path = "s3://{self.s3.bucket}/traces"')
+        return text + CLUSTER.format(**words, bucket=self.s3.bucket, endpoint=self.s3.settings.endpoint)
+
+    def _values(self, replicas: int) -> dict[str, Any]:
+        golden = (self.folder / "offline" / "golden.jsonl").read_text()
+        machine = MACHINE.format(mounts=list(REAL.mounts), repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
+        mounts = host_mounts(
+            *(path for path in REAL.mounts if not path.startswith("/usr") and path not in ("/bin", "/lib", "/lib64")), self.model
+        )
+        socket = {"name": "postgres", "hostPath": {"path": str(self.postgres.folder)}}
+        small = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+        volume = {"size": "1Gi", "storageClass": self.namespace, "accessMode": "ReadWriteOnce"}
+        return {
+            "image": {"repository": HOST.partition(":")[0], "tag": HOST.rpartition(":")[2], "pullPolicy": "Never"},
+            "python": sys.executable,
+            "lines": [
+                {
+                    "name": LINE,
+                    "routerPort": ROUTER_PORT,
+                    "receiverPort": RECEIVER_PORT,
+                    "loop": self.loop(replicas),
+                    "files": {"golden.jsonl": golden, "machine.toml": machine},
+                }
+            ],
+            "bucket": {
+                "exchange": f"s3://{self.s3.bucket}/exchange",
+                "artifacts": f"s3://{self.s3.bucket}/artifacts",
+                "region": "us-east-1",
+                "endpoint": self.s3.settings.endpoint,
+                "secret": "bucket",
+            },
+            "ledger": {"secret": "ratchet-db"},
+            "prefect": {"secret": "prefect-auth", "database": {"secret": "ratchet-db", "key": "prefect"}, "resources": small},
+            "service": {"volume": volume, "kubeconfigSecret": "kubeconfig", "resources": small},
+            "router": {"replicas": 2, "volume": volume, "resources": small, "service": {"headless": True}, "drain": 60},
+            "receiver": {"replicas": 1, "resources": small, "service": {"headless": True}},
+            "gateway": {"name": "web"},
+            "nodeSelector": {"rig.ratchet/node": "real"},
+            "podSecurityContext": {"runAsNonRoot": False, "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+            "extraVolumes": [*mounts["volumes"], socket],
+            "extraVolumeMounts": [*mounts["volumeMounts"], {"name": "postgres", "mountPath": str(self.postgres.folder)}],
+            "extraEnv": {
+                "PYTHONPATH": str(REPO),
+                "OMP_NUM_THREADS": "1",
+                "HF_HUB_OFFLINE": "1",
+            },
+        }
+
+
+class Traffic:
+    """Users who ask, one after the other, and like each answer. Every answer and every failure is counted."""
+
+    def __init__(self, whole: Whole, token: str) -> None:
+        self._whole, self._token = whole, token
+        self.over = threading.Event()
+        self.answers: list[tuple[float, str]] = []
+        """When each answer came, and its text."""
+        self.failures: list[str] = []
+        self.traces: list[str] = []
+
+    def run(self) -> None:
+        """Ask until `over`."""
+        client, number = httpx.Client(timeout=30, trust_env=False), 0
+        while not self.over.wait(0.2):
+            number += 1
+            user = f"user-{number}"
+            try:
+                reply = self._whole.ask(client, user, TRAINING[number % len(TRAINING)])
+            except httpx.HTTPError as error:
+                self.failures.append(f"{type(error).__name__}: {error}")
+                continue
+            if reply.status_code != 200:
+                self.failures.append(f"HTTP {reply.status_code}: {reply.text[:200]}")
+                continue
+            self.answers.append((time.monotonic(), reply.json()["choices"][0]["message"]["content"]))
+            self.traces.append(reply.headers[RouterHeader.TRACE])
+            self._whole.rate(client, self._token, reply.headers[RouterHeader.TRACE], user)
+
+
+def write_traffic_to(s3: S3, folder: Path) -> None:
+    """Put the recorded traffic of the toy line into the bucket."""
+    (folder / f"traces-{LINE}").mkdir()
+    write_traffic(folder, LINE)
+    recorded = (folder / f"traces-{LINE}" / "recorded.jsonl").read_bytes()
+    s3.client.put_object(Bucket=s3.bucket, Key="traces/recorded.jsonl", Body=recorded)
