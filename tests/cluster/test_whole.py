@@ -33,11 +33,13 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer, tmp_path: Path) -> Whole:
+def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer, tmp_path: Path) -> Iterator[Whole]:
     folder = tmp_path / "demo"
     folder.mkdir()
     (tmp_path / "model").mkdir()
-    return Whole(whole_rig, real_namespace, s3, postgres, folder, write_model(tmp_path / "model"))
+    whole = Whole(whole_rig, real_namespace, s3, postgres, folder, write_model(tmp_path / "model"))
+    yield whole
+    whole.remove()
 
 
 def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:

@@ -31,6 +31,8 @@ from tests.waiting import until
 CHART = REPO / "k8s" / "chart"
 LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
+VOLUMES = ("home", "router-0", "router-1", "router-2")
+"""Folders of this machine that are volumes of the pods, in any order."""
 CLUSTER = """
 [cluster]
 namespace = "{namespace}"
@@ -97,6 +99,15 @@ class Whole:
         values.write_text(yaml.safe_dump(self._values(replicas), sort_keys=False))
         self.helm("install", RELEASE, str(CHART), "--values", str(values), "--namespace", self.namespace)
         self.told("helm install is done")
+
+    def remove(self) -> None:
+        """Uninstall the chart, and remove what it left on purpose and what `install` prepared."""
+        with contextlib.suppress(AssertionError):
+            self.helm("uninstall", RELEASE, "--namespace", self.namespace)
+        self.rig.kubectl("delete", "deployments,statefulsets,vcjob,pvc", "--all", "-n", self.namespace, "--wait=false", check=False)
+        self.rig.kubectl("delete", "pods", "--all", "-n", self.namespace, "--grace-period=1", check=False)
+        volumes = [f"pv/{self.namespace}-{name}" for name in VOLUMES]
+        self.rig.kubectl("delete", *volumes, f"storageclass/{self.namespace}", "--wait=false", check=False)
 
     def helm(self, *arguments: str) -> str:
         """Run Helm, and return its output."""
@@ -167,7 +178,7 @@ class Whole:
     def _volumes(self) -> None:
         kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": self.namespace}}
         self.rig.apply({**kind, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "Immediate"})
-        for name in ("home", "router-0", "router-1", "router-2"):
+        for name in VOLUMES:
             place = self.folder / "volumes" / name
             place.mkdir(parents=True)
             spec = {

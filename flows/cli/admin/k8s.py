@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -113,6 +114,20 @@ def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) ->
             json_line({"line": line})
         else:
             show(line)
+
+
+@k8s.command()
+@click.option("--registry", required=True, metavar="HOST/PATH", help="Registry and path to which the images are pushed.")
+@click.option("--tag", default=lambda: version("ratchet"), show_default="the version of Ratchet", help="Tag of the images.")
+@click.option("--builder", type=click.Choice(["docker", "podman", "buildah"]), default="docker", show_default=True)
+def images(registry: str, tag: str, builder: str) -> None:
+    """Print the commands that build and push the images of an installation on a cluster.
+
+    The definitions are in k8s/images. Nothing is built or pushed.
+    """
+    from ratchet.k8s.images.build_commands import build_commands
+
+    show("\n".join(build_commands(registry, tag, builder)))
 
 
 @k8s.command()

@@ -85,6 +85,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 # All commands
 
 WITHOUT_JSON = {
+    "k8s images": "its output is a shell script",
     "k8s keys": "its output is YAML",
     "k8s render": "its output is YAML",
     "proxy": "its output is a configuration",
