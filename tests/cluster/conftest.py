@@ -32,6 +32,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "contest_parts": PLANE + VOLCANO + KARPENTER + ("kube-scheduler",),
     "whole_rig": PLANE + VOLCANO + REAL + TRAEFIK + ("kube-scheduler", "helm"),
     "crds": CRDS,
+    "helm_parts": ("helm",),
 }
 """The parts that each fixture needs."""
 
@@ -138,6 +139,12 @@ def whole_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     real_rig.add("scheduler")
     real_rig.add("traefik")
     return real_rig
+
+
+@pytest.fixture(scope="package")
+def helm_parts(request: pytest.FixtureRequest) -> None:
+    """Helm."""
+    _require(request)
 
 
 @pytest.fixture(scope="package")

@@ -33,7 +33,10 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C loader if available; the pure Python loader needs several seconds per megabyte of YAML."""
 RESOURCES = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KARPENTER = "/apis/karpenter.sh/v1"
-OWNERS = tuple(f"/apis/{kind}" for kind in ("batch.volcano.sh/v1alpha1/namespaces/{}/jobs", "apps/v1/namespaces/{}/deployments"))
+OWNERS = tuple(
+    f"/apis/{kind}"
+    for kind in ("batch.volcano.sh/v1alpha1/namespaces/{}/jobs", "apps/v1/namespaces/{}/deployments", "apps/v1/namespaces/{}/statefulsets")
+)
 """API paths of the objects that recreate their pods after a deletion."""
 
 

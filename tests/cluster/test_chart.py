@@ -1,0 +1,206 @@
+"""Tests of the Helm chart: what it renders, what it refuses, and that a real API server takes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ratchet.k8s.images.build_commands import IMAGES, build_commands, definition
+from tests.cluster.rig.build import need
+from tests.cluster.rig.cluster import Rig
+from tests.cluster.whole import CHART
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+LOOP = '[line]\nname = "support"\n'
+VALUES: dict[str, Any] = {
+    "image": {"repository": "registry.example/ratchet", "tag": "1"},
+    "lines": [{"name": "support", "routerPort": 8080, "receiverPort": 4318, "loop": LOOP}],
+    "bucket": {"exchange": "s3://exchange/x", "artifacts": "s3://artifacts/a"},
+    "ledger": {"secret": "ratchet-db"},
+    "prefect": {"database": {"secret": "ratchet-db", "key": "prefect"}},
+}
+
+
+@pytest.fixture
+def helm(helm_parts: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs a command of Helm on the chart, with values."""
+
+    def run(*command: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        environment = {**os.environ, **{f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}}
+        given = [str(need("helm")), *command, str(CHART), "--values", str(file)]
+        return subprocess.run(given, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    return run
+
+
+@pytest.fixture
+def rendered(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., list[dict[str, Any]]]:
+    def render(**changes: Any) -> list[dict[str, Any]]:
+        done = helm("template", "prod", values={**VALUES, **changes})
+        assert done.returncode == 0, done.stderr
+        return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+    return render
+
+
+def pods_of(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return name -> pod template of the workloads."""
+    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in objects if one["kind"] in ("Deployment", "StatefulSet")}
+
+
+def test_the_chart_is_clean(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = helm("lint", values=VALUES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_pod_is_restricted_and_sees_only_its_own_keys(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    pods = pods_of(rendered())
+    assert set(pods) == {"prod-service", "prod-receiver", "prod-router", "prod-prefect"}
+    for name, pod in pods.items():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is (name == "prod-service"), "only the service speaks with the API server"
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert container["resources"]["requests"]
+            assert container["livenessProbe"]
+    keys = {name: [item["key"] for v in pod["volumes"] for item in v.get("secret", {}).get("items", ())] for name, pod in pods.items()}
+    assert keys["prod-router"] == ["support.router", "support.span-keys.json"]
+    assert keys["prod-receiver"] == keys["prod-prefect"] == []
+    assert "user-keys.json" in keys["prod-service"]
+
+
+def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    objects = rendered(bucket={**VALUES["bucket"], "secret": "bucket"})
+    assert not [one for one in objects if one["kind"] == "Secret"]
+    for name, pod in pods_of(objects).items():
+        for variable in pod["containers"][0]["env"]:
+            is_secret = re.search("SECRET|AUTH|LEDGER|DATABASE|ACCESS_KEY", variable["name"])
+            assert bool(is_secret) == ("valueFrom" in variable), f"{name}: {variable['name']}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"bucket": {"exchange": "https://bucket", "artifacts": "s3://artifacts/a"}}, "exchange"),
+        ({"ledger": {"secret": ""}}, "secret"),
+        ({"lines": []}, "lines"),
+        ({"lines": [{**VALUES["lines"][0], "routerPort": 80}]}, "routerPort"),
+        ({"lines": [{**VALUES["lines"][0], "lopp": ""}]}, "lopp"),
+        ({"service": {"replicas": 2}}, "replicas"),
+        ({"service": {"secrets": {"KEY": "a-value"}}}, "KEY"),
+        ({"prefect": {}}, "prefect.database.secret"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(
+    helm: Callable[..., subprocess.CompletedProcess[str]], changes: dict[str, Any], problem: str
+) -> None:
+    done = helm("template", "prod", values={**VALUES, **changes})
+    assert done.returncode != 0
+    assert problem in done.stderr
+
+
+def test_each_line_has_its_ports_and_its_loop_file(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    lines = [*VALUES["lines"], {"name": "search", "routerPort": 8081, "receiverPort": 4319, "loop": LOOP, "files": {"golden.jsonl": "{}"}}]
+    objects = rendered(lines=lines, gateway={"name": "web", "hostnames": {"search": ["search.example"]}})
+    services = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "Service"}
+    ports = {name: [port["port"] for port in spec.get("ports", ())] for name, spec in services.items()}
+    assert ports["prod-router"] == [8080, 8081]
+    assert ports["prod-receiver"] == [4318, 4319]
+    routes = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "HTTPRoute"}
+    assert routes["prod-search"]["hostnames"] == ["search.example"]
+    assert routes["prod-search"]["rules"][0]["backendRefs"] == [{"name": "prod-router", "port": 8081}]
+    files = {one["metadata"]["name"]: set(one["data"]) for one in objects if one["kind"] == "ConfigMap"}
+    assert files == {"prod-line-support": {"loop.toml"}, "prod-line-search": {"loop.toml", "golden.jsonl"}}
+
+
+def test_a_real_api_server_takes_every_object(
+    rig: Rig, namespace: str, rendered: Callable[..., list[dict[str, Any]]], crds: Callable[[str], Path]
+) -> None:
+    rig.kubectl("apply", "--server-side", "-f", str(crds("gateway")))
+    rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crds("gateway")))
+    on = {"enabled": True, "maxReplicas": 5, "cpu": 70}
+    objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on})
+    for one in objects:
+        if one["metadata"].get("namespace") == "default":
+            one["metadata"]["namespace"] = namespace
+        text = yaml.safe_dump(one)
+        rig.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-", text=text)
+    assert len(objects) > 20
+
+
+def test_the_rule_for_model_servers_refuses_what_they_do_not_need(
+    rig: Rig, namespace: str, rendered: Callable[..., list[dict[str, Any]]]
+) -> None:
+    """The rule is tried as the service's account, which may create Deployments."""
+    objects = rendered()
+    for one in objects:
+        if one["kind"] in ("ServiceAccount", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+            text = yaml.safe_dump(one)
+            for before in ("namespace: ", "serviceaccount:", "kubernetes.io/metadata.name: "):
+                text = text.replace(f"{before}default", f"{before}{namespace}")
+            rig.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", text=text)
+    account = f"system:serviceaccount:{namespace}:prod-service"
+
+    def deployed(**pod: Any) -> str:
+        spec = {
+            "serviceAccountName": "ratchet-model",
+            "automountServiceAccountToken": False,
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+            **pod,
+        }
+        spec.setdefault("containers", [{"name": "server", "image": "x", "securityContext": {"privileged": False}}])
+        labels = {"app.kubernetes.io/component": "model"}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "m", "labels": labels},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        }
+        try:
+            rig.kubectl("create", "--dry-run=server", "-n", namespace, "--as", account, "-f", "-", text=yaml.safe_dump(body))
+        except Exception as error:
+            return str(error)
+        return ""
+
+    def refused() -> bool:
+        return "mounts no Secret" in deployed(volumes=[{"name": "keys", "secret": {"secretName": "ratchet-keys"}}])
+
+    until(refused, 30)  # the API server reads new rules after some seconds
+    assert deployed() == ""
+    key = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "ratchet-keys", "key": "anchor.key"}}}
+    assert "reads no Secret" in deployed(containers=[{"name": "s", "image": "x", "securityContext": {}, "env": [key]}])
+    assert "runs as ratchet-model" in deployed(serviceAccountName="default")
+    assert "not privileged" in deployed(containers=[{"name": "s", "image": "x", "securityContext": {"privileged": True}}])
+    rig.kubectl("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
+
+
+def test_images_are_rootless_and_built_from_locks() -> None:
+    for image in IMAGES:
+        text = definition(image)
+        steps = [line.split(maxsplit=1) for line in text.splitlines() if line and line[0] not in "# "]
+        assert steps[0][0] in ("ARG", "FROM")
+        assert not [step for step in steps if step[0] == "ADD"], "a download without a digest"
+        assert ":latest" not in text
+        installs = [line for line in text.splitlines() if "pip install" in line]
+        assert all("--require-hashes" in line or "--no-index" in line for line in installs)
+        if image.name != "ratchet-nemo":
+            assert ["USER", "1000:1000"] in steps
+    script = "\n".join(build_commands("registry.example/team", "7", "podman"))
+    assert "podman build -f k8s/images/control-plane.Dockerfile -t registry.example/team/ratchet:7 ." in script
+    assert script.count("podman push") == len(IMAGES)
