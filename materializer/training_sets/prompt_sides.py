@@ -158,8 +158,9 @@ class PromptSides:
     def _assign(
         self, connection: sqlite3.Connection, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool
     ) -> dict[Digest, Placed]:
-        rows = connection.execute("SELECT root, side, cluster FROM prompts").fetchall()
-        known = {root: Placed(Side(side), cluster) for root, side, cluster in rows}
+        rows = connection.execute("SELECT root, side, cluster FROM prompts")
+        sides = list(Side)
+        known = {root: Placed(sides[side], root if cluster == root else cluster) for root, side, cluster in rows}
         joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         new = sorted(texts.keys() - known.keys())
         if new:
@@ -168,6 +169,7 @@ class PromptSides:
             for number, root in enumerate(new):
                 placing.place(number, root, is_held(root), hashed)
             placing.store()
+            del placing  # and the signatures
         return {root: Placed(known[root].side, joined.root(known[root].cluster)) for root in texts}
 
 
@@ -188,16 +190,21 @@ class _Placing:
         joined: Joined,
     ) -> None:
         self._connection, self._texts, self._known, self._joined = connection, texts, known, joined
-        self._signatures = _signatures(connection, texts, new)
-        placed = connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)).fetchall()
-        before = np.frombuffer(b"".join(row[2] for row in placed), dtype=np.uint32).reshape(-1, PERMUTATIONS)
-        near = may_be_near(np.concatenate([before, self._signatures]), threshold)
-        self._is_searched = near[len(placed) :]
+        (count,) = connection.execute("SELECT count(*) FROM prompts WHERE recipe = ?", (RECIPE,)).fetchone()
+        signatures = np.empty((count + len(new), PERMUTATIONS), dtype=np.uint32)  # the largest part of the memory, so there is one copy
+        placed = list[tuple[str, int]]()
+        for root, side, signed in connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)):
+            signatures[len(placed)] = np.frombuffer(signed, dtype=np.uint32)
+            placed.append((root, side))
+        self._signatures = signatures[count:]
+        _fill(self._signatures, connection, texts, new)
+        near = may_be_near(signatures, threshold)
+        self._is_searched = near[count:]
         self._indexes = {side: NearIndex(threshold) for side in Side}
-        for at in np.flatnonzero(near[: len(placed)]).tolist():
-            root, side, _ = placed[at]
-            self._indexes[Side(side)].add(root, before[at], texts.get(root))
-        self._rows: list[tuple[str, int, str, bytes, int]] = []
+        for at in np.flatnonzero(near[:count]).tolist():
+            root, side = placed[at]
+            self._indexes[Side(side)].add(root, signatures[at], texts.get(root))
+        self._new: list[tuple[str, Placed]] = []
 
     def place(self, number: int, root: Digest, is_held: bool, hashed: bool) -> None:
         """Decide the side of the new prompt `number`. With `hashed`, the hash decides alone."""
@@ -207,7 +214,7 @@ class _Placing:
             bands = buckets(signed)
             placed = self._near(root, signed, bands, own, hashed)
             self._indexes[placed.side].add(root, signed, self._texts[root], bands)
-        self._rows.append((root, int(placed.side), placed.cluster, signed.tobytes(), RECIPE))
+        self._new.append((root, placed))
         self._known[root] = placed
 
     def _near(self, root: Digest, signed: Signature, bands: Sequence[int], own: Side, hashed: bool) -> Placed:
@@ -228,15 +235,19 @@ class _Placing:
 
     def store(self) -> None:
         """Store the sides of the new prompts."""
-        self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", self._rows)
+        rows = (
+            (root, int(placed.side), placed.cluster, self._signatures[number].tobytes(), RECIPE)
+            for number, (root, placed) in enumerate(self._new)
+        )
+        self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", rows)
         self._connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
 
 
-def _signatures(connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> npt.NDArray[np.uint32]:
-    """Return the signatures of new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
-    stored = dict(connection.execute("SELECT root, signature FROM signatures WHERE recipe = ?", (RECIPE,)))
-    found = np.empty((len(roots), PERMUTATIONS), dtype=np.uint32)
-    for number, root in enumerate(roots):
-        known = stored.get(root)
-        found[number] = signature(shingles(texts[root])) if known is None else np.frombuffer(known, dtype=np.uint32)
-    return found
+def _fill(signatures: npt.NDArray[np.uint32], connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> None:
+    """Set the signatures of new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
+    numbers = {root: number for number, root in enumerate(roots)}
+    for root, signed in connection.execute("SELECT root, signature FROM signatures WHERE recipe = ?", (RECIPE,)):
+        if (number := numbers.pop(root, None)) is not None:
+            signatures[number] = np.frombuffer(signed, dtype=np.uint32)
+    for root, number in numbers.items():
+        signatures[number] = signature(shingles(texts[root]))

@@ -177,6 +177,6 @@ def test_prompts_are_not_prepared_where_near_duplicates_do_not_count(tmp_path: P
 def test_answers_are_scored_in_parts_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = _two(tmp_path)
     whole = frozen(one)[0]
-    monkeypatch.setattr(scores, "_AT_ONCE", 7)
+    monkeypatch.setattr(scores, "AT_ONCE", 7)
     assert frozen(two)[0].content == whole.content
     assert whole.counts["corrections"] > 0
