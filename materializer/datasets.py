@@ -6,7 +6,6 @@ are stored as Parquet files whose bytes depend only on their rows, so equal cont
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +27,7 @@ from ratchet.contracts.data.datasets import (
     TrainingSet,
 )
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
-from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
+from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
@@ -52,7 +51,7 @@ from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
-from ratchet.materializer.texts import filled_parts, key_of
+from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
@@ -207,11 +206,12 @@ class LakeDatasets:
 
     def _store_parts(self, parts: Iterable[pl.DataFrame], columns: Sequence[Column], order: Sequence[str]) -> Digest:
         """Store rows that are never in memory together. No part has a row that would be before a row of an earlier part."""
-        with tempfile.TemporaryDirectory(dir=self.lake.root, prefix=".writing-") as folder:
-            path = Path(folder) / "rows.parquet"
-            with path.open("wb") as file:
-                write_parquet(file, parts, columns, order)
-            return self.artifacts.put_file(path)
+        with unnamed_file(self.lake.root) as file:
+            write_parquet(file, parts, columns, order)
+            size, key = file.tell(), digest_open(file)
+            if not self.artifacts.take(file, size, key):
+                raise Retryable(f"the rows that were written below {self.lake.root} cannot be read again; check the disk, then try again")
+            return key
 
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
         return usable(settled, self.loop, lambda prompts, texts: self._split.identify(prompts, texts, again=as_of is None), as_of)

@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ratchet.contracts.errors import Retryable
+from ratchet.contracts.ids import Digest
 from ratchet.materializer.lake.arrow import pa
 
 AT_ONCE = 20_000
@@ -26,6 +27,7 @@ PLACE = "place"
 """Column with the row of a trace in the file."""
 _KEY = 12
 """Bytes of a key, which polars stores without a further allocation. Two of a billion texts have the same one with a chance of 6e-12."""
+_CHUNK = 1 << 20
 _STORED: Mapping[str, str] = {"messages": "messages", "prompt": "messages", "answer": "answer", "tools": "tools"}
 """Column with keys -> column of the lake whose texts they stand for."""
 
@@ -59,16 +61,31 @@ class InMemory:
         return frame
 
 
+def unnamed_file(folder: Path) -> BinaryIO:
+    """Return a file without a name on the disk of `folder`, which ends with the process. Raises Retryable if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return cast("BinaryIO", tempfile.TemporaryFile(dir=folder, buffering=0))
+    except OSError as error:
+        raise _full(folder, error) from error
+
+
+def digest_open(file: BinaryIO) -> Digest:
+    """Return the SHA-256 of an open file. The next byte that is read from it is its first one."""
+    seen = sha256()
+    file.seek(0)
+    while chunk := file.read(_CHUNK):
+        seen.update(chunk)
+    file.seek(0)
+    return seen.hexdigest()
+
+
 class TextFile:
     """Texts of traces in a file without a name, which the operating system removes with the last reference, also after a crash."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is on the disk that gets the file. Raises Retryable if there is none."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - lives as long as the object
-        except OSError as error:
-            raise _full(folder, error) from error
+        """`folder` is on the disk that gets the file. Raises Retryable if it cannot be written."""
+        self._file = unnamed_file(folder)
         self._folder, self._end, self._rows = folder, 0, 0
         self._begins: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in set(_STORED.values())}
         self._lengths: dict[str, list[npt.NDArray[np.int32]]] = {name: [] for name in set(_STORED.values())}
