@@ -39,11 +39,15 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS prompts (root TEXT PRIMARY KEY, side INTEGER NOT NULL, cluster TEXT NOT NULL, "
     "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))",
-    "CREATE TRIGGER IF NOT EXISTS sides_stay BEFORE UPDATE ON prompts BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
+    "DROP TRIGGER IF EXISTS sides_stay",  # of earlier releases, which never computed a signature again
+    "CREATE TRIGGER IF NOT EXISTS sides_never_change BEFORE UPDATE OF root, side, cluster ON prompts "
+    "BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
     "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS signed (snapshot INTEGER NOT NULL)",
+    "DROP TABLE IF EXISTS signed",
+    "CREATE TABLE IF NOT EXISTS signed_until (recipe INTEGER PRIMARY KEY, snapshot INTEGER NOT NULL)",
 )
-"""`signatures` has those of prompts without a side, `signed` the snapshot of the traces whose prompts have signatures."""
+"""`signatures` has those of prompts without a side, `signed_until` the snapshot of the traces whose prompts have signatures of a recipe."""
+_RENEW = "UPDATE prompts SET signature = ?, recipe = ? WHERE root = ? AND recipe <> ?"
 
 
 class Side(IntEnum):
@@ -100,25 +104,25 @@ class PromptSides:
         return [root for root in roots if root not in known]
 
     def keep(self, signatures: Mapping[Digest, bytes]) -> None:
-        """Store the signatures of prompts that were `unsigned`. Those that have got a side since need none."""
-        rows = [(root, signed, RECIPE, root, RECIPE) for root, signed in signatures.items()]
+        """Store the signatures of prompts that were `unsigned`: beside the side, if a prompt has one."""
         with self._open() as connection:
+            connection.executemany(_RENEW, [(signed, RECIPE, root, RECIPE) for root, signed in signatures.items()])
             connection.executemany(
-                "INSERT OR REPLACE INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ? AND recipe = ?)",
-                rows,
+                "INSERT OR REPLACE INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ?)",
+                [(root, signed, RECIPE, root) for root, signed in signatures.items()],
             )
 
     def signed(self) -> int | None:
-        """Return the last argument of `sign_until`; None without any."""
+        """Return the last argument of `sign_until`; None without any, or if the signatures of the lake have an earlier recipe."""
         with self._open() as connection:
-            row = connection.execute("SELECT snapshot FROM signed").fetchone()
+            row = connection.execute("SELECT snapshot FROM signed_until WHERE recipe = ?", (RECIPE,)).fetchone()
         return row[0] if row else None
 
     def sign_until(self, snapshot: int) -> None:
         """Remember that the prompts of an Iceberg snapshot of the traces have signatures."""
         with self._open() as connection:
-            connection.execute("DELETE FROM signed")
-            connection.execute("INSERT INTO signed VALUES (?)", (snapshot,))
+            connection.execute("DELETE FROM signed_until")
+            connection.execute("INSERT INTO signed_until VALUES (?, ?)", (RECIPE, snapshot))
 
     def signatures(self) -> dict[Digest, Signature]:
         """Return the signatures of all prompts with a side, by their roots."""
@@ -164,6 +168,7 @@ class PromptSides:
         joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         new = sorted(texts.keys() - known.keys())
         if new:
+            _renew(connection, texts)
             placing = _Placing(connection, texts, new, self._threshold, known, joined)
             hashed = founding and not known
             for number, root in enumerate(new):
@@ -241,6 +246,17 @@ class _Placing:
         )
         self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", rows)
         self._connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
+
+
+def _renew(connection: sqlite3.Connection, texts: Mapping[Digest, str]) -> None:
+    """Compute the signatures of prompts with a side and a signature of an earlier recipe, if their texts are known.
+
+    After an upgrade, `Split.sign` does so in parts; this is for a line that freezes before. A prompt whose text is not known any more is
+    not compared with others.
+    """
+    roots = [root for (root,) in connection.execute("SELECT root FROM prompts WHERE recipe <> ?", (RECIPE,)) if root in texts]
+    rows = ((signature(shingles(texts[root])).tobytes(), RECIPE, root, RECIPE) for root in roots)
+    connection.executemany(_RENEW, rows)
 
 
 def _fill(signatures: npt.NDArray[np.uint32], connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> None:
