@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sqlite3
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from ratchet.contracts.data.records import SAMPLES
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import digest, hash_share, normalise
+from ratchet.contracts.ids import digest, hash_share, normalise, root_text
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.schemas import frame_of
@@ -410,3 +412,28 @@ def test_a_thousand_rewordings_of_a_prompt_weigh_as_much_as_one_prompt() -> None
     assert made.clusters == 5
     assert len(made.frame) == 44
     assert made.frame["weight"].sum() == pytest.approx(2 + 4)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_all_near_duplicates_among_rewordings_of_recorded_prompts_are_found(traces: Path) -> None:
+    """The truth is the exact Jaccard similarity of all pairs. The recorded prompts themselves have no near-duplicates."""
+    draw = random.Random(5)
+    with gzip.open(traces / "golden.jsonl.gz", "rt", encoding="utf-8") as lines:
+        recorded = sorted({root_text(json.loads(line)["record"]["messages"]) for line in lines})
+    texts = recorded + [varied(text, draw.randrange(1000)) for text in recorded]
+    sets = [shingles(text) for text in texts]
+    _, columns = np.unique(np.concatenate(sets), return_inverse=True)
+    sizes = np.array([len(one) for one in sets])
+    held = csr_matrix((np.ones(len(columns), dtype=np.int32), (np.repeat(np.arange(len(sets)), sizes), columns)))
+    common = (held @ held.T).tocoo()
+    alike = common.data / (sizes[common.row] + sizes[common.col] - common.data)
+    places = zip(common.row[alike >= THRESHOLD].tolist(), common.col[alike >= THRESHOLD].tolist(), strict=True)
+    truth = {(one, other) for one, other in places if one < other}
+    index, found = NearIndex(), set()
+    for at, text in enumerate(texts):
+        signed = signature(sets[at])
+        found |= {(int(key), at) for key in index.near(text, signed)}
+        index.add(str(at), signed, text)
+    assert len(truth) > 1000
+    assert found == truth
