@@ -19,7 +19,6 @@ import polars as pl
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
@@ -252,6 +251,8 @@ class Lake:
         self, name: TableName, columns: Sequence[str] = ("*",), where: BooleanExpression | None = None, snapshot: int | None = None
     ) -> Iterator[pl.DataFrame]:
         """Yield the rows that `scan` returns, those of one file at a time, so that they are never in memory together."""
+        from pyiceberg.io.pyarrow import ArrowScan  # after arrow.py, so that it does not load pandas
+
         table = self.table(name)
         scan = self._scan(table, name, columns, where, snapshot)
         reader = ArrowScan(table.metadata, table.io, scan.projection(), where or AlwaysTrue())
