@@ -49,10 +49,14 @@ def identify_prompts(
     identified = _identified(prompts.unique(_PROMPT), known, texts)
     roots = _Roots(identified, texts)
     placed = {root: Placed(Side(held_out(root, salt, fraction)), root) for root in roots} if assign is None else assign(roots)
-    rows = [(root, (side := placed[root]).side is Side.HELD, side.side is Side.NEITHER, side.cluster) for root in roots]
-    schema: dict[str, Any] = {"root_id": pl.String, "held": pl.Boolean, "excluded": pl.Boolean, "cluster": pl.String}
-    placed_roots = pl.DataFrame(rows, schema=schema, orient="row")
-    return identified.drop(PLACE, strict=False).join(placed_roots, on="root_id").sort(_PROMPT)
+    found = [placed[root] for root in roots]
+    columns = {
+        "root_id": pl.Series(list(roots), dtype=pl.String),
+        "held": pl.Series([one.side is Side.HELD for one in found], dtype=pl.Boolean),
+        "excluded": pl.Series([one.side is Side.NEITHER for one in found], dtype=pl.Boolean),
+        "cluster": pl.Series([one.cluster for one in found], dtype=pl.String),
+    }
+    return identified.drop(PLACE, strict=False).join(pl.DataFrame(columns), on="root_id").sort(_PROMPT)
 
 
 def _identified(prompts: pl.DataFrame, known: pl.DataFrame | None, texts: Texts) -> pl.DataFrame:

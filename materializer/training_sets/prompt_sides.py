@@ -175,7 +175,13 @@ class PromptSides:
                 placing.place(number, root, is_held(root), hashed)
             placing.store()
             del placing  # and the signatures
-        return {root: Placed(known[root].side, joined.root(known[root].cluster)) for root in texts}
+        return {root: _named(known[root], joined) for root in texts}
+
+
+def _named(placed: Placed, joined: Joined) -> Placed:
+    """Return a side with the present name of its cluster."""
+    name = joined.root(placed.cluster)
+    return placed if name == placed.cluster else Placed(placed.side, name)
 
 
 class _Placing:
