@@ -35,6 +35,8 @@ class Attributes:
         self._pairs = pairs if len(pairs) > len(self._raw) else []
         self._value: Callable[[Any], Any] = any_value
         self._metadata: dict[str, Any] | None = None
+        self.is_call: bool | None = None
+        """The result of `is_generation`, once it is known."""
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Attributes:
