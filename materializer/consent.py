@@ -105,10 +105,11 @@ def spoken(feedback: pl.DataFrame, users: Sequence[str]) -> pl.DataFrame:
     return feedback.filter(~pl.col("rater").is_in(users).fill_null(False))
 
 
-def withdrawn_texts(traces: pl.DataFrame, feedback: pl.DataFrame, users: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return the prompts and the references that come from refused traces or refusing users, and from nowhere else.
+def withdrawn_texts(traces: pl.DataFrame, feedback: pl.DataFrame, users: Sequence[str]) -> tuple[set[bytes], set[str]]:
+    """Return keys of the prompts, and the references, that come from refused traces or refusing users, and from nowhere else.
 
-    `traces` is the result of `settle`, `feedback` is records.FEEDBACK. A text that somebody else has also given is not returned.
+    `traces` is the result of `settle`, with keys of texts (texts.py). `feedback` is records.FEEDBACK. A text that somebody else has also
+    given is not returned.
     """
     refused, others = traces.filter("refused"), traces.filter(~pl.col("refused"))
     links = [
@@ -117,7 +118,7 @@ def withdrawn_texts(traces: pl.DataFrame, feedback: pl.DataFrame, users: Sequenc
     ]
     gone = pl.concat([*links, feedback.filter(pl.col("rater").is_in(users).fill_null(False))]).unique()
     left = feedback.join(gone, on=feedback.columns, how="anti", nulls_equal=True)
-    prompts = _texts(refused["messages"]) - _texts(others["messages"])
+    prompts: set[bytes] = set(refused["messages"].drop_nulls().to_list()) - set(others["messages"].to_list())
     references = _texts(refused["reference"]) | _texts(gone["text"])
     return prompts, references - _texts(others["reference"]) - _texts(left["text"])
 

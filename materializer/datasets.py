@@ -27,7 +27,7 @@ from ratchet.contracts.data.datasets import (
     TrainingSet,
 )
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
-from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
+from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
@@ -40,17 +40,18 @@ from ratchet.materializer.ingest import IngestKeys, LineIngest
 from ratchet.materializer.labels.conflicts import pooled, uncontested
 from ratchet.materializer.labels.scores import label, prompts_of, references
 from ratchet.materializer.labels.signals.agreement import measure_signals
-from ratchet.materializer.labels.signals.labels import with_signals
+from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
+from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
 from ratchet.materializer.lake.size import lake_cursor
 from ratchet.materializer.lake.tables import Lake, joined
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.privacy.masking import Masker
-from ratchet.materializer.privacy.summary import masked_data
+from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
+from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
@@ -203,8 +204,17 @@ class LakeDatasets:
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
         return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
 
+    def _store_parts(self, parts: Iterable[pl.DataFrame], columns: Sequence[Column], order: Sequence[str]) -> Digest:
+        """Store rows that are never in memory together. No part has a row that would be before a row of an earlier part."""
+        with unnamed_file(self.lake.root) as file:
+            write_parquet(file, parts, columns, order)
+            size, key = file.tell(), digest_open(file)
+            if not self.artifacts.take(file, size, key):
+                raise Retryable(f"the rows that were written below {self.lake.root} cannot be read again; check the disk, then try again")
+            return key
+
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
-        return usable(settled, self.loop, lambda prompts: self._split.identify(prompts, again=as_of is None), as_of)
+        return usable(settled, self.loop, lambda prompts, texts: self._split.identify(prompts, texts, again=as_of is None), as_of)
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""
@@ -213,7 +223,8 @@ class LakeDatasets:
             return edition
         prompts, texts = withdrawn_texts(settle(joined(rows.traces), rows.consent), rows.feedback, refusing_users(rows.consent))
         stored = read_parquet(self.artifacts.get(edition.prompts))
-        kept = stored.filter(~pl.col("prompt").is_in(sorted(prompts)) & ~pl.col("reference").is_in(sorted(texts)))
+        gone = pl.Series([key_of(prompt) in prompts for prompt in stored["prompt"].to_list()], dtype=pl.Boolean)
+        kept = stored.filter(~gone & ~pl.col("reference").is_in(sorted(texts)))
         if len(kept) == len(stored):
             return edition
         if kept.is_empty() and not edition.golden_size:
@@ -247,7 +258,7 @@ class LakeDatasets:
                 "reviewer_reference"
             )
         prompts = independent(prompts, held.every(), self.loop.line.salt)
-        chosen = choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size)
+        chosen = settled.texts.filled(choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size))
         return HoldoutEdition(
             line=self.loop.line.name,
             number=number,
@@ -272,17 +283,27 @@ class LakeDatasets:
         golden = self._golden_roots(edition)
         near = self._split.near()
         ours = every.where(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
-        alike = self._split.like(ours.every(), golden)
+        alike = self._split.like(ours.every(), settled.texts, golden)
         train = ours.where(~pl.col("root_id").is_in(alike))
         side = side_of(golden, alike)
-        feedback, contested = uncontested(every.feedback, train.every())
+        feedback, contested = uncontested(every.feedback, train.every(), settled.texts)
         known = references(train.asked, feedback)
-        labeller = (Labeller(self._compute, self.loop.rewards), AT_ONCE) if self._compute.elsewhere else None
-        labelled = label(train.traces, train.questions, feedback, known, self.rewards, self.loop.line.salt, labeller)
-        agreements = measure_signals(train.traces, feedback, every.signals, self.loop.signals)
-        samples, signals = with_signals(labelled, every.signals, agreements)
+        signals = SignalLabels(every.signals, measure_signals(train.traces, feedback, every.signals, self.loop.signals))
+        placeholders, counted = Placeholders(), list[pl.DataFrame]()
         prompts = prompts_of(train.every(), known)
-        stored = self._store(samples, SAMPLES, _SAMPLE_ORDER), self._store(prompts, PROMPTS, ["prompt_id"])
+
+        def samples() -> Iterator[pl.DataFrame]:
+            labeller = (Labeller(self._compute, self.loop.rewards), AT_ONCE) if self._compute.elsewhere else None
+            rows = train.traces, train.questions, feedback, known
+            for part in label(*rows, self.rewards, self.loop.line.salt, settled.texts, labeller):
+                labelled = signals.label(part)
+                placeholders.add(labelled)
+                counted.append(labelled.select("origin", "reward", "votes", "parts"))
+                yield labelled
+
+        written = self._store_parts(samples(), SAMPLES, _SAMPLE_ORDER)
+        stored = written, self._store_parts(filled_parts(prompts, settled.texts), PROMPTS, ["prompt_id"])
+        labelled = pl.concat([empty_frame(SAMPLES).select("origin", "reward", "votes", "parts"), *counted])
         counts = traces_became(every, side, near)
         if near:
             counts |= {"prompt_clusters": train.every()["cluster"].n_unique()}
@@ -290,8 +311,8 @@ class LakeDatasets:
         counts |= {f"feedback:{destination}": n for destination, n in feedback_became(every, side, contested).items()}
         became = logged_references(settled.traces, every.asked.with_columns(side), every.refused, known)
         counts |= {f"reference:{destination}": n for destination, n in became.items()}
-        counts |= {"scored": samples["reward"].count(), "contested_corrections": contested}
-        counts |= {"corrections": int((samples["origin"] == "correction").sum())}
+        counts |= {"scored": labelled["reward"].count(), "contested_corrections": contested}
+        counts |= {"corrections": int((labelled["origin"] == "correction").sum())}
         return Snapshot(
             name=name,
             as_of=as_of,
@@ -304,10 +325,10 @@ class LakeDatasets:
             content=digest(list(stored)),
             withdrawn=settled.withdrawn,
             judges=self.rewards.beliefs(),
-            signals=signals,
-            masked=masked_data(samples, self.loop.privacy),
+            signals=signals.beliefs,
+            masked=placeholders.summary(self.loop.privacy),
             largest_cluster=largest_cluster(every.every()) if near else None,
-            silent_scorers=silent_scorers(self.rewards, samples, prompts),
+            silent_scorers=silent_scorers(self.rewards, labelled, prompts),
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:

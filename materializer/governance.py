@@ -10,6 +10,7 @@ trace that carries them is left out for its own answer, or because an equal trac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -19,10 +20,18 @@ from ratchet.contracts.loop import GovernanceSettings
 
 _QUESTION = ["messages", "tools"]
 _CONTENT = ["messages", "answer", "tools"]
+_ASKED = ("source", "id", "time", "user", "response_id", "verified", *_QUESTION, "reference")
+_JUDGED = ("origin", "region", "confidentiality", "consent", "consent_time", "refused", "status", "finish_reason")
+"""Columns that the rules alone read."""
 ANSWER_FAULTS = ("partial_answer", "failed_request", "truncated", "empty_response", "long_answer")
 """Reasons that concern the answer of a trace only. Its question, and what people say about it, may be used."""
 _IMAGE = '{"type":"image_url","image_url":{"url":'
 """Beginning of a part with an image. It cannot be in a text, where quotation marks are escaped."""
+_FACTS: Mapping[str, pl.Expr] = {
+    "has_image": pl.col("messages").str.contains(_IMAGE, literal=True),
+    "question_chars": pl.col("messages").str.len_chars(),
+    "answer_chars": pl.col("answer").str.len_chars(),
+}
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,9 @@ class Governed:
     """Traces that may be used, and counts of the others by reason."""
 
     used: pl.DataFrame
-    """Columns of records.TRACES, and `repeats`. One row per distinct (messages, answer, tools), which represents `repeats` equal traces:
-    the first whose attribution is verified, otherwise the first. `slice` is the first one that is given, `latency_ms` the mean."""
+    """Columns of records.TRACES without those that the rules alone read, and `repeats`. One row per distinct (messages, answer, tools),
+    which represents `repeats` equal traces: the first whose attribution is verified, otherwise the first. `slice` is the first one that is
+    given, `latency_ms` the mean."""
     questions: pl.DataFrame
     """The same columns, with `answer` null and `repeats` 0. One row per distinct (messages, tools): questions of traces that are left out
     for their answer only."""
@@ -39,7 +49,7 @@ class Governed:
     """source, id, keeper_source, keeper_id: every trace whose question may be used, and the trace in `used` or `questions` that represents
     it (often itself)."""
     asked: pl.DataFrame
-    """Columns of records.TRACES: every trace whose question may be used, with the right answer that was logged with it."""
+    """Every trace whose question may be used: what is known of its question and its user, and the right answer that was logged with it."""
     refused: pl.DataFrame
     """source, id, response_id, reason: every trace whose question may not be used, with the first rule that it breaks."""
     out: dict[str, int]
@@ -49,13 +59,16 @@ class Governed:
 def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     """Apply the rules to `traces`, the result of `settle` with one row per trace.
 
-    A trace that is left out is counted once, under the first rule that it breaks.
+    A trace that is left out is counted once, under the first rule that it breaks. `traces` has texts, or keys of them (texts.py) and the
+    columns of `with_facts`.
     """
-    judged = traces.with_columns(_reason(settings).alias("reason")).sort("time", "source", "id")
+    judged = with_facts(traces).with_columns(_reason(settings).alias("reason")).drop(*_FACTS, *_JUDGED).sort("time", "source", "id")
     usable = judged.filter(~_concerns_question())
     common = usable.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
     admitted = common.filter(pl.col("reason").is_null()).drop("reason")
-    faulty = common.filter(pl.col("reason").is_not_null()).drop("reason").with_columns(pl.lit(None, pl.String).alias("answer"))
+    faulty = (
+        common.filter(pl.col("reason").is_not_null()).drop("reason").with_columns(pl.lit(None, traces.schema["answer"]).alias("answer"))
+    )
     used, merged = _merge(admitted, _CONTENT)
     questions, asked = _merge(faulty, _QUESTION)
     out = dict(judged.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason").iter_rows())
@@ -69,7 +82,12 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
         "source", "id", "response_id", pl.when(_concerns_question()).then("reason").otherwise(pl.lit("rare_prompt")).alias("reason")
     )
     questions = questions.with_columns(pl.lit(0, pl.Int64).alias("repeats"))
-    return Governed(used, questions, pl.concat([merged, asked]), common.drop("reason"), refused, out)
+    return Governed(used, questions, pl.concat([merged, asked]), common.select(_ASKED), refused, out)
+
+
+def with_facts(traces: pl.DataFrame) -> pl.DataFrame:
+    """Return the traces with what the rules must know of their texts: characters, and whether there is an image."""
+    return traces.with_columns(fact.alias(name) for name, fact in _FACTS.items() if name not in traces.columns)
 
 
 def _concerns_question() -> pl.Expr:
@@ -104,13 +122,13 @@ def _reason(settings: GovernanceSettings) -> pl.Expr:
         ("consent", agreed),
         ("region", in_region),
         ("confidentiality", labelled),
-        ("images", ~pl.col("messages").str.contains(_IMAGE, literal=True)),  # no trainer trains on images
-        ("too_long", pl.col("messages").str.len_chars() <= settings.max_chars),
+        ("images", ~pl.col("has_image")),  # no trainer trains on images
+        ("too_long", pl.col("question_chars") <= settings.max_chars),
         ("partial_answer", (pl.col("finish_reason") != PARTIAL).fill_null(True)),
         ("failed_request", pl.col("status") == "ok"),
         ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),
-        ("empty_response", (pl.col("answer").str.len_chars() > 0).fill_null(False)),
-        ("long_answer", pl.col("answer").str.len_chars() <= settings.max_chars),
+        ("empty_response", (pl.col("answer_chars") > 0).fill_null(False)),
+        ("long_answer", pl.col("answer_chars") <= settings.max_chars),
     )
     reason: pl.Expr = pl.lit(None, dtype=pl.String)
     for name, holds in reversed(rules):

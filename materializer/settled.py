@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import polars as pl
+from pyiceberg.expressions import BooleanExpression
 
+from ratchet.contracts.data.records import TRACES
 from ratchet.contracts.ids import Digest, digest
 from ratchet.materializer.consent import refusing_users, settle
+from ratchet.materializer.governance import with_facts
+from ratchet.materializer.lake.schemas import empty_frame
 from ratchet.materializer.lake.tables import Lake, TableName, joined, preferred, until
+from ratchet.materializer.texts import AT_ONCE, TextFile
+
+_READ = pl.exclude("batch")
+"""Columns of the traces that are kept in memory."""
 
 Pinned = dict[str, int | None]
 """Table -> Iceberg snapshot id."""
@@ -26,6 +34,8 @@ class Settled:
     refusing: list[str]
     """Users whose feedback must not be used."""
     pinned: Pinned
+    texts: TextFile
+    """The texts of `traces`, which have keys in their columns `messages`, `answer` and `tools`."""
 
     @property
     def withdrawn(self) -> Digest:
@@ -41,6 +51,8 @@ class Rows:
 
     snapshots: Pinned
     traces: pl.DataFrame
+    """With keys of texts, and with the columns of `with_facts`."""
+    texts: TextFile
     feedback: pl.DataFrame
     consent: pl.DataFrame
 
@@ -65,6 +77,7 @@ class SettledReader:
             feedback=rows.feedback,
             refusing=refusing_users(rows.consent),
             pinned=pinned,
+            texts=rows.texts,
         )
         self._known = (tag, as_of, rows.snapshots), settled.withdrawn
         return settled
@@ -100,11 +113,22 @@ class SettledReader:
         def table(name: TableName) -> pl.DataFrame:
             if unused is None or unused.snapshots[name] != snapshots[name]:
                 where = until(as_of) if as_of and name != "consent" else None
+                if name == "traces":
+                    return self._keyed(texts, where, snapshots[name])
                 return self._lake.scan(name, where=where, snapshot=snapshots[name])
             found: pl.DataFrame = getattr(unused, name)
             return found if as_of is None or name == "consent" else found.filter(pl.col("ingested") <= as_of)
 
-        rows = Rows(snapshots=snapshots, traces=table("traces"), feedback=table("feedback"), consent=table("consent"))
+        is_read = unused is not None and unused.snapshots["traces"] == snapshots["traces"]
+        texts = unused.texts if unused is not None and is_read else TextFile(self._lake.root)
+        rows = Rows(snapshots=snapshots, traces=table("traces"), feedback=table("feedback"), consent=table("consent"), texts=texts)
         if as_of is None:
             self._unused = rows
         return rows
+
+    def _keyed(self, texts: TextFile, where: BooleanExpression | None, snapshot: int | None) -> pl.DataFrame:
+        """Read traces, and leave their texts in `texts`."""
+        none = texts.keyed(with_facts(empty_frame(TRACES)).select(_READ))
+        parts = (with_facts(part) for part in self._lake.parts("traces", where=where, snapshot=snapshot))
+        found = [texts.keyed(rows.select(_READ)) for part in parts for rows in part.iter_slices(AT_ONCE)]
+        return pl.concat([none, *found], rechunk=True)

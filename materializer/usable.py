@@ -16,14 +16,15 @@ from ratchet.materializer.labels.credible import without_newcomers
 from ratchet.materializer.labels.scores import attach
 from ratchet.materializer.labels.signals.sessions import session_signals
 from ratchet.materializer.settled import Settled
+from ratchet.materializer.texts import PLACE, TextFile
 
-Identify = Callable[[pl.DataFrame], pl.DataFrame]
+Identify = Callable[[pl.DataFrame, TextFile], pl.DataFrame]
 """Returns the ids and sides of prompts, as `identify_prompts`."""
 
 
 @dataclass(frozen=True)
 class Usable:
-    """What may be used. The frames have the columns of records.TRACES and those of `identify_prompts`."""
+    """What may be used. The frames have the columns of records.TRACES and those of `identify_prompts`, with keys of texts."""
 
     traces: pl.DataFrame
     """Admitted traces, and `repeats`: one row for equal traces."""
@@ -42,6 +43,8 @@ class Usable:
     """Reason -> number of feedback records that do not count."""
     out: dict[str, int]
     """Reason -> number of traces that are left out, as `govern` counts them."""
+    texts: TextFile
+    """The texts of all frames."""
 
     def every(self) -> pl.DataFrame:
         """Return `traces` and `questions` as one frame."""
@@ -73,10 +76,10 @@ def usable(settled: Settled, loop: Loop, identify: Identify, as_of: datetime | N
     if len(waited) < len(heard):
         ignored |= {"newcomer": len(heard) - len(waited)}
     questions = _answered(governed, feedback)
-    ids = identify(pl.concat([governed.used.select("messages", "tools"), questions.select("messages", "tools")]))
+    ids = identify(pl.concat([frame.select("messages", "tools", PLACE) for frame in (governed.used, questions)]), settled.texts)
     frames = (frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked))
     traces, questions, asked = frames
-    return Usable(traces, questions, asked, governed.refused, feedback, signals, ignored, governed.out)
+    return Usable(traces, questions, asked, governed.refused, feedback, signals, ignored, governed.out, settled.texts)
 
 
 def _signals(settled: Settled, governed: Governed, loop: Loop, as_of: datetime) -> pl.DataFrame:
@@ -84,7 +87,7 @@ def _signals(settled: Settled, governed: Governed, loop: Loop, as_of: datetime) 
     admitted = governed.asked.select("source", "id", admitted=True)
     traffic = settled.traces.filter(pl.col("origin") == "traffic").join(admitted, on=["source", "id"], how="left")
     content = pl.when(pl.col("admitted")).then(pl.col("messages")).alias("messages")
-    return session_signals(traffic.with_columns(content), as_of, loop.signals.thanks)
+    return session_signals(traffic.with_columns(content), as_of, loop.signals.thanks, settled.texts)
 
 
 def _answered(governed: Governed, feedback: pl.DataFrame) -> pl.DataFrame:

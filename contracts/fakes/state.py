@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
 from ratchet.contracts.errors import Conflict, Fenced, Permanent
@@ -138,6 +139,11 @@ class MemoryArtifacts:
     def put_file(self, path: Path) -> Digest:
         """Store a file's content and return its digest."""
         return self.put(path.read_bytes())
+
+    def take(self, source: BinaryIO, size: int, key: Digest) -> bool:
+        """Store the rest of an open file if it has this size and digest."""
+        data = source.read()
+        return len(data) == size and digest(data) == key and self.put(data) == key
 
     def put_folder(self, path: Path, follow_links: bool = False) -> Digest:  # noqa: ARG002 -- the fake follows links
         """Store all files and their manifest; return the manifest's digest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
 from ratchet.contracts.ids import Digest
@@ -77,6 +77,10 @@ class Artifacts(Protocol):
 
     def put_file(self, path: Path) -> Digest:
         """Store a file and return the digest of its content."""
+        ...
+
+    def take(self, source: BinaryIO, size: int, key: Digest) -> bool:
+        """Store an open file if it has `size` more bytes with the digest `key`. Return whether it does; otherwise nothing is stored."""
         ...
 
     def put_folder(self, path: Path, follow_links: bool = False) -> Digest:

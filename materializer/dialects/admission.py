@@ -142,9 +142,11 @@ class Admission:
 
     def _trace(self, row: Row) -> Row:
         signed = row.get(SIGNED)
-        rest = {name: value for name, value in row.items() if name != SIGNED}
-        verified = signed is not None and self.is_signed(*signed)
-        return rest | {"verified": verified, "user": self._hidden("u", row["user"]), "session": self._hidden("s", row["session"])}
+        made = dict(row)
+        made.pop(SIGNED, None)
+        made["verified"] = signed is not None and self.is_signed(*signed)
+        made["user"], made["session"] = self._hidden("u", row["user"]), self._hidden("s", row["session"])
+        return made
 
     def _hidden(self, subject: Subject, text: str | None) -> str | None:
         return None if text is None else self.hide(subject, text)

@@ -27,6 +27,12 @@ def is_generation(attributes: Attributes) -> bool:
     Calls of tools, agents, chains, embedding models and plain HTTP are not, and neither are the outer spans of the Vercel AI SDK, which
     contain one or several calls.
     """
+    if attributes.is_call is None:
+        attributes.is_call = _is_call(attributes)
+    return attributes.is_call
+
+
+def _is_call(attributes: Attributes) -> bool:
     operation = attributes.get("ai.operationId")
     if isinstance(operation, str):
         return operation.endswith(_AI_SDK_CALLS)

@@ -14,6 +14,9 @@ MAX_DEPTH = 64
 """Largest nesting depth of an attribute value."""
 
 
+_OF_ITSELF = frozenset({"stringValue", "boolValue", "bytesValue"})
+"""Kinds of values that are their own Python value."""
+_TEXT_OR_TRUTH = (str, bool)
 _NUMBERED = re.compile(r"(\d{1,6})\.(.+)", re.DOTALL)
 
 
@@ -32,6 +35,8 @@ class Attributes:
         self._pairs = pairs if len(pairs) > len(self._raw) else []
         self._value: Callable[[Any], Any] = any_value
         self._metadata: dict[str, Any] | None = None
+        self.is_call: bool | None = None
+        """The result of `is_generation`, once it is known."""
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Attributes:
@@ -127,8 +132,8 @@ def any_value(raw: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise Rejected("too_deep", f"an attribute has more than {MAX_DEPTH} nesting levels")
     for kind, inner in raw.items():
-        if kind in ("stringValue", "boolValue", "bytesValue"):
-            return inner if isinstance(inner, str | bool) else None
+        if kind in _OF_ITSELF:
+            return inner if isinstance(inner, _TEXT_OR_TRUTH) else None
         if kind == "intValue":
             return _whole(inner)
         if kind == "doubleValue":

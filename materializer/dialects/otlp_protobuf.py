@@ -47,19 +47,21 @@ def _conversion(field: FieldDescriptor) -> Convert | None:
 
 def _key_value(message: Any) -> dict[str, Any]:
     """Convert an attribute. Most of them are text, a boolean or a whole number."""
-    if not message.HasField("value") or (_STRINDEX and message.key_strindex):
+    if _STRINDEX and message.key_strindex:
         return json_form(message)
-    value = message.value
+    key, value = message.key, message.value
+    if key and (text := value.string_value):  # each access costs as much as a dictionary
+        return {"key": key, "value": {"stringValue": text}}
     kind = value.WhichOneof("value")
     if kind == "string_value":
-        made: Any = {"stringValue": value.string_value}
+        made: Any = {"stringValue": ""}
     elif kind == "int_value":
         made = {"intValue": str(value.int_value)}
     elif kind == "bool_value":
         made = {"boolValue": value.bool_value}
     else:
         return json_form(message)
-    return {"key": message.key, "value": made} if message.key else {"value": made}
+    return {"key": key, "value": made} if key else {"value": made}
 
 
 def _of_one(field: FieldDescriptor) -> Convert | None:

@@ -29,6 +29,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_BELOW = 10**11
 _MOST_TOKENS = 1 << 40
 
+_PLAIN, _NUMBERS, _WHOLE = (str, int, float), (bool, int, float), (int, str)
+"""Types of values. A tuple is checked several times faster than a union, which is built anew at each call."""
+
 
 def moment(value: Any) -> int:
     """Return a time in microseconds since the epoch.
@@ -57,7 +60,7 @@ def _epoch(value: Any) -> int:
         if abs(value) < _SECONDS_BELOW:
             return int(value * 1_000_000)
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)[:30]) > 25:
+    if isinstance(value, bool) or not isinstance(value, _WHOLE) or len(str(value)[:30]) > 25:
         raise Rejected("bad_timestamp", f"the value of type {type(value).__name__} is not a time")
     whole = int(value)
     for bound, factor, divisor in ((_SECONDS_BELOW, 1_000_000, 1), (10**14, 1_000, 1), (10**17, 1, 1), (10**20, 1, 1_000)):
@@ -98,7 +101,7 @@ def token_count(value: Any) -> int | None:
 
 def number(value: Any) -> float | None:
     """Return a finite number, given as a number or as text; None for any other value, including a boolean."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, _PLAIN):
         return None
     try:
         found = float(value)
@@ -116,7 +119,7 @@ def consent(value: Any) -> bool | None:
         return None
     if isinstance(value, str):
         return value.strip().lower() in ("true", "1", '"true"', '"1"')
-    return isinstance(value, bool | int | float) and value == 1
+    return isinstance(value, _NUMBERS) and value == 1
 
 
 def stated(value: Any, said: Any, begin: int, now: int) -> Statement | None:
@@ -164,7 +167,7 @@ def short_text(value: Any) -> str | None:
 
 
 def _plain_text(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, _PLAIN):
         return None
     return clean(str(value)).strip() or None
 

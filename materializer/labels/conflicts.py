@@ -14,20 +14,22 @@ import polars as pl
 from ratchet.contracts.data.records import SAMPLES, FeedbackKind, Tier
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.texts import Texts
 
 _ANSWER = ["prompt_id", "answer"]
 
 
-def uncontested(feedback: pl.DataFrame, traces: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+def uncontested(feedback: pl.DataFrame, traces: pl.DataFrame, texts: Texts) -> tuple[pl.DataFrame, int]:
     """Return (feedback without contradicted corrections, number of corrections removed).
 
     A correction is contradicted if the same text was given as an answer to the same prompt and corrected to a different text. Then
-    two users contradict each other, and neither is trusted. `traces` has the columns source, id, prompt_id and answer; `feedback` is the
-    result of label.attach. Differences in white space are ignored.
+    two users contradict each other, and neither is trusted. `traces` has the columns source, id, prompt_id and answer, and `texts` their
+    texts; `feedback` is the result of `attach`. Differences in white space are ignored.
     """
     corrections = feedback.filter((pl.col("kind") == FeedbackKind.CORRECTION.value) & pl.col("text").is_not_null())
+    answered = texts.filled(traces.join(corrections.select("source", "id"), on=["source", "id"], how="semi").drop("messages", "tools"))
     corrected = corrections.select("source", "id", _plain("text").alias("correction")).join(
-        traces.select("source", "id", "prompt_id", _plain("answer").alias("wrong")), on=["source", "id"], how="inner"
+        answered.select("source", "id", "prompt_id", _plain("answer").alias("wrong")), on=["source", "id"], how="inner"
     )
     disputed = corrected.filter(pl.col("correction") != pl.col("wrong")).select("prompt_id", pl.col("wrong").alias("correction")).unique()
     bad = corrected.join(disputed, on=["prompt_id", "correction"], how="semi").select("source", "id", "correction").unique()

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import orjson
 import polars as pl
 
@@ -18,7 +19,8 @@ from ratchet.contracts.data.datasets import Label
 from ratchet.contracts.data.records import PROMPTS, SAMPLES, FeedbackKind, Tier
 from ratchet.materializer.governance import Governed
 from ratchet.materializer.labels.credible import credible
-from ratchet.materializer.lake.schemas import empty_frame, frame_of
+from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.texts import AT_ONCE, PLACE, Texts
 from ratchet.rewards.scorer_set import CORRECTION, ScorerSet
 
 ANONYMOUS = "\x00anonymous"
@@ -26,8 +28,6 @@ ANONYMOUS = "\x00anonymous"
 distinguished, and caps per person do not apply."""
 TRACE_KEYS = ("latency_ms", "input_tokens", "output_tokens", "model")
 """Columns of a trace that a scorer of logged answers may read."""
-_AT_ONCE = 20_000
-"""Answers that are scored at once. As Python objects, they need many times the memory of their columns."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
 
 
@@ -99,12 +99,13 @@ def references(traces: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
 def prompts_of(traces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """Return records.PROMPTS: one row per prompt, with the text of its first trace, its first slice, and its reference if there is one.
 
-    `known` is the result of `references`.
+    `known` is the result of `references`. If `traces` have keys of texts, the rows have keys and PLACE, too.
     """
     given = pl.col("slice").sort_by("time", "source", "id").drop_nulls().first().over("prompt_id")
     first = traces.with_columns(given).sort("time", "source", "id").unique("prompt_id", keep="first", maintain_order=True)
-    named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice", "tools").join(known, on="prompt_id", how="left")
-    return named.select([column.name for column in PROMPTS]).sort("prompt_id")
+    places = [name for name in first.columns if name == PLACE]
+    named = first.select("prompt_id", pl.col("messages").alias("prompt"), "slice", "tools", *places).join(known, on="prompt_id", how="left")
+    return named.select(*(column.name for column in PROMPTS), *places).sort("prompt_id")
 
 
 class AnswerPart(NamedTuple):
@@ -129,29 +130,53 @@ def label(
     known: pl.DataFrame,
     scorer_set: ScorerSet,
     salt: str,
+    texts: Texts,
     elsewhere: tuple[PartLabeller, int] | None = None,
-) -> pl.DataFrame:
-    """Return records.SAMPLES: the answers of `traces` with their scores, and the corrections that users wrote of these and of `questions`.
+) -> Iterator[pl.DataFrame]:
+    """Yield records.SAMPLES: the answers of `traces` with their scores, and the corrections that users wrote of these and of `questions`.
 
-    `feedback` is the result of `attach`, `known` that of `references`. The column `user` is the pseudonym to which caps per person
-    apply; `salt` is part of its hash. `elsewhere` scores the answers, in parts of the given number, unless they are fewer or judged.
+    Each frame has all samples of some prompts, and the prompts are in the order of their ids. With a judge, it is one frame.
+
+    `feedback` is the result of `attach`, `known` that of `references`, and `texts` has the texts of the rows. The column `user` is the
+    pseudonym to which caps per person apply; `salt` is part of its hash. `elsewhere` scores the answers, in parts of the given number,
+    unless they are fewer or judged.
     """
-    asked = pl.concat([traces, questions]).join(known, on="prompt_id", how="left", suffix="_known").sort("source", "id")
-    if asked.is_empty():
-        return empty_frame(SAMPLES)
+    judged = scorer_set.has_judges()  # a judge is measured on all samples
+    asked = pl.concat([traces, questions]).join(known, on="prompt_id", how="left", suffix="_known")
+    asked = asked.sort("source", "id") if judged else asked.sort("prompt_id", "source", "id")
     feedback = feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left")
     named = bool(asked["user"].is_not_null().any() or feedback["rater"].is_not_null().any())
     nameless = ANONYMOUS if named else None
-    if elsewhere is not None and not scorer_set.has_judges() and len(asked) > elsewhere[1]:
-        return pl.concat(list(elsewhere[0].each(_parts(asked, feedback, elsewhere[1]), salt, nameless)))
-    at_once = len(asked) if scorer_set.has_judges() else _AT_ONCE  # a judge is measured on all samples
-    return pl.concat([labelled(part, scorer_set, salt, nameless) for part in _parts(asked, feedback, at_once)])
+    for part in [asked] if judged else whole_groups(asked, "prompt_id", AT_ONCE):
+        about = _about(part, feedback)
+        if elsewhere is not None and not judged and len(asked) > elsewhere[1]:
+            yield pl.concat(list(elsewhere[0].each(_parts(part, about, texts, elsewhere[1]), salt, nameless)))
+        elif len(part):
+            size = len(part) if judged else AT_ONCE
+            yield pl.concat([labelled(one, scorer_set, salt, nameless) for one in _parts(part, about, texts, size)])
 
 
-def _parts(asked: pl.DataFrame, feedback: pl.DataFrame, size: int) -> Iterator[AnswerPart]:
-    for at in range(0, len(asked), size):
-        part = asked[at : at + size]
-        yield AnswerPart(part, feedback.join(part.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left"))
+def _parts(asked: pl.DataFrame, feedback: pl.DataFrame, texts: Texts, size: int) -> Iterator[AnswerPart]:
+    for part in asked.iter_slices(size):
+        yield AnswerPart(texts.filled(part), _about(part, feedback))
+
+
+def _about(asked: pl.DataFrame, feedback: pl.DataFrame) -> pl.DataFrame:
+    return feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left")
+
+
+def whole_groups(rows: pl.DataFrame, key: str, least: int) -> Iterator[pl.DataFrame]:
+    """Yield the rows, which are ordered by `key`, in parts of at least `least` rows (the last one may have fewer).
+
+    All rows with one value of `key` are in one part.
+    """
+    begins = (rows[key] != rows[key].shift()).fill_null(True).arg_true().to_numpy()
+    at = 0
+    while at < len(rows):
+        after = int(np.searchsorted(begins, at + least))
+        end = int(begins[after]) if after < len(begins) else len(rows)
+        yield rows[at:end]
+        at = end
 
 
 def labelled(part: AnswerPart, scorer_set: ScorerSet, salt: str, nameless: str | None) -> pl.DataFrame:

@@ -15,6 +15,7 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 with hidden("pandas"):
     import pyarrow as pa
+    import pyarrow.compute
     import pyarrow.dataset
     import pyarrow.parquet as pq
 

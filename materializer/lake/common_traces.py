@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.decoding import Decoded, Limits
@@ -16,9 +15,10 @@ from ratchet.contracts.data.records import TRACES, ConsentSubject
 from ratchet.materializer.dialects.otlp import EVERY_CALL
 from ratchet.materializer.dialects.plain.traces import CONSTANT, PlainTraces
 from ratchet.materializer.lake.arrow import pa
-from ratchet.materializer.lake.dedup_index import DedupIndex, Entry, Key, Name, hashed, plain_entries, response_key, trace_key
+from ratchet.materializer.lake.dedup_index import DedupIndex, Entry, Name, plain_entries, response_key
 from ratchet.materializer.lake.schemas import arrow_columns
 from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.record_hashes import Key, content_hashes, trace_key
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def take_common(lake: Lake, seen: DedupIndex, batch: RawBatch, decoded: Decoded,
     numbers = [number for number in range(len(plain)) if number not in others]
     columns = plain.columns if not others else {name: [values[one] for one in numbers] for name, values in plain.columns.items()}
     known = {"source": batch.source, "batch": batch.digest, "ingested": limits.now, "sender": None}
-    contents = [hashed(*parts) for parts in _contents(columns)]
+    hashes = plain.contents or content_hashes(plain.columns)
+    contents = hashes if not others else [hashes[one] for one in numbers]
     times = [begin if agreed else None for begin, agreed in zip(columns["consent_time"], columns["consent"], strict=True)]
     entries = plain_entries([keys[one] for one in numbers], batch.digest, contents, times)
     names = [
@@ -65,11 +66,6 @@ def _repeated(values: Iterable[str]) -> set[str]:
 def _among(values: Sequence[str | None], some: set[str]) -> set[int]:
     """Return the numbers of the values that are among `some`."""
     return {number for number, value in enumerate(values) if value in some} if some else set()
-
-
-def _contents(columns: dict[str, list[Any]]) -> Any:
-    statuses = [CONSTANT["status"]] * len(columns["id"])
-    return zip(columns["messages"], columns["answer"], columns["model"], statuses, columns["tools"], strict=True)
 
 
 def _concerned(lake: Lake, seen: DedupIndex, decoded: Decoded, plain: PlainTraces, keys: Sequence[Key]) -> set[int]:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.lake.tables import Commit, Lake, TableName
-
-Key = bytes
+from ratchet.materializer.record_hashes import Key, content_hash, hashed, identity_hash, trace_key
 
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
     "traces": (
@@ -76,24 +75,9 @@ def _sender_mark(sender: str | None) -> bytes:
     return hashed("sender", sender)[:8]
 
 
-def hashed(*parts: object) -> bytes:
-    """Return a 128-bit hash of the parts. None and the empty string give different hashes."""
-    plain = "\x1f".join(["\x00" if part is None else part if part.__class__ is str else str(part) for part in parts])
-    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _identity(source: str, identity: str) -> bytes:
-    return blake2b(f"{source}\x1f{identity}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def trace_key(source: str, identity: str) -> Key:
-    """Return the key that identifies a trace."""
-    return b"t" + _identity(source, identity)
-
-
 def verified_key(source: str, identity: str) -> Key:
     """Return the key that identifies a trace whose span the router has signed."""
-    return b"v" + _identity(source, identity)
+    return b"v" + identity_hash(source, identity)
 
 
 def withheld(row: dict[str, Any]) -> bool:
@@ -103,7 +87,7 @@ def withheld(row: dict[str, Any]) -> bool:
 
 def bare_key(row: dict[str, Any]) -> Key:
     """Return the key that identifies a withheld trace row. The content of the trace may be stored later, under its `full_key`."""
-    return (b"x" if row["verified"] else b"w") + _identity(row["source"], row["id"])
+    return (b"x" if row["verified"] else b"w") + identity_hash(row["source"], row["id"])
 
 
 def full_key(row: dict[str, Any]) -> Key:
@@ -158,7 +142,7 @@ def content_of(table: TableName, row: dict[str, Any]) -> bytes:
     if table == "traces" and withheld(row):
         return sent_by(row["sender"])
     if table == "traces":
-        return hashed(row["messages"], row["answer"], row["model"], row["status"], row["tools"])
+        return content_hash(row)
     if table == "feedback":
         return hashed(row["value"] if row["kind"] == FeedbackKind.RATING else row["text"])
     return b""
@@ -183,10 +167,8 @@ class TraceKeys(NamedTuple):
     @classmethod
     def of(cls, row: dict[str, Any]) -> TraceKeys:
         """Return those of a row."""
-        identity, is_withheld = _identity(row["source"], row["id"]), withheld(row)
-        content = (
-            sent_by(row["sender"]) if is_withheld else hashed(row["messages"], row["answer"], row["model"], row["status"], row["tools"])
-        )
+        identity, is_withheld = identity_hash(row["source"], row["id"]), withheld(row)
+        content = sent_by(row["sender"]) if is_withheld else content_hash(row)
         signs = (b"x", b"v") if row["verified"] else (b"w", b"t")
         return cls(signs[0] + identity, signs[1] + identity, content, is_withheld)
 

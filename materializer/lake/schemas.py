@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -93,15 +95,64 @@ def _array_of(values: Sequence[Any], kind: str) -> pa.Array:
     return pa.array(values, pa.int64()).cast(_ARROW[kind]) if kind == "timestamp" else pa.array(values, _ARROW[kind])
 
 
-def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:
-    """Return the `columns` of `frame` as Parquet, with rows sorted by `order`, which must be a unique key.
+_GROUP_ROWS, _GROUP_BYTES = 1 << 18, 1 << 29
+"""Rows and bytes of texts of a row group. A group is in memory when it is written. The bytes of a file depend on these numbers."""
 
-    Equal rows give equal bytes: the file contains no metadata that differs between runs.
-    """
-    table = frame.sort(order, nulls_last=True).select([column.name for column in columns]).to_arrow().cast(arrow_schema(columns))
+
+def parquet(frame: pl.DataFrame, columns: Sequence[Column], order: Sequence[str]) -> bytes:
+    """Return the `columns` of `frame` as Parquet, as `write_parquet` writes them."""
     buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(None), buffer, compression="zstd")
+    write_parquet(buffer, [frame], columns, order)
     return buffer.getvalue()
+
+
+def write_parquet(file: BinaryIO, frames: Iterable[pl.DataFrame], columns: Sequence[Column], order: Sequence[str]) -> int:
+    """Write the `columns` of the frames as Parquet, with rows sorted by `order`, which must be a unique key, and return their number.
+
+    No frame has a row that would be before a row of an earlier frame. Equal rows give equal bytes, however they are divided into frames:
+    the file contains no metadata that differs between runs.
+    """
+    schema, count, kept = arrow_schema(columns), 0, list[pa.Table]()
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        left = _GROUP_ROWS, _GROUP_BYTES
+        for frame in frames:
+            rows = frame.sort(order, nulls_last=True).select([column.name for column in columns]).to_arrow()
+            count += len(rows)
+            sizes = _text_bytes(rows)
+            while len(rows):
+                size = min(int(np.searchsorted(np.cumsum(sizes), left[1])) + 1, left[0], len(rows))
+                kept.append(rows[:size])
+                left = left[0] - size, left[1] - int(sizes[:size].sum())
+                rows, sizes = rows[size:], sizes[size:]
+                if left[0] <= 0 or left[1] <= 0:
+                    writer.write_table(_together(kept, schema), row_group_size=_GROUP_ROWS)
+                    left = _GROUP_ROWS, _GROUP_BYTES
+        if kept or not count:
+            writer.write_table(_together(kept, schema), row_group_size=_GROUP_ROWS)
+    return count
+
+
+def _together(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return the rows of the tables as one without chunks, which would change the bytes of a file. Empties the list.
+
+    The columns are copied one after another, so that no more than one of them is in memory twice.
+    """
+    columns = [[chunk for table in tables for chunk in table.column(name).chunks] for name in schema.names]
+    tables.clear()
+    arrays = []
+    for field in schema:
+        chunks = [chunk.cast(field.type) for chunk in columns.pop(0)]
+        arrays.append(pa.concat_arrays(chunks) if chunks else pa.array([], field.type))
+    return pa.table(arrays, schema=schema)
+
+
+def _text_bytes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the bytes of the texts of each row."""
+    sizes = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            sizes += pa.compute.binary_length(column).fill_null(0).to_numpy()
+    return sizes
 
 
 def read_parquet(data: bytes) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -245,12 +245,27 @@ class Lake:
         Columns that were added after the table or the snapshot was written are null. `where` must not name them. Raises Retryable if the
         snapshot has expired.
         """
+        return _frame(self._scan(self.table(name), name, columns, where, snapshot).to_arrow(), name, columns)
+
+    def parts(
+        self, name: TableName, columns: Sequence[str] = ("*",), where: BooleanExpression | None = None, snapshot: int | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the rows that `scan` returns, those of one file at a time, so that they are never in memory together."""
+        from pyiceberg.io.pyarrow import ArrowScan  # after arrow.py, so that it does not load pandas
+
         table = self.table(name)
+        scan = self._scan(table, name, columns, where, snapshot)
+        reader = ArrowScan(table.metadata, table.io, scan.projection(), where or AlwaysTrue())
+        for task in scan.plan_files():  # a batch reader of pyiceberg would read all files ahead
+            yield _frame(reader.to_table([task]), name, columns)
+
+    def _scan(
+        self, table: Table, name: TableName, columns: Sequence[str], where: BooleanExpression | None, snapshot: int | None
+    ) -> DataScan:
         if snapshot is not None and table.snapshot_by_id(snapshot) is None:
             raise Retryable(f"snapshot {snapshot} of {name} in {self.root} has expired, because rows were added meanwhile; try again")
         known = present(table, snapshot, TABLES[name], columns)
-        scan = table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
-        return _frame(scan.to_arrow(), name, columns)
+        return table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
 
     def added(self, name: TableName, since: int | None, columns: Sequence[str]) -> pl.DataFrame:
         """Return the rows appended after the Iceberg snapshot `since`; all rows if `since` is None, or if a snapshot after it has expired.
@@ -272,10 +287,8 @@ class Lake:
         current = table.current_snapshot()
         if current is None or current.snapshot_id == since:
             return
-        known = present(table, None, TABLES[name], columns)
         if since is None or not _follows(table, since):
-            for part in table.scan(selected_fields=known).to_arrow_batch_reader():
-                yield _frame(pa.Table.from_batches([part]), name, columns)
+            yield from self.parts(name, columns)
         else:
             yield self.added(name, since, columns)
 

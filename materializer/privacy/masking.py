@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from ratchet.contracts.conversation import answer_message, stored_answer
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.loop import PrivacySettings
@@ -252,18 +254,38 @@ _COLUMN: Mapping[str, Callable[[Masking, str], str]] = {
 """Columns of decoded rows with texts of people, in the order in which the placeholders are numbered, and how they are masked."""
 
 
-_VALUE: Mapping[str, Callable[[str], Any]] = {"messages": json.loads, "answer": answer_message, "tools": json.loads}
-"""Columns that hold a JSON value, and how it is read."""
+_VALUE: Mapping[str, Callable[[str], Any]] = {"messages": orjson.loads, "answer": answer_message, "tools": orjson.loads}
+"""Columns that hold a JSON value, which `dump` has written, and how it is read."""
+_OF_MESSAGE = frozenset({"role", "content"})
+_OF_DOCUMENTS = ("{", "[", "data:")
+"""Beginnings of texts that may be a document or an image."""
 
 
 def _texts_of_row(row: Mapping[str, Any]) -> list[str]:
-    found = (one for name in _COLUMN if row.get(name) for one in texts_of(_VALUE.get(name, str)(row[name])))
+    found: list[str] = []
+    for name in _COLUMN:
+        if text := row.get(name):
+            value = _VALUE.get(name, str)(text)
+            for one in value if name == "messages" and isinstance(value, list) else (value,):
+                found += (f"content: {one['content']}",) if _is_plain(one) else texts_of(one)
     return list(dict.fromkeys(found))
+
+
+def _is_plain(message: Any) -> bool:
+    """Return whether a message has one text, and no document or image in it: `texts_of` yields this text, and nothing else."""
+    return (
+        isinstance(message, dict)
+        and message.keys() == _OF_MESSAGE
+        and isinstance(message["role"], str)
+        and message["role"] in _CONSTANTS
+        and isinstance(message["content"], str)
+        and not message["content"].startswith(_OF_DOCUMENTS)
+    )
 
 
 def _contents(texts: Sequence[str]) -> list[str] | None:
     """Return texts under the key `content` as `texts_of` yields them; None if one of them may be a document or an image."""
-    if any(text.startswith(("{", "[", "data:")) for text in texts):
+    if any(text.startswith(_OF_DOCUMENTS) for text in texts):
         return None
     return [f"content: {text}" for text in texts]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import get_args
 
 import polars as pl
@@ -10,19 +12,40 @@ from ratchet.contracts.data.datasets import MaskedData
 from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import NameSettings, PersonalData, PrivacySettings
 from ratchet.materializer.privacy.masking import kinds_of
+from ratchet.materializer.texts import key_of
 
 RULES = 2
 """Version of the code of the rules: of what the detectors find, and of how it is replaced."""
 _PLACEHOLDER = r"\[([A-Z][A-Z_]{1,30})_\d{1,6}\]"
+_NAMED = re.compile(_PLACEHOLDER)
 
 
-def masked_data(samples: pl.DataFrame, settings: PrivacySettings) -> MaskedData:
-    """Return what was masked in the distinct prompts and answers of `samples` (records.SAMPLES), and the rules that are in force."""
-    on = kinds_of(settings)
-    known = [*get_args(PersonalData), *(name.lower() for name in NameSettings.model_fields["entities"].default)]
-    texts = pl.concat([samples["prompt"].unique(), samples.select("prompt_id", "answer").unique()["answer"]])
-    names = texts.str.extract_all(_PLACEHOLDER).explode().drop_nulls().str.extract(_PLACEHOLDER).str.to_lowercase().to_list()
-    kinds = {*on, *known}
-    found = {kind: n for kind in sorted(kinds) if (n := names.count(kind))}
-    rules = f"{RULES}-{digest(settings.model_dump(mode='json'))[:8]}"
-    return MaskedData(rules=rules, on=tuple(on), off=tuple(kind for kind in known if kind not in on), found=found)
+class Placeholders:
+    """Counts the placeholders in the distinct prompts and answers of a snapshot, part by part."""
+
+    def __init__(self) -> None:
+        self._names: Counter[str] = Counter()
+        self._prompts: set[bytes] = set()
+
+    def add(self, samples: pl.DataFrame) -> None:
+        """Count those of some samples (records.SAMPLES). All samples of one prompt are added at once."""
+        answers = samples.select("prompt_id", "answer").unique()["answer"]
+        self._names.update(_names(answers.filter(answers.str.contains(_PLACEHOLDER))))
+        prompts = samples["prompt"].unique()
+        for prompt in prompts.filter(prompts.str.contains(_PLACEHOLDER)).to_list():
+            if (key := key_of(prompt)) not in self._prompts:  # a prompt with other tools is another prompt with the same text
+                self._prompts.add(key)
+                self._names.update(_names(pl.Series([prompt])))
+
+    def summary(self, settings: PrivacySettings) -> MaskedData:
+        """Return what was masked, and the rules that are in force."""
+        on = kinds_of(settings)
+        known = [*get_args(PersonalData), *(name.lower() for name in NameSettings.model_fields["entities"].default)]
+        found = {kind: n for kind in sorted({*on, *known}) if (n := self._names[kind])}
+        rules = f"{RULES}-{digest(settings.model_dump(mode='json'))[:8]}"
+        return MaskedData(rules=rules, on=tuple(on), off=tuple(kind for kind in known if kind not in on), found=found)
+
+
+def _names(texts: pl.Series) -> list[str]:
+    """Return the name of each placeholder, in lower case."""
+    return [name.lower() for text in texts.to_list() for name in _NAMED.findall(text)]

@@ -21,7 +21,11 @@ from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversations.bodies import request_of
 from ratchet.materializer.dialects.values import dump, parse_json
 from ratchet.materializer.lake.schemas import frame_of
+from ratchet.materializer.texts import PLACE, InMemory, Texts, filled_parts
 from ratchet.materializer.training_sets.prompt_sides import Placed, Side
+
+_PROMPT = ["messages", "tools"]
+_IN_MEMORY = InMemory()
 
 
 def held_out(root: Digest, salt: str, fraction: float) -> bool:
@@ -35,44 +39,54 @@ def identify_prompts(
     fraction: float,
     assign: Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None = None,
     known: pl.DataFrame | None = None,
+    texts: Texts = _IN_MEMORY,
 ) -> pl.DataFrame:
     """Return one row per distinct prompt. The columns are messages and tools (both JSON), prompt_id, root_id, held, excluded and cluster.
 
     `assign` returns the sides of roots with their normalised texts; without it, the hash decides alone. Excluded prompts are near to both
-    sides. `known` is a former result: its prompts need not be identified again.
+    sides. `known` is a former result: its prompts need not be identified again. `texts` has the texts of `prompts`.
     """
-    identified = _identified(prompts.select("messages", "tools").unique(), known)
-    texts = _Texts(identified)
-    placed = {root: Placed(Side(held_out(root, salt, fraction)), root) for root in texts} if assign is None else assign(texts)
-    rows = [(root, (side := placed[root]).side is Side.HELD, side.side is Side.NEITHER, side.cluster) for root in texts]
-    schema: dict[str, Any] = {"root_id": pl.String, "held": pl.Boolean, "excluded": pl.Boolean, "cluster": pl.String}
-    return identified.join(pl.DataFrame(rows, schema=schema, orient="row"), on="root_id").sort("messages", "tools")
+    identified = _identified(prompts.unique(_PROMPT), known, texts)
+    roots = _Roots(identified, texts)
+    placed = {root: Placed(Side(held_out(root, salt, fraction)), root) for root in roots} if assign is None else assign(roots)
+    found = [placed[root] for root in roots]
+    columns = {
+        "root_id": pl.Series(list(roots), dtype=pl.String),
+        "held": pl.Series([one.side is Side.HELD for one in found], dtype=pl.Boolean),
+        "excluded": pl.Series([one.side is Side.NEITHER for one in found], dtype=pl.Boolean),
+        "cluster": pl.Series([one.cluster for one in found], dtype=pl.String),
+    }
+    return identified.drop(PLACE, strict=False).join(pl.DataFrame(columns), on="root_id").sort(_PROMPT)
 
 
-def _identified(prompts: pl.DataFrame, known: pl.DataFrame | None) -> pl.DataFrame:
+def _identified(prompts: pl.DataFrame, known: pl.DataFrame | None, texts: Texts) -> pl.DataFrame:
     """Return distinct prompts with prompt_id and root_id."""
+    ids = ["prompt_id", "root_id"]
     before = prompts.clear() if known is None else known
-    columns: dict[str, Any] = dict.fromkeys(("messages", "tools", "prompt_id", "root_id"), pl.String)
-    rows = []
-    for text, tools in prompts.join(before, on=["messages", "tools"], how="anti", nulls_equal=True).iter_rows():
-        parsed = orjson.loads(text)
-        rows.append((text, tools, prompt_id(parsed, orjson.loads(tools) if tools else ()), root_id(parsed)))
-    new = pl.DataFrame(rows, schema=columns, orient="row")
+    new = prompts.join(before, on=_PROMPT, how="anti", nulls_equal=True)
+    prompt_ids, roots = list[Digest](), list[Digest]()
+    for part in filled_parts(new, texts):
+        for text, tools in part.select(_PROMPT).iter_rows():
+            parsed = orjson.loads(text)
+            prompt_ids.append(prompt_id(parsed, orjson.loads(tools) if tools else ()))
+            roots.append(root_id(parsed))
+    new = new.with_columns(pl.Series("prompt_id", prompt_ids, dtype=pl.String), pl.Series("root_id", roots, dtype=pl.String))
     if known is None:
         return new
-    found = prompts.join(known.select(list(columns)), on=["messages", "tools"], nulls_equal=True)
-    return pl.concat([found.select(list(columns)), new])
+    found = prompts.join(known.select(*_PROMPT, *ids), on=_PROMPT, nulls_equal=True)
+    return pl.concat([found.select(new.columns), new])
 
 
-class _Texts(Mapping[Digest, str]):
+class _Roots(Mapping[Digest, str]):
     """Root of a prompt -> its normalised text, which is computed when it is asked for: most prompts were placed before."""
 
-    def __init__(self, identified: pl.DataFrame) -> None:
-        self._messages = identified["messages"]
+    def __init__(self, identified: pl.DataFrame, texts: Texts) -> None:
+        self._prompts = identified.drop("tools", "prompt_id", "root_id")
+        self._read = texts
         self._places = {root: place for place, root in enumerate(identified["root_id"].to_list())}
 
     def __getitem__(self, root: Digest) -> str:
-        return root_text(orjson.loads(self._messages[self._places[root]]))
+        return root_text(orjson.loads(self._read.filled(self._prompts[self._places[root]])["messages"][0]))
 
     def __iter__(self) -> Iterator[Digest]:
         return iter(self._places)

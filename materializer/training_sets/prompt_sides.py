@@ -39,11 +39,15 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS prompts (root TEXT PRIMARY KEY, side INTEGER NOT NULL, cluster TEXT NOT NULL, "
     "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))",
-    "CREATE TRIGGER IF NOT EXISTS sides_stay BEFORE UPDATE ON prompts BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
+    "DROP TRIGGER IF EXISTS sides_stay",  # of earlier releases, which never computed a signature again
+    "CREATE TRIGGER IF NOT EXISTS sides_never_change BEFORE UPDATE OF root, side, cluster ON prompts "
+    "BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
     "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS signed (snapshot INTEGER NOT NULL)",
+    "DROP TABLE IF EXISTS signed",
+    "CREATE TABLE IF NOT EXISTS signed_until (recipe INTEGER PRIMARY KEY, snapshot INTEGER NOT NULL)",
 )
-"""`signatures` has those of prompts without a side, `signed` the snapshot of the traces whose prompts have signatures."""
+"""`signatures` has those of prompts without a side, `signed_until` the snapshot of the traces whose prompts have signatures of a recipe."""
+_RENEW = "UPDATE prompts SET signature = ?, recipe = ? WHERE root = ? AND recipe <> ?"
 
 
 class Side(IntEnum):
@@ -100,25 +104,25 @@ class PromptSides:
         return [root for root in roots if root not in known]
 
     def keep(self, signatures: Mapping[Digest, bytes]) -> None:
-        """Store the signatures of prompts that were `unsigned`. Those that have got a side since need none."""
-        rows = [(root, signed, RECIPE, root, RECIPE) for root, signed in signatures.items()]
+        """Store the signatures of prompts that were `unsigned`: beside the side, if a prompt has one."""
         with self._open() as connection:
+            connection.executemany(_RENEW, [(signed, RECIPE, root, RECIPE) for root, signed in signatures.items()])
             connection.executemany(
-                "INSERT OR REPLACE INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ? AND recipe = ?)",
-                rows,
+                "INSERT OR REPLACE INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ?)",
+                [(root, signed, RECIPE, root) for root, signed in signatures.items()],
             )
 
     def signed(self) -> int | None:
-        """Return the last argument of `sign_until`; None without any."""
+        """Return the last argument of `sign_until`; None without any, or if the signatures of the lake have an earlier recipe."""
         with self._open() as connection:
-            row = connection.execute("SELECT snapshot FROM signed").fetchone()
+            row = connection.execute("SELECT snapshot FROM signed_until WHERE recipe = ?", (RECIPE,)).fetchone()
         return row[0] if row else None
 
     def sign_until(self, snapshot: int) -> None:
         """Remember that the prompts of an Iceberg snapshot of the traces have signatures."""
         with self._open() as connection:
-            connection.execute("DELETE FROM signed")
-            connection.execute("INSERT INTO signed VALUES (?)", (snapshot,))
+            connection.execute("DELETE FROM signed_until")
+            connection.execute("INSERT INTO signed_until VALUES (?, ?)", (RECIPE, snapshot))
 
     def signatures(self) -> dict[Digest, Signature]:
         """Return the signatures of all prompts with a side, by their roots."""
@@ -158,17 +162,26 @@ class PromptSides:
     def _assign(
         self, connection: sqlite3.Connection, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool
     ) -> dict[Digest, Placed]:
-        rows = connection.execute("SELECT root, side, cluster FROM prompts").fetchall()
-        known = {root: Placed(Side(side), cluster) for root, side, cluster in rows}
+        rows = connection.execute("SELECT root, side, cluster FROM prompts")
+        sides = list(Side)
+        known = {root: Placed(sides[side], root if cluster == root else cluster) for root, side, cluster in rows}
         joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         new = sorted(texts.keys() - known.keys())
         if new:
+            _renew(connection, texts)
             placing = _Placing(connection, texts, new, self._threshold, known, joined)
             hashed = founding and not known
             for number, root in enumerate(new):
                 placing.place(number, root, is_held(root), hashed)
             placing.store()
-        return {root: Placed(known[root].side, joined.root(known[root].cluster)) for root in texts}
+            del placing  # and the signatures
+        return {root: _named(known[root], joined) for root in texts}
+
+
+def _named(placed: Placed, joined: Joined) -> Placed:
+    """Return a side with the present name of its cluster."""
+    name = joined.root(placed.cluster)
+    return placed if name == placed.cluster else Placed(placed.side, name)
 
 
 class _Placing:
@@ -188,16 +201,21 @@ class _Placing:
         joined: Joined,
     ) -> None:
         self._connection, self._texts, self._known, self._joined = connection, texts, known, joined
-        self._signatures = _signatures(connection, texts, new)
-        placed = connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)).fetchall()
-        before = np.frombuffer(b"".join(row[2] for row in placed), dtype=np.uint32).reshape(-1, PERMUTATIONS)
-        near = may_be_near(np.concatenate([before, self._signatures]), threshold)
-        self._is_searched = near[len(placed) :]
+        (count,) = connection.execute("SELECT count(*) FROM prompts WHERE recipe = ?", (RECIPE,)).fetchone()
+        signatures = np.empty((count + len(new), PERMUTATIONS), dtype=np.uint32)  # the largest part of the memory, so there is one copy
+        placed = list[tuple[str, int]]()
+        for root, side, signed in connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)):
+            signatures[len(placed)] = np.frombuffer(signed, dtype=np.uint32)
+            placed.append((root, side))
+        self._signatures = signatures[count:]
+        _fill(self._signatures, connection, texts, new)
+        near = may_be_near(signatures, threshold)
+        self._is_searched = near[count:]
         self._indexes = {side: NearIndex(threshold) for side in Side}
-        for at in np.flatnonzero(near[: len(placed)]).tolist():
-            root, side, _ = placed[at]
-            self._indexes[Side(side)].add(root, before[at], texts.get(root))
-        self._rows: list[tuple[str, int, str, bytes, int]] = []
+        for at in np.flatnonzero(near[:count]).tolist():
+            root, side = placed[at]
+            self._indexes[Side(side)].add(root, signatures[at], texts.get(root))
+        self._new: list[tuple[str, Placed]] = []
 
     def place(self, number: int, root: Digest, is_held: bool, hashed: bool) -> None:
         """Decide the side of the new prompt `number`. With `hashed`, the hash decides alone."""
@@ -207,7 +225,7 @@ class _Placing:
             bands = buckets(signed)
             placed = self._near(root, signed, bands, own, hashed)
             self._indexes[placed.side].add(root, signed, self._texts[root], bands)
-        self._rows.append((root, int(placed.side), placed.cluster, signed.tobytes(), RECIPE))
+        self._new.append((root, placed))
         self._known[root] = placed
 
     def _near(self, root: Digest, signed: Signature, bands: Sequence[int], own: Side, hashed: bool) -> Placed:
@@ -228,15 +246,30 @@ class _Placing:
 
     def store(self) -> None:
         """Store the sides of the new prompts."""
-        self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", self._rows)
+        rows = (
+            (root, int(placed.side), placed.cluster, self._signatures[number].tobytes(), RECIPE)
+            for number, (root, placed) in enumerate(self._new)
+        )
+        self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", rows)
         self._connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
 
 
-def _signatures(connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> npt.NDArray[np.uint32]:
-    """Return the signatures of new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
-    stored = dict(connection.execute("SELECT root, signature FROM signatures WHERE recipe = ?", (RECIPE,)))
-    found = np.empty((len(roots), PERMUTATIONS), dtype=np.uint32)
-    for number, root in enumerate(roots):
-        known = stored.get(root)
-        found[number] = signature(shingles(texts[root])) if known is None else np.frombuffer(known, dtype=np.uint32)
-    return found
+def _renew(connection: sqlite3.Connection, texts: Mapping[Digest, str]) -> None:
+    """Compute the signatures of prompts with a side and a signature of an earlier recipe, if their texts are known.
+
+    After an upgrade, `Split.sign` does so in parts; this is for a line that freezes before. A prompt whose text is not known any more is
+    not compared with others.
+    """
+    roots = [root for (root,) in connection.execute("SELECT root FROM prompts WHERE recipe <> ?", (RECIPE,)) if root in texts]
+    rows = ((signature(shingles(texts[root])).tobytes(), RECIPE, root, RECIPE) for root in roots)
+    connection.executemany(_RENEW, rows)
+
+
+def _fill(signatures: npt.NDArray[np.uint32], connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> None:
+    """Set the signatures of new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
+    numbers = {root: number for number, root in enumerate(roots)}
+    for root, signed in connection.execute("SELECT root, signature FROM signatures WHERE recipe = ?", (RECIPE,)):
+        if (number := numbers.pop(root, None)) is not None:
+            signatures[number] = np.frombuffer(signed, dtype=np.uint32)
+    for root, number in numbers.items():
+        signatures[number] = signature(shingles(texts[root]))

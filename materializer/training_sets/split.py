@@ -15,6 +15,7 @@ from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.lake.tables import Lake
+from ratchet.materializer.texts import PLACE, Texts, filled_parts
 from ratchet.materializer.training_sets.development import Part, is_development, part_of
 from ratchet.materializer.training_sets.holdout import held_out, identify_prompts
 from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
@@ -68,14 +69,14 @@ class Split:
         self._artifacts.bind(f"near/{line}", self._artifacts.put(stamped({"recipe": RECIPE, "founding": not is_new})))
         return True
 
-    def identify(self, prompts: pl.DataFrame, again: bool) -> pl.DataFrame:
-        """Return the result of `identify_prompts`, and decide and store the sides of new prompts.
+    def identify(self, prompts: pl.DataFrame, texts: Texts, again: bool) -> pl.DataFrame:
+        """Return the result of `identify_prompts`, and decide and store the sides of new prompts. `texts` has the texts of `prompts`.
 
         With `again`, the ids stay in memory until the next call: a cycle freezes its edition and then its snapshot, from the same prompts.
         """
         assign = self._assign if self.near() else None
         known, self._identified = self._identified, None
-        found = identify_prompts(prompts, self._line.salt, self._settings.fraction, assign, known)
+        found = identify_prompts(prompts, self._line.salt, self._settings.fraction, assign, known, texts)
         if again:
             self._identified = found
         return found
@@ -136,10 +137,10 @@ class Split:
         """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""
         return prompt_clusters(prompts, self._settings.similarity)
 
-    def like(self, train: pl.DataFrame, golden: Mapping[Digest, str]) -> list[Digest]:
+    def like(self, train: pl.DataFrame, texts: Texts, golden: Mapping[Digest, str]) -> list[Digest]:
         """Return the roots of traces that are near-duplicates of golden prompts, which are no part of the split.
 
-        `golden` maps roots to their normalised texts.
+        `texts` has the texts of `train`. `golden` maps roots to their normalised texts.
         """
         if not golden or not self.near():
             return []
@@ -147,11 +148,12 @@ class Split:
         for root, text in golden.items():
             index.add(root, signature(shingles(text)), text)
         known, alike = PromptSides(self._lake.root).signatures(), []
-        for root, messages in train.select("root_id", "messages").unique("root_id").iter_rows():
-            text = root_text(orjson.loads(messages))
-            signed = known[root] if root in known else signature(shingles(text))
-            if index.near(text, signed):
-                alike.append(root)
+        for part in filled_parts(train.select("root_id", "messages", PLACE).unique("root_id"), texts):
+            for root, messages in part.select("root_id", "messages").iter_rows():
+                text = root_text(orjson.loads(messages))
+                signed = known[root] if root in known else signature(shingles(text))
+                if index.near(text, signed):
+                    alike.append(root)
         return alike
 
 

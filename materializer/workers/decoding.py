@@ -24,6 +24,7 @@ from ratchet.materializer.dialects.admission import HIDDEN, SIGNED, Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode_in_columns
 from ratchet.materializer.dialects.plain.traces import PlainTraces
 from ratchet.materializer.privacy.masking import Masker
+from ratchet.materializer.record_hashes import content_hashes
 from ratchet.runtime.collection import without_collection
 from ratchet.runtime.extensions import ExtensionKind, load
 from ratchet.runtime.secrets.pseudonyms import Subject
@@ -78,7 +79,9 @@ class DecodeBatch:
         masker = _masker(self.privacy)
         admission = UnkeyedAdmission(batch.sender, mask=masker.mask, bulk=masker)
         with without_collection():
-            return packed(DecodedBatch(*decode_in_columns(batch, limits, _dialects(self.dialects), admission)))
+            decoded, plain = decode_in_columns(batch, limits, _dialects(self.dialects), admission)
+            plain.contents = content_hashes(plain.columns)
+            return packed(DecodedBatch(decoded, plain))
 
 
 def packed(decoded: DecodedBatch) -> bytes:

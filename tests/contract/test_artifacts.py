@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ def test_folder_is_fetched_completely_and_repeatedly(store: FolderArtifacts, fol
 def test_file_is_fetched(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:
     key = store.put_file(folder / "sub" / "b.bin")
     assert store.fetch(key, tmp_path / "b").read_bytes() == bytes(100)
+
+
+def test_an_open_file_is_stored_only_if_it_is_what_was_promised(artifacts: Any) -> None:
+    data = b"rows" * 1000
+    for size, key in ((len(data), digest(b"others")), (len(data) - 1, digest(data))):
+        assert not artifacts.take(io.BytesIO(data), size, key)
+    assert artifacts.take(io.BytesIO(data), len(data), digest(data))
+    assert artifacts.get(digest(data)) == data
 
 
 def test_existing_different_content_is_not_overwritten(store: FolderArtifacts, folder: Path, tmp_path: Path) -> None:

@@ -75,7 +75,12 @@ def _plain(record: Record) -> Conversation | None:
     messages = [_plain_message(item) for item in given]
     finish = replies[0].pop("finish_reason", None)
     answer = _plain_message(replies[0])
-    if answer is None or answer["role"] != "assistant" or not isinstance(finish, str | None) or any(one is None for one in messages):
+    if (
+        answer is None
+        or answer["role"] != "assistant"
+        or not (finish is None or isinstance(finish, str))
+        or any(one is None for one in messages)
+    ):
         return None
     return Conversation([one for one in messages if one is not None], answer, finish=finish_of(finish))
 

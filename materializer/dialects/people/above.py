@@ -47,6 +47,8 @@ class Above:
 
 
 NOBODY = Above()
+_SILENT = Told()
+"""What most spans refuse: nothing. It is only read."""
 
 
 def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attributes], bool]) -> Above:
@@ -96,6 +98,8 @@ def _read(attributes: Attributes, is_call: Callable[[Attributes], bool]) -> tupl
 
 def _refusals(said: Told, counts: Callable[[str], bool]) -> Told:
     found = [(place, value) for place, value in said.consents if counts(place) and Told(consents=[(place, value)]).refuses()]
+    if not found:
+        return _SILENT
     return Told(consents=found, times={place: said.times[place] for place, _ in found if place in said.times})
 
 

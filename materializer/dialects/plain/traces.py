@@ -35,6 +35,9 @@ class PlainTraces:
     before: list[int] = field(default_factory=list)
     """Number of rows of other records of the batch that come before each trace."""
 
+    contents: list[bytes] = field(default_factory=list)
+    """The hash of the content of each trace (record_hashes.py), if a worker has computed it; else empty."""
+
     def __len__(self) -> int:
         return len(self.positions)
 

@@ -18,32 +18,45 @@ from ratchet.contracts.data.records import SAMPLES, Signal, Tier
 from ratchet.materializer.lake.schemas import frame_of
 
 
-def with_signals(
-    samples: pl.DataFrame, signals: pl.DataFrame, beliefs: Sequence[SignalBelief]
-) -> tuple[pl.DataFrame, tuple[SignalBelief, ...]]:
-    """Return the samples (records.SAMPLES) with rewards from the used signals, and the beliefs with the number of their labels.
+class SignalLabels:
+    """Gives samples rewards from the signals that are used, and counts these labels.
 
-    `signals` is the result of `attach`. Of several signals on an answer that say the same, the one with the highest agreement counts:
-    they are not independent. Signals that contradict each other give no reward.
+    Of several signals on an answer that say the same, the one with the highest agreement counts: they are not independent. Signals that
+    contradict each other give no reward.
     """
-    used = {belief.signal: belief for belief in beliefs if belief.used}
-    given: dict[str, list[Signal]] = {}
-    for source, identity, name in signals.select("source", "id", "signal").unique().sort("source", "id", "signal").iter_rows():
-        if (signal := Signal(name)) in used:
-            given.setdefault(f"{source}/{identity}", []).append(signal)
-    if not given:
-        return samples, tuple(beliefs)
-    rows, labels = samples.to_dicts(), Counter[Signal]()
-    for row in rows:
-        unrated = row["origin"] == "traffic" and row["tier"] is None and not row["votes"]
-        decided = _strongest(given.get(row["trace"] or "", ()), used) if unrated else None
-        if decided is not None:
-            right = decided.low if decided.signal.says_right else 1 - decided.low
-            parts = json.loads(row["parts"]) | {f"signal:{decided.signal.value}": right}
-            row |= {"reward": right, "tier": Tier.SIGNAL.value, "parts": json.dumps(parts, sort_keys=True, separators=(",", ":"))}
-            labels[decided.signal] += 1
-    counted = tuple(belief.model_copy(update={"labels": labels[belief.signal]}) for belief in beliefs)
-    return frame_of(rows, SAMPLES), counted
+
+    def __init__(self, signals: pl.DataFrame, beliefs: Sequence[SignalBelief]) -> None:
+        """`signals` is the result of `attach`."""
+        self._beliefs = beliefs
+        self._used = {belief.signal: belief for belief in beliefs if belief.used}
+        self._given: dict[str, list[Signal]] = {}
+        self._labels = Counter[Signal]()
+        used = [signal.value for signal in self._used]
+        rows = signals.filter(pl.col("signal").is_in(used)).select("source", "id", "signal").unique().sort("source", "id", "signal")
+        for source, identity, name in rows.iter_rows():
+            self._given.setdefault(f"{source}/{identity}", []).append(Signal(name))
+
+    def label(self, samples: pl.DataFrame) -> pl.DataFrame:
+        """Return the samples (records.SAMPLES) with rewards."""
+        if not self._given:
+            return samples
+        rows = samples.to_dicts()
+        for row in rows:
+            unrated = row["origin"] == "traffic" and row["tier"] is None and not row["votes"]
+            decided = _strongest(self._given.get(row["trace"] or "", ()), self._used) if unrated else None
+            if decided is not None:
+                right = decided.low if decided.signal.says_right else 1 - decided.low
+                parts = json.loads(row["parts"]) | {f"signal:{decided.signal.value}": right}
+                row |= {"reward": right, "tier": Tier.SIGNAL.value, "parts": json.dumps(parts, sort_keys=True, separators=(",", ":"))}
+                self._labels[decided.signal] += 1
+        return frame_of(rows, SAMPLES)
+
+    @property
+    def beliefs(self) -> tuple[SignalBelief, ...]:
+        """The beliefs, with the number of their labels so far."""
+        if not self._given:
+            return tuple(self._beliefs)
+        return tuple(belief.model_copy(update={"labels": self._labels[belief.signal]}) for belief in self._beliefs)
 
 
 def _strongest(given: Sequence[Signal], used: Mapping[Signal, SignalBelief]) -> SignalBelief | None:

@@ -23,6 +23,7 @@ from ratchet.materializer.labels.signals.repeated import asks_again
 from ratchet.materializer.labels.signals.thanks import is_thanks
 from ratchet.materializer.labels.signals.tool_errors import reports_error
 from ratchet.materializer.lake.schemas import empty_frame, frame_of
+from ratchet.materializer.texts import PLACE, InMemory, Texts, filled_parts
 
 PAUSE = timedelta(minutes=30)
 """A longer pause of a user ends the conversation, if calls name no session."""
@@ -49,26 +50,34 @@ class Found(NamedTuple):
     """Time of the call that showed it."""
 
 
-def session_signals(traces: pl.DataFrame, as_of: datetime, thanks: Sequence[str] = ()) -> pl.DataFrame:
+_IN_MEMORY = InMemory()
+
+
+def session_signals(traces: pl.DataFrame, as_of: datetime, thanks: Sequence[str] = (), texts: Texts = _IN_MEMORY) -> pl.DataFrame:
     """Return the signals of all sessions as rows of records.FEEDBACK, whose raters are the users of the traces.
 
     `traces` are all traces of the line's traffic (records.TRACES). The column `messages` is null where the content must not be used; such a
     call only counts as one. Traces with neither session nor user give nothing. `as_of` is the present time, `thanks` are phrases by which
-    users thank. The result does not depend on the order of the rows.
+    users thank. `texts` has the texts of `traces`. The result does not depend on the order of the rows.
     """
     named = traces.filter(pl.col("session").is_not_null() | pl.col("user").is_not_null())
     if named.is_empty():
         return empty_frame(FEEDBACK)
     keys = ["source", "session", "user"]
-    ordered = named.select(_COLUMNS).sort(*keys, "time", "id", nulls_last=True)
+    ordered = named.select(*_COLUMNS, *(name for name in named.columns if name == PLACE)).sort(*keys, "time", "id", nulls_last=True)
     several = ordered.filter(pl.len().over(keys) > 1)
     found: list[Found] = []
-    for (_, session, _), rows in groupby(several.iter_rows(named=True), key=lambda row: tuple(row[key] for key in keys)):
+    for (_, session, _), rows in groupby(_rows(several, texts), key=lambda row: tuple(row[key] for key in keys)):
         calls = list(rows)
         for part in [calls] if session is not None else _without_pauses(calls):
             found += in_conversation(part, session is not None, thanks)
-    found += _abandoned(ordered.filter(pl.col("session").is_not_null()), as_of, thanks)
+    found += _abandoned(ordered.filter(pl.col("session").is_not_null()), as_of, thanks, texts)
     return frame_of([_row(one) for one in found], FEEDBACK)
+
+
+def _rows(calls: pl.DataFrame, texts: Texts) -> Iterator[Row]:
+    for part in filled_parts(calls, texts):
+        yield from part.iter_rows(named=True)
 
 
 def _row(found: Found) -> Row:
@@ -180,7 +189,7 @@ def _results(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield text_of(message)
 
 
-def _abandoned(calls: pl.DataFrame, as_of: datetime, thanks: Sequence[str]) -> Iterable[Found]:
+def _abandoned(calls: pl.DataFrame, as_of: datetime, thanks: Sequence[str], texts: Texts) -> Iterable[Found]:
     """Yield the last answer of each ended session that is shorter than the line's shorter sessions, and did not end with thanks."""
     keys = ["source", "session", "user"]
     ended = calls.with_columns(pl.len().over(keys).alias("calls")).group_by(keys, maintain_order=True).last()
@@ -190,7 +199,7 @@ def _abandoned(calls: pl.DataFrame, as_of: datetime, thanks: Sequence[str]) -> I
     usual = quantiles(ended["calls"].to_list(), n=4)[0]
     if usual < LEAST_USUAL:
         return
-    for call in ended.filter(pl.col("calls") < usual).iter_rows(named=True):
+    for call in _rows(ended.filter(pl.col("calls") < usual), texts):
         if call["messages"] is not None and _has_answer(call):
             said = _last(orjson.loads(call["messages"]), "user")
             if said is not None and not is_thanks(text_of(said), thanks):

@@ -28,13 +28,14 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     from ratchet.materializer.lake.tables import Lake
 
     counted: Counter[str] = Counter()
-    scan = Lake.scan
+    for method in ("scan", "parts"):
+        read = getattr(Lake, method)
 
-    def counting(self: Lake, name: Any, *args: Any, **more: Any) -> Any:
-        counted[name] += 1
-        return scan(self, name, *args, **more)
+        def counting(self: Lake, name: Any, *args: Any, read: Any = read, **more: Any) -> Any:
+            counted[name] += 1
+            return read(self, name, *args, **more)
 
-    monkeypatch.setattr(Lake, "scan", counting)
+        monkeypatch.setattr(Lake, method, counting)
     return counted
 
 

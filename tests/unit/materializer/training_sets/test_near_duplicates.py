@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sqlite3
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from ratchet.contracts.data.records import SAMPLES
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import digest, hash_share, normalise
+from ratchet.contracts.ids import digest, hash_share, normalise, root_text
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.schemas import frame_of
@@ -85,7 +87,24 @@ def test_a_stored_signature_means_the_same_in_every_release() -> None:
     made = signature(shingles("how do i return a parcel that has arrived too late?"))
     assert made.dtype == np.uint32
     assert len(made) == 125
-    assert digest(made.tobytes()) == "0c64b481a6d846511be733a615752198fdd2d259ef25b1e494480e776449292e"
+    assert digest(made.tobytes()) == "3dc06952d47f5a87ae3db4c57dd194205cd7fabf7c61399da1d8a19fef33e273"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 20, 120, 1500])
+def test_equal_numbers_of_signatures_estimate_the_similarity(size: int) -> None:
+    """The margin below the threshold at which a pair is not checked is six standard errors of 0.036 (`_MARGIN`)."""
+    draw = np.random.default_rng(size)
+    for share in (0.5, 0.8, 1.0):
+        errors = []
+        for _ in range(300):
+            union = np.unique(draw.integers(0, 1 << 32, size, dtype=np.uint32))
+            draw.shuffle(union)
+            common, rest = np.split(union, [max(1, round(share * len(union)))])
+            one, other = (np.sort(np.concatenate([common, part])) for part in (rest[::2], rest[1::2]))
+            errors.append((signature(one) == signature(other)).mean() - jaccard(one, other))
+        assert abs(np.mean(errors)) < 0.01
+        assert np.std(errors) < (0.037 if share > 0.7 else 0.047)
 
 
 def test_clusters_do_not_depend_on_the_order_and_follow_chains() -> None:
@@ -393,3 +412,28 @@ def test_a_thousand_rewordings_of_a_prompt_weigh_as_much_as_one_prompt() -> None
     assert made.clusters == 5
     assert len(made.frame) == 44
     assert made.frame["weight"].sum() == pytest.approx(2 + 4)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_all_near_duplicates_among_rewordings_of_recorded_prompts_are_found(traces: Path) -> None:
+    """The truth is the exact Jaccard similarity of all pairs. The recorded prompts themselves have no near-duplicates."""
+    draw = random.Random(5)
+    with gzip.open(traces / "golden.jsonl.gz", "rt", encoding="utf-8") as lines:
+        recorded = sorted({root_text(json.loads(line)["record"]["messages"]) for line in lines})
+    texts = recorded + [varied(text, draw.randrange(1000)) for text in recorded]
+    sets = [shingles(text) for text in texts]
+    _, columns = np.unique(np.concatenate(sets), return_inverse=True)
+    sizes = np.array([len(one) for one in sets])
+    held = csr_matrix((np.ones(len(columns), dtype=np.int32), (np.repeat(np.arange(len(sets)), sizes), columns)))
+    common = (held @ held.T).tocoo()
+    alike = common.data / (sizes[common.row] + sizes[common.col] - common.data)
+    places = zip(common.row[alike >= THRESHOLD].tolist(), common.col[alike >= THRESHOLD].tolist(), strict=True)
+    truth = {(one, other) for one, other in places if one < other}
+    index, found = NearIndex(), set()
+    for at, text in enumerate(texts):
+        signed = signature(sets[at])
+        found |= {(int(key), at) for key in index.near(text, signed)}
+        index.add(str(at), signed, text)
+    assert len(truth) > 1000
+    assert found == truth

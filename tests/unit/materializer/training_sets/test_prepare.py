@@ -177,6 +177,49 @@ def test_prompts_are_not_prepared_where_near_duplicates_do_not_count(tmp_path: P
 def test_answers_are_scored_in_parts_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = _two(tmp_path)
     whole = frozen(one)[0]
-    monkeypatch.setattr(scores, "_AT_ONCE", 7)
+    monkeypatch.setattr(scores, "AT_ONCE", 7)
     assert frozen(two)[0].content == whole.content
     assert whole.counts["corrections"] > 0
+
+
+def _make_older(folder: Path) -> None:
+    """Give the stored signatures the form of an earlier recipe."""
+    with closing(sqlite3.connect(folder / FILE)) as connection, connection:
+        connection.execute("DROP TRIGGER sides_never_change")
+        for table in ("prompts", "signatures"):
+            connection.execute(f"UPDATE {table} SET recipe = {near_duplicates.RECIPE - 1}, signature = zeroblob(500)")
+        connection.execute("UPDATE signed_until SET recipe = recipe - 1")
+        connection.execute(
+            "CREATE TRIGGER sides_stay BEFORE UPDATE ON prompts BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END"
+        )
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_after_a_change_of_the_recipe_no_prompt_changes_its_side_and_signatures_are_computed_again(tmp_path: Path, prepared: bool) -> None:
+    """Also near-duplicates of the prompts that were there before follow these."""
+    before, after = texts(1, 120), [text + " now" for text in texts(1, 120) if len(text) > 60] + texts(2, 20)
+    expected, upgraded = PromptSides(tmp_path / "one"), PromptSides(tmp_path / "other")
+    sides = [store.assign(roots(before), held) for store in (expected, upgraded)]
+    _make_older(tmp_path / "other")
+    if prepared:
+        unsigned = upgraded.unsigned(list(roots(before)))
+        assert set(unsigned) == set(roots(before))
+        upgraded.keep({root: signature(shingles(roots(before)[root])).tobytes() for root in unsigned})
+        assert not upgraded.unsigned(list(roots(before)))
+    found = [store.assign(roots([*before, *after]), held) for store in (expected, upgraded)]
+    assert found[0] == found[1]
+    assert {root: found[1][root].side for root in sides[1]} == {root: placed.side for root, placed in sides[0].items()}
+    assert all(np.array_equal(one, upgraded.signatures()[root]) for root, one in expected.signatures().items())
+
+
+def test_after_a_change_of_the_recipe_the_next_preparation_reads_all_prompts_again(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop())
+    traffic(datasets)
+    datasets.prepare()
+    stored = PromptSides(datasets.lake.root)
+    _make_older(datasets.lake.root)
+    assert stored.signed() is None
+    datasets.prepare()
+    assert stored.signed() == datasets.lake.snapshot("traces")
+    with closing(sqlite3.connect(datasets.lake.root / FILE)) as connection:
+        assert connection.execute("SELECT DISTINCT recipe FROM signatures").fetchall() == [(near_duplicates.RECIPE,)]

@@ -12,7 +12,7 @@ from ratchet.contracts.data.beliefs import SignalBelief
 from ratchet.contracts.data.records import SAMPLES, FeedbackKind, Signal
 from ratchet.contracts.loop import SignalSettings
 from ratchet.materializer.labels.signals.agreement import LEAST_RATED, clustered_share, measure_signals
-from ratchet.materializer.labels.signals.labels import with_signals
+from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.lake.schemas import frame_of
 
 ALL = SignalSettings(use=tuple(Signal), min_agreement=0.55)
@@ -158,10 +158,11 @@ def test_signals_label_only_what_nothing_else_scores() -> None:
         _belief(Signal.REGENERATED, 0.9),
         _belief(Signal.EDITED, 0.9, False),
     ]
-    labelled, counted = with_signals(samples, signals, beliefs)
+    labels = SignalLabels(signals, beliefs)
+    labelled = pl.concat([labels.label(samples[:3]), labels.label(samples[3:])])
     found = {row["answer"]: (row["tier"], row["reward"]) for row in labelled.to_dicts()}
     assert found["up"] == ("signal", 0.8)
     assert found["down"] == ("signal", pytest.approx(0.1))
     untouched = labelled.filter(~pl.col("answer").is_in(["up", "down"]))
     assert untouched.equals(samples.filter(~pl.col("answer").is_in(["up", "down"])))
-    assert {belief.signal.value: belief.labels for belief in counted} == {"copied": 1, "thanked": 0, "regenerated": 1, "edited": 0}
+    assert {belief.signal.value: belief.labels for belief in labels.beliefs} == {"copied": 1, "thanked": 0, "regenerated": 1, "edited": 0}
