@@ -11,7 +11,7 @@ from typing import Any
 from ratchet.contracts.ids import digest, digest_file
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("contracts", "runtime", "flows", "local", "materializer", "gates", "tests/crash")
+ROOMS = ("contracts", "runtime", "flows", "local", "materializer", "gates", "router", "k8s", "tests/crash")
 """The packages whose code the tests of the service run."""
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cluster.faults import faults, in_lake, run
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
 from tests.postgres import PostgresServer, postgres_server
 from tests.s3 import S3, served
+from tests.soak_results import record
 from tests.toy_line import TRAINING, write_model
 from tests.waiting import until
 
@@ -42,7 +44,8 @@ def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer,
     whole.remove()
 
 
-def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:
+def prepared(whole: Whole) -> None:
+    """Install everything, adopt the model, and wait until users get answers through the Gateway."""
     whole.install()
     whole.wait_ready("prefect", 1)
     whole.wait_ready("receiver", 1)
@@ -54,9 +57,18 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
     client = httpx.Client(timeout=30, trust_env=False)
     until(lambda: answer(whole, client) == "no", 60, 1.0, whole.story)
     whole.told("users get answers through the Gateway")
-    token = whole.ratchet("token", "add", LINE, "feedback", "--name", "people").strip().splitlines()[-1]
-    secret = whole.rig.kubectl("exec", "-n", whole.namespace, "demo-service-0", "--", "cat", token)
-    with whole.users(secret) as traffic:
+
+
+def token_of(whole: Whole) -> str:
+    """Return a token with which people rate answers."""
+    file = whole.ratchet("token", "add", LINE, "feedback", "--name", "people").strip().splitlines()[-1]
+    return whole.rig.kubectl("exec", "-n", whole.namespace, "demo-service-0", "--", "cat", file)
+
+
+def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:
+    prepared(whole)
+    client = httpx.Client(timeout=30, trust_env=False)
+    with whole.users(token_of(whole)) as traffic:
         until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 900, 3.0, whole.story)
         whole.told("the candidate is promoted")
         until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
@@ -75,3 +87,19 @@ def answer(whole: Whole, client: httpx.Client) -> str:
     except httpx.HTTPError:
         return ""
     return reply.json()["choices"][0]["message"]["content"] if reply.status_code == 200 else ""
+
+
+@pytest.mark.soak
+def test_faults_lose_no_answered_request_and_store_none_twice(whole: Whole) -> None:
+    prepared(whole)
+    with whole.users(token_of(whole)) as traffic:
+        until(lambda: len(traffic.answers) > 20, 120)
+        rows = run(whole, traffic, faults())
+    answered = [trace.partition(":")[0] for trace in traffic.traces]
+    until(lambda: set(answered) <= set(in_lake(whole)), 120, 3.0, lambda: f"{len(set(answered) - set(in_lake(whole)))} traces are missing")
+    stored = in_lake(whole)
+    lost, twice = len(set(answered) - set(stored)), len(stored) - len(set(stored))
+    whole.told(f"{len(answered)} answers, {lost} traces lost, {twice} stored twice")
+    record("cluster_faults", {"faults": rows, "answers": len(answered), "lost": lost, "twice": twice})
+    assert (lost, twice) == (0, 0)
+    assert "champion" in whole.ratchet("history", LINE)
