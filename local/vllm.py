@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import httpx
 
 from ratchet.contracts.jobs.exit_codes import PERMANENT
-from ratchet.runtime.serving.announcement import announce
+from ratchet.runtime.serving.announcement import BEAT_SECONDS, announce, beat
 
 
 def serve_command(model: str, names: Sequence[str], port: int, executable: str, arguments: Sequence[str]) -> list[str]:
@@ -53,8 +53,13 @@ def main(arguments: Sequence[str]) -> int:
     while child.poll() is None and not vllm_is_healthy(port):
         time.sleep(0.5)
     if child.poll() is None:
+        beat()
         announce(port)
-    return child.wait()
+    while True:
+        try:
+            return child.wait(BEAT_SECONDS)
+        except subprocess.TimeoutExpired:
+            beat()
 
 
 if __name__ == "__main__":
