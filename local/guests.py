@@ -173,7 +173,7 @@ class Guests:
 
     @staticmethod
     def _post(url: str, path: str, body: dict[str, str]) -> None:
-        """Call an endpoint. Raises Permanent if the process refuses, and Retryable if it does not answer or fails."""
+        """Call an endpoint. Raises Permanent if the process refuses, and Retryable if it does not answer or has too much to do."""
         try:
             reply = httpx.post(f"{url}/v1/{path}", json=body, timeout=LOAD_SECONDS, trust_env=False)
         except httpx.HTTPError as error:
@@ -181,7 +181,7 @@ class Guests:
         if reply.is_success:
             return
         told = f"the model server at {url} answers /v1/{path} of {body['lora_name']} with status {reply.status_code}: {reply.text[:300]}"
-        raise Permanent(told) if reply.status_code < 500 else Retryable(told)
+        raise Retryable(told) if reply.status_code in (429, 503) else Permanent(told)  # vLLM answers 500 to files that it cannot read
 
 
 def _now() -> str:

@@ -52,8 +52,12 @@ class TestSharing(SharingSuite):
     """The suite of shared processes."""
 
     @pytest.fixture(scope="class")
-    def shared(self, tmp_path_factory: pytest.TempPathFactory) -> SharedSite:
-        return SharedSite(tmp_path_factory.mktemp("shared"))
+    def shared(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSite]:
+        shared = SharedSite(tmp_path_factory.mktemp("shared"))
+        yield shared
+        for endpoint in shared().running():
+            shared().stop(endpoint.tag)
+        assert shared().running() == []
 
 
 class Site:
