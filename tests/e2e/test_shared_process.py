@@ -130,7 +130,7 @@ def test_an_adapter_is_judged_rolled_out_and_withdrawn_in_the_champions_process(
         ratchet(home, "rollback", LINE, "--by", "ada", "--why", "a trial")
         until(lambda: answer(home, GOLDEN[0]) == "no", 60, why=why)
         passed("rolled back")
-        until(lambda: bool(reconcile(installation.context(loop))) and not loaded(home, base.tag), 60, pause=0.5, why=why)
+        until(lambda: reconcile(installation.context(loop)) is not None and not loaded(home, base.tag), 60, pause=0.5, why=why)
         passed("the adapter is unloaded")
         assert process_of(home, base.tag).is_running()
         assert len(users.answered) > 3
