@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +18,7 @@ from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion, Outage
 from ratchet.contracts.wording import invalid_options
-from ratchet.local.guests import Guests
+from ratchet.local.guests import Guests, Loaded
 from ratchet.local.service import ManagedProcess
 from ratchet.local.vllm_adapter import BASE_NAME, RANKS, RUNTIME_LOADING, adapter_arguments, adapter_rank, allowed_rank, sharing_arguments
 from ratchet.runtime.serving.announcement import STARTED
@@ -122,15 +123,15 @@ class _ProcessServer(Generic[Options]):
         states = [(tag, self._service(tag, None).ready()) for tag in tags]
         found = [_endpoint(tag, ready) for tag, ready in states if ready and not self._guests.is_retired(tag)]
         hosts = dict(self._guests.hosts())
-        return [*found, *(one for tag, ready in states if ready and tag in hosts for one in self._loaded(tag, ready))]
+        for host, ready in states:
+            if ready and host in hosts:
+                with contextlib.suppress(Retryable):  # one that does not answer: whoever needs an adapter loads it again, or waits
+                    found += [_guest(tag, host, ready) for tag in self._loaded(host, self._guests.listed(_endpoint(host, ready).url))]
+        return found
 
-    def _loaded(self, host: str, ready: dict[str, Any]) -> list[Endpoint]:
-        """Return the adapters that a process lists. None if it does not answer: whoever needs one loads it again, or waits."""
-        try:
-            listed = self._guests.listed(_endpoint(host, ready).url)
-        except Retryable:
-            return []
-        return [_guest(tag, host, ready) for tag, one in sorted(listed.items()) if self._models in one.root.parents and one.parent == host]
+    def _loaded(self, host: str, listed: Mapping[str, Loaded]) -> list[str]:
+        """Return those of the listed adapters that are versions."""
+        return sorted(tag for tag, one in listed.items() if self._models in one.root.parents and one.parent == host)
 
     def stop(self, tag: str) -> None:
         """Stop the server of version `tag` and delete its folder.
@@ -139,10 +140,8 @@ class _ProcessServer(Generic[Options]):
         """
         guests, host = self._guests, self._guests.host_of(tag)
         if host is None and (self._folder / tag / STARTED).exists():
-            if guests.of(tag):
-                guests.retire(tag, True)
-            else:
-                self._service(tag, None).remove()
+            guests.retire(tag, True)
+            self._end_if_empty(tag)
             return
         for name, _ in guests.hosts():
             ready = self._service(name, None).ready()
@@ -150,15 +149,24 @@ class _ProcessServer(Generic[Options]):
                 guests.unload(tag, _endpoint(name, ready).url)
         if host is not None:
             guests.forget(tag)
-            if guests.is_retired(host) and not guests.of(host):
-                self._service(host, None).remove()
+            if guests.is_retired(host):
+                self._end_if_empty(host)
+
+    def _end_if_empty(self, host: str) -> None:
+        """End the process of an unwanted version unless it holds adapters, and delete the records of those that it has lost."""
+        ready = self._service(host, None).ready()
+        if ready is not None and host in dict(self._guests.hosts()) and self._loaded(host, self._guests.listed(_endpoint(host, ready).url)):
+            return
+        self._service(host, None).remove()
+        for tag in self._guests.of(host):
+            self._guests.forget(tag)
 
     def cannot_share(self, host: ModelVersion, rank: int) -> str | None:
         """Return why an adapter of this rank cannot be loaded into the process of `host`, or None."""
         if self._service(host.tag, None).ready() and host.tag not in dict(self._guests.hosts()):
             return (
                 f"the server of {host.tag} runs since before the setting, so it loads no adapters; stop the line's processes with "
-                "`ratchet stop`, and start them with `ratchet serve`"
+                "`ratchet serve --stop`, and start them with `ratchet serve`"
             )
         return self._refusal(host.tag, rank)
 

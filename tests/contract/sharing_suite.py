@@ -139,7 +139,13 @@ class SharingSuite:
             shared().ensure(version)
         assert shared().running() == [base]
         assert say(base, shared.question) == shared.before
-        shared().stop("v-broken")
+        record = shared.folder / "serving" / "servers" / "v-broken" / GUEST
+        assert not record.exists()
+        record.parent.mkdir()
+        record.write_text(json.dumps({"host": base.tag, "pid": 1, "outages": [], "loaded": "2026-01-01T00:00:00+00:00"}))
+        shared().stop(base.tag)
+        assert shared().running() == [], "an adapter that was never loaded does not keep the process"
+        assert not record.exists()
 
     def test_a_version_keeps_its_place_when_the_setting_changes(self, shared: Shared) -> None:
         base, guest = shared().ensure(shared.version), shared().ensure(shared.adapter)
@@ -158,7 +164,7 @@ class SharingSuite:
         base = without.ensure(shared.version)
         told = shared().cannot_share(shared.version, 1)
         assert told is not None
-        assert "ratchet stop" in told
+        assert "ratchet serve --stop" in told
         own = shared().ensure(shared.adapter)
         assert own.host == ""
         assert own.url != base.url

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ratchet.contracts.data.senders import Role
-from ratchet.contracts.ids import cycle_stream
+from ratchet.contracts.ids import cycle_stream, rollout_stream
 from ratchet.contracts.steps import PlanResult, State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
@@ -43,7 +43,7 @@ def test_a_line_trains_judges_serves_and_continues_adapters(tmp_path: Path, serv
     begun = time.monotonic()
     with (
         serving(home, loop, log),
-        Users(home, LINE, token, lambda: len(installation.ledger.read(cycle_stream(LINE, 1))) >= 2),
+        Users(home, LINE, token, lambda: bool(installation.ledger.read(rollout_stream(cycle_stream(LINE, 1))))),
     ):
         until(lambda: ended(1), 1200, pause=0.5, why=why)
         cycle = installation.cycle(LINE, 1)

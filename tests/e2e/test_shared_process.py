@@ -97,7 +97,10 @@ def test_an_adapter_is_judged_rolled_out_and_withdrawn_in_the_champions_process(
     def rollout() -> set[str]:
         return {f"{row.kind} {row.key}" for row in installation.ledger.read(rollout_stream(stream))}
 
-    with serving(home, loop, log) as service, Users(home, LINE, token, lambda: len(installation.ledger.read(stream)) >= 2) as users:
+    with (
+        serving(home, loop, log) as service,
+        Users(home, LINE, token, lambda: bool(installation.ledger.read(rollout_stream(stream)))) as users,
+    ):
         base = installation.line(LINE).champion
         assert base is not None
         until(lambda: "done weight/0" in rollout(), 900, pause=0.05, why=why)

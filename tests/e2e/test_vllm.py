@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from ratchet.contracts.data.senders import Role
-from ratchet.contracts.ids import cycle_stream
+from ratchet.contracts.ids import cycle_stream, rollout_stream
 from ratchet.contracts.steps import State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
@@ -49,7 +49,7 @@ def test_a_cycle_is_served_by_vllm_and_goes_back(tmp_path: Path) -> None:
     begun = time.monotonic()
     with (
         serving(home, loop, log),
-        Users(home, LINE, token, lambda: len(installation.ledger.read(cycle_stream(LINE, 1))) >= 2) as users,
+        Users(home, LINE, token, lambda: bool(installation.ledger.read(rollout_stream(cycle_stream(LINE, 1))))) as users,
     ):
         until(ended, 1200, pause=0.5, why=lambda: log.read_text()[-3000:])
         cycle = installation.cycle(LINE, 1)
