@@ -24,13 +24,15 @@ class SharedProcess(NamedTuple):
 def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[RolloutView, SharedProcess]:
     """Record the deaths that are over, and return the view with them and what to do.
 
-    A death is over when both versions answer and the route in force leads to them. Without a shared process, nothing is done.
+    A death is over when both versions answer and the route in force leads to them. One that was over before the rollout began does not
+    count. Without a shared process, nothing is done.
     """
     if not context.server.capabilities.sharing:
         return view, SharedProcess()
     champion, candidate = view.champion.tag, view.candidate.tag
-    recorded = {one.since for one in view.outages}
-    new = [one for one in cast("SharingServer", context.server).outages(candidate) if one.since not in recorded]
+    recorded, begun = {one.since for one in view.outages}, view.first.at
+    known = cast("SharingServer", context.server).outages(candidate)
+    new = [one for one in known if one.since not in recorded and (one.until is None or one.until >= begun)]
     stop = died_too_often([*view.outages, *new], champion, candidate)
     if not new:
         return view, SharedProcess(stop)

@@ -11,6 +11,7 @@ from ratchet.contracts.fakes import FakeSharingServer, fake_model
 from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import ModelRef
+from ratchet.contracts.serving import Outage
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollout import Finish, Hold
@@ -74,6 +75,16 @@ def test_a_death_holds_the_rollout_and_the_step_begins_again() -> None:
     assert line.view.steps[0].until is not None
     assert again.since - line.view.steps[0].until > timedelta(seconds=60)
     assert line.view.end is None
+
+
+def test_deaths_before_the_rollout_do_not_count() -> None:
+    line = Line()
+    for seconds in (300, 200, 100):
+        at = line.view.first.at - timedelta(seconds=seconds)
+        line.server.deaths.setdefault(line.view.candidate.tag, []).append(Outage(since=at, until=at + timedelta(seconds=9)))
+    line.tick()
+    assert line.view.end is None
+    assert line.view.outages == ()
 
 
 def test_no_evidence_is_read_while_the_process_is_down() -> None:
