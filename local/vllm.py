@@ -6,6 +6,8 @@ Run as `python -m ratchet.local.vllm MODEL NAME… -- EXECUTABLE [ARGUMENT …]`
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -15,6 +17,7 @@ import time
 from collections.abc import Sequence
 
 import httpx
+import psutil
 
 from ratchet.contracts.jobs.exit_codes import PERMANENT
 from ratchet.runtime.serving.announcement import BEAT_SECONDS, announce, beat
@@ -57,9 +60,26 @@ def main(arguments: Sequence[str]) -> int:
         announce(port)
     while True:
         try:
-            return child.wait(BEAT_SECONDS)
+            code = child.wait(BEAT_SECONDS)
         except subprocess.TimeoutExpired:
             beat()
+        else:
+            end_the_rest()
+            return code
+
+
+def end_the_rest() -> None:
+    """Kill what is left of this process group, if this process leads it.
+
+    vLLM's engine is a process of its own. It survives a killed API server, and would keep the memory that the next start needs.
+    """
+    own = os.getpid()
+    if os.getpgrp() != own:
+        return
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.pid != own and os.getpgid(process.pid) == own:
+                process.kill()
 
 
 if __name__ == "__main__":
