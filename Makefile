@@ -83,7 +83,7 @@ harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects r
 	else $(BIN)/python -m tests.harness --save; fi
 
 vllm: $(VENV)/.dev $(VENV)-vllm/.installed  ## run the tests with a real vLLM on the CPU (an environment of its own, 6 GB; the two servers need 5 GB of memory)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "not soak" tests/contract/test_vllm.py tests/e2e/test_vllm.py tests/e2e/test_adapters.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "not soak" tests/contract/test_vllm.py tests/e2e/test_vllm.py tests/e2e/test_adapters.py tests/e2e/test_shared_process.py
 
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh

@@ -1,7 +1,7 @@
 """Memory and seconds of the forms in which an adapter can be served, with the real vLLM on a CPU and with the embedded server.
 
-Forms: the whole model with the adapter merged in, the adapter over its base in a server of its own, and, with vLLM only, the adapter loaded
-into the running server of the base. Ratchet does not offer the last one; its figures say what it would save and cost.
+Forms: the whole model with the adapter merged in, the adapter over its base in a server of its own, and the adapter loaded into the
+running server of the base (`serving.adapters = "shared"`).
 
 Memory is the proportional set size of the process tree. Each form starts beside the running server of the base, as a candidate does beside
 the champion. The model has random weights, so answers are compared in time only.
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +41,6 @@ WORDS = ("Is the red near the blue?", "no")
 _PROGRAM = """#!/bin/sh
 shift
 export VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=WARNING OMP_NUM_THREADS=1
-export VLLM_ALLOW_RUNTIME_LORA_UPDATING=True
 exec {python} -m vllm.entrypoints.openai.api_server --model "$@"
 """
 _ARGUMENTS = ("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "16")
@@ -122,31 +122,29 @@ def forms(server: Any, servers: Path, made: dict[str, ModelVersion]) -> dict[str
     return found
 
 
-def shared(server: VllmServer, servers: Path, base: ModelVersion, adapter: Path) -> dict[str, Any]:
-    """Measure an adapter that is loaded into the running server of its base, and unloaded again."""
+def shared(server: Any, servers: Path, base: ModelVersion, adapter: ModelVersion) -> dict[str, Any]:
+    """Measure an adapter that is loaded into the running server of its base, while both answer, and unloaded again."""
+    server.shared = True
     begun = time.perf_counter()
     endpoint = server.ensure(base)
     ask(endpoint)
-    start = time.perf_counter() - begun
-    before = {
-        "base_first_answer_s": round(start, 1),
-        "base_token_ms": token_ms(endpoint),
-        "base_memory_mb": memory_mb(tree(servers / base.tag)),
-    }
+    found = {"base_first_answer_s": round(time.perf_counter() - begun, 1), "base_token_ms_alone": token_ms(endpoint)}
+    before = memory_mb(tree(servers / base.tag))
     begun = time.perf_counter()
-    loaded = httpx.post(
-        f"{endpoint.url}/v1/load_lora_adapter", json={"lora_name": "v-s", "lora_path": str(adapter)}, timeout=300, trust_env=False
-    )
-    loaded.raise_for_status()
-    guest = endpoint.model_copy(update={"tag": "v-s", "model": "v-s"})
+    guest = server.ensure(adapter)
     ask(guest)
-    seconds = time.perf_counter() - begun
-    names = [one["id"] for one in httpx.get(f"{endpoint.url}/v1/models", trust_env=False).json()["data"]]
-    after = {"first_answer_s": round(seconds, 2), "token_ms": token_ms(guest), "memory_mb": memory_mb(tree(servers / base.tag))}
-    httpx.post(f"{endpoint.url}/v1/unload_lora_adapter", json={"lora_name": "v-s"}, timeout=60, trust_env=False).raise_for_status()
-    left = [one["id"] for one in httpx.get(f"{endpoint.url}/v1/models", trust_env=False).json()["data"]]
+    found |= {"first_answer_s": round(time.perf_counter() - begun, 2), "token_ms": token_ms(guest), "base_token_ms": token_ms(endpoint)}
+    after = memory_mb(tree(servers / base.tag))
+    busy = threading.Event()
+    caller = threading.Thread(target=lambda: [ask(guest) for _ in iter(busy.is_set, True)])
+    caller.start()
+    found["base_token_ms_while_adapter_answers"] = token_ms(endpoint)
+    busy.set()
+    caller.join()
+    server.stop(adapter.tag)
     server.stop(base.tag)
-    return {**before, **after, "listed_while_loaded": "v-s" in names, "listed_after_unload": "v-s" in left}
+    click.echo(f"{type(server).__name__} shared: {found}", err=True)
+    return {**found, "base_memory_mb": before, "memory_mb": after, "more_memory_mb": round(after - before, 0)}
 
 
 @click.command()
@@ -163,18 +161,16 @@ def main(vllm: Path | None, hidden: int, layers: int, out: Path | None) -> None:
         folder = Path(place)
         artifacts = FolderArtifacts(folder / "artifacts")
         made = versions(folder, artifacts, hidden, layers)
-        results: dict[str, Any] = {
-            "embedded": forms(EmbeddedServer(folder / "embedded", artifacts, "bench", threads=1), folder / "embedded" / "servers", made)
-        }
+        own, embedded = folder / "embedded", EmbeddedServer(folder / "embedded", artifacts, "bench", threads=1)
+        results: dict[str, Any] = {"embedded": forms(embedded, own / "servers", made)}
+        results["embedded"]["shared"] = shared(embedded, own / "servers", made["base"], made["own server"])
         if vllm is not None:
             program = folder / "vllm"
             program.write_text(_PROGRAM.format(python=vllm))
             program.chmod(0o755)
             server = VllmServer(folder / "vllm-serving", artifacts, "bench", executable=str(program), arguments=list(_ARGUMENTS))
             results["vllm"] = forms(server, folder / "vllm-serving" / "servers", made)
-            more = [*_ARGUMENTS, "--enable-lora", "--max-lora-rank", str(RANK)]
-            host = VllmServer(folder / "shared", artifacts, "bench", executable=str(program), arguments=more)
-            results["vllm"]["shared (not offered)"] = shared(host, folder / "shared" / "servers", made["base"], folder / "adapter")
+            results["vllm"]["shared"] = shared(server, folder / "vllm-serving" / "servers", made["base"], made["own server"])
         told = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "code": code_digest()[:12],

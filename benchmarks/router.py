@@ -6,9 +6,11 @@ read from the process, so other work on the machine changes it little.
 
 - whole: answers of 400 characters, at `--concurrency` requests at a time
 - streamed: answers of `--chunks` chunks, at so many at a time
+- processes: whole answers through one router process and through two, the same requests in all. The load generator and the stub use a
+  process of their own on the same machine, so what the figures show about throughput depends on its cores; their CPU time is stated
 - memory: resident memory of the router before and after `--streams` streams
 
-`python benchmarks/router.py [--requests 4000] [--chunks 100] [--streams 10000]`
+`python benchmarks/router.py [--requests 4000] [--chunks 100] [--streams 10000] [--processes 2]`
 """
 
 from __future__ import annotations
@@ -152,27 +154,55 @@ async def arm(process: psutil.Process, stub: int, router: int, requests: int, co
     }
 
 
-async def measured(folder: Path, requests: int, chunks: int, streams: int, concurrency: int) -> dict[str, Any]:
+def started(folder: Path, stub: int) -> tuple[LocalRouter, int]:
+    """Start a router process in front of the stub. Return it and its port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "token").write_text("secret", encoding="utf-8")
+    router = LocalRouter(folder / "serving", folder / "receiver.json", folder / "token", per_caller=1024)
+    backend = Backend(tag="v1", url=f"http://127.0.0.1:{stub}", model="v1", weight=100)
+    router.set(Route(line="line", served_model="m", backends=(backend,), annotation=""))
+    return router, int(router.url().rsplit(":", 1)[1])
+
+
+async def several(folder: Path, stub: int, requests: int, concurrency: int, count: int) -> dict[str, Any]:
+    """Measure `count` router processes that share the requests and the connections evenly."""
+    routers = [started(folder / str(number), stub) for number in range(count)]
+    try:
+        processes = [psutil.Process(_pid(port)) for _, port in routers]
+        for _, port in routers:
+            await load(port, requests // 10, concurrency, False)
+        here = psutil.Process()
+        before, own, begun = [cpu(one) for one in processes], cpu(here), time.perf_counter()
+        taken = await asyncio.gather(*(load(port, requests // count, concurrency // count, False) for _, port in routers))
+        wall = time.perf_counter() - begun
+        used, own = [cpu(one) - was for one, was in zip(processes, before, strict=True)], cpu(here) - own
+        return {
+            "cpu_us_per_request": round(sum(used) / requests * 1e6, 1),
+            "requests_per_second": round(requests / wall),
+            "router_cores": [round(one / wall, 2) for one in used],
+            "generator_and_stub_cores": round(own / wall, 2),
+            "busy": spread([one for each in taken for one in each]),
+        }
+    finally:
+        for router, _ in routers:
+            router.stop()
+
+
+async def measured(folder: Path, requests: int, chunks: int, streams: int, concurrency: int, most: int) -> dict[str, Any]:
     """Start stub and router, and measure all sections."""
     stub = await asyncio.start_server(Stub(chunks).handle, "127.0.0.1", 0, limit=1 << 20)
     port = stub.sockets[0].getsockname()[1]
-    (folder / "token").write_text("secret", encoding="utf-8")
-    router = LocalRouter(folder / "serving", folder / "receiver.json", folder / "token", per_caller=1024)
+    router, there = started(folder / "one", port)
     try:
-        router.set(
-            Route(
-                line="line",
-                served_model="m",
-                backends=(Backend(tag="v1", url=f"http://127.0.0.1:{port}", model="v1", weight=100),),
-                annotation="",
-            )
-        )
-        there = int(router.url().rsplit(":", 1)[1])
         process = psutil.Process(_pid(there))
         found = {"whole": await arm(process, port, there, requests, concurrency, False)}
         found["streamed"] = await arm(process, port, there, max(20, requests // 20), concurrency, True)
         per_chunk = (found["streamed"]["cpu_us_per_request"] - found["whole"]["cpu_us_per_request"]) / chunks
         found["streamed"] |= {"chunks": chunks, "cpu_us_per_chunk": round(per_chunk, 1)}
+        if most > 1:
+            found["processes"] = {
+                str(count): await several(folder / f"of {count}", port, requests, concurrency, count) for count in range(1, most + 1)
+            }
         if streams:
             found["memory"] = await memory(process, there, streams, concurrency)
         return found
@@ -208,14 +238,15 @@ def code() -> str:
 @click.option("--chunks", default=100, help="Chunks of a streamed answer.")
 @click.option("--streams", default=0, help="Streams of the section memory; 0: leave it out.")
 @click.option("--concurrency", default=16)
+@click.option("--processes", default=1, help="Most router processes of the section processes; 1: leave it out.")
 @click.option("--out", type=click.Path(path_type=Path), default=HERE / "results" / "router.json")
 @click.option("--arm", "name", default="now", help="Name under which the figures are kept beside others.")
-def main(requests: int, chunks: int, streams: int, concurrency: int, out: Path, name: str) -> None:
+def main(requests: int, chunks: int, streams: int, concurrency: int, processes: int, out: Path, name: str) -> None:
     """Measure, and write the figures into the result."""
     result: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     about = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "code": code(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
     with tempfile.TemporaryDirectory(prefix="ratchet-router-") as folder:
-        result[name] = about | asyncio.run(measured(Path(folder), requests, chunks, streams, concurrency))
+        result[name] = about | asyncio.run(measured(Path(folder), requests, chunks, streams, concurrency, processes))
     click.echo(json.dumps(result[name], indent=2))
     out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

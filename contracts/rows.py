@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, PlainSerializer, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import AwareDatetime, ConfigDict, Field, PlainSerializer, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from ratchet.contracts.cycle import ApprovalKind, Entry, Row
 from ratchet.contracts.data.datasets import IngestReport
@@ -301,6 +301,15 @@ class Judged(WeightSet):
     """The judgement of a step's evidence."""
 
     judgement: StepJudgement
+
+
+class Died(RowContent):
+    """A time in which the process did not run that champion and candidate share."""
+
+    since: AwareDatetime
+    """Last moment at which it is known to have run."""
+    until: AwareDatetime
+    """Moment at which both versions answered again, and the step began again."""
 
 
 class MirrorBegun(RowContent):

@@ -36,6 +36,23 @@ class Endpoint(Frozen):
     """Base URL of the OpenAI-compatible API, without /v1."""
     model: str
     """Model name to use in requests."""
+    host: str = ""
+    """Tag of the version into whose process this one is loaded as an adapter. Empty: it has a process of its own."""
+
+
+class Outage(Frozen):
+    """A time in which the process that champion and candidate share did not run."""
+
+    since: AwareDatetime
+    """Last moment at which the process is known to have run."""
+    until: AwareDatetime | None = None
+    """Moment at which both versions answered again. None: they do not answer yet."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Outage:
+        if self.until is not None and self.until < self.since:
+            raise ValueError("the outage ends before it begins")
+        return self
 
 
 class RouterHeader(StrEnum):
@@ -68,6 +85,8 @@ class Capabilities(Frozen):
     """Whether a version can be an adapter, which is served together with its base model (`ModelRef.parent`)."""
     scales: bool = False
     """Whether the number of servers of a version follows its share of the sessions. The server then has the method `scale`."""
+    sharing: bool = False
+    """Whether an adapter can be loaded into the running process of its base model, which is another version (`SharingServer`)."""
 
 
 class Backend(Frozen):

@@ -6,6 +6,8 @@ Run as `python -m ratchet.local.vllm MODEL NAME… -- EXECUTABLE [ARGUMENT …]`
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -15,9 +17,10 @@ import time
 from collections.abc import Sequence
 
 import httpx
+import psutil
 
 from ratchet.contracts.jobs.exit_codes import PERMANENT
-from ratchet.runtime.serving.announcement import announce
+from ratchet.runtime.serving.announcement import BEAT_SECONDS, announce, beat
 
 
 def serve_command(model: str, names: Sequence[str], port: int, executable: str, arguments: Sequence[str]) -> list[str]:
@@ -53,8 +56,30 @@ def main(arguments: Sequence[str]) -> int:
     while child.poll() is None and not vllm_is_healthy(port):
         time.sleep(0.5)
     if child.poll() is None:
+        beat()
         announce(port)
-    return child.wait()
+    while True:
+        try:
+            code = child.wait(BEAT_SECONDS)
+        except subprocess.TimeoutExpired:
+            beat()
+        else:
+            end_the_rest()
+            return code
+
+
+def end_the_rest() -> None:
+    """Kill what is left of this process group, if this process leads it.
+
+    vLLM's engine is a process of its own. It survives a killed API server, and would keep the memory that the next start needs.
+    """
+    own = os.getpid()
+    if os.getpgrp() != own:
+        return
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.pid != own and os.getpgid(process.pid) == own:
+                process.kill()
 
 
 if __name__ == "__main__":

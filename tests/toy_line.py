@@ -21,12 +21,16 @@ from ratchet.contracts.serving import RouterHeader
 from ratchet.flows.config.home import Home
 from tests import command
 from tests.command import ROOT
+from tests.real_vllm import ARGUMENTS
 
 _WORDS = ("red", "blue", "green", "house", "tree", "water", "stone", "light", "dark", "road", "sea", "bird", "fish", "cloud", "rain")
 _WORDS += ("wind", "fire", "gold", "iron", "salt")
 _QUESTIONS = tuple(f"Is the {one} near the {other}?" for at, one in enumerate(_WORDS) for other in _WORDS[at + 1 :])
 TRAINING, GOLDEN = _QUESTIONS[:100], _QUESTIONS[100:160]
 """Disjoint questions: those of the recorded traffic, and those of the golden set."""
+
+LINE = "toy"
+"""Name of the line unless a test gives another."""
 
 LOOP = """
 [line]
@@ -110,7 +114,7 @@ def write_model(folder: Path) -> Path:
     return model
 
 
-def write_loop(folder: Path, name: str = "toy") -> Path:
+def write_loop(folder: Path, name: str = LINE) -> Path:
     """Write the loop file of a line and its golden set, and return the path of the loop file. The traffic comes with `write_traffic`."""
     _write(folder / "golden.jsonl", [{"prompt": question, "reference": "yes"} for question in GOLDEN])
     (folder / f"traces-{name}").mkdir(exist_ok=True)
@@ -119,13 +123,35 @@ def write_loop(folder: Path, name: str = "toy") -> Path:
     return loop
 
 
-def write_traffic(folder: Path, name: str = "toy") -> None:
+def write_traffic(folder: Path, name: str = LINE) -> None:
     """Write the recorded traffic of a line: a hundred answers "no", each with the right answer as its reference."""
     fixed = {"timestamp": "2026-10-01T00:00:00Z", "response": "no", "reference": "yes", "consent": True}
     rows = [{"id": str(number), "messages": question, **fixed} for number, question in enumerate(TRAINING)]
     part = folder / f"traces-{name}.part"
     _write(part, rows)
     part.rename(folder / f"traces-{name}" / "recorded.jsonl")
+
+
+def adapted(loop: Path, program: Path | None, adapters: str = "own server") -> Path:
+    """Let the line train adapters and serve them as such: with vLLM if `program` names it, otherwise with the embedded server."""
+    text = (
+        loop.read_text()
+        .replace("learning_rate = 5e-3", "learning_rate = 2e-2\nlora = { rank = 8, alpha = 16 }")
+        .replace("steps = 12", "steps = 20")
+    )
+    options = "[serving.options]\nthreads = 1\n"
+    vllm = f'kind = "vllm"\n[serving.options]\nexecutable = "{program}"\narguments = {json.dumps(ARGUMENTS)}\n'
+    loop.write_text(text.replace(options, f'[serving]\nadapters = "{adapters}"\n' + (vllm if program else options)))
+    return loop
+
+
+def answer(home: Home, question: str) -> str:
+    """Ask the line through its router."""
+    port = json.loads((home.serving(LINE) / "router" / "port.json").read_bytes())["port"]
+    body = {"model": LINE, "messages": [{"role": "user", "content": question}], "max_tokens": 4, "temperature": 0}
+    reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
+    assert reply.status_code == 200, reply.text
+    return str(reply.json()["choices"][0]["message"]["content"])
 
 
 def ratchet(home: Home, *args: object) -> str:

@@ -20,6 +20,7 @@ from ratchet.contracts.fakes.serving import (
     FakeRouter,
     FakeScalingServer,
     FakeServer,
+    FakeSharingServer,
 )
 from ratchet.contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
 
@@ -39,6 +40,7 @@ __all__ = [
     "FakeRouter",
     "FakeScalingServer",
     "FakeServer",
+    "FakeSharingServer",
     "FakeSource",
     "FakeTrainer",
     "FakeWorld",

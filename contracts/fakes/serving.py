@@ -27,7 +27,7 @@ from ratchet.contracts.jobs.training import StepFigures
 from ratchet.contracts.mirror import Mirrored, MirrorOutcome, MirrorPrompt
 from ratchet.contracts.model import ModelRef
 from ratchet.contracts.ports import ModelClient, Progress
-from ratchet.contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Route, StepJudgement, StepResult, Stratum
+from ratchet.contracts.serving import Arm, Capabilities, Endpoint, Evidence, ModelVersion, Outage, Route, StepJudgement, StepResult, Stratum
 
 
 class FakeServer:
@@ -76,6 +76,40 @@ class FakeScalingServer(FakeServer):
         """Remove the endpoint of this tag, and its servers."""
         super().stop(tag)
         self.shares.pop(tag, None)
+
+
+class FakeSharingServer(FakeServer):
+    """`SharingServer` whose adapters are in the process of the version that is their base model. `die` ends that process."""
+
+    capabilities = Capabilities(sampling=True, seed=False, logprobs=False, adapters=True, sharing=True)
+
+    def __init__(self, world: FakeWorld) -> None:
+        super().__init__(world)
+        self.deaths: dict[str, list[Outage]] = {}
+        self.refusal: str | None = None
+
+    def ensure(self, version: ModelVersion) -> Endpoint:
+        """Return the version's endpoint. An adapter whose process died is loaded again, which ends the outage."""
+        if version.tag in self.up:
+            return self.up[version.tag]
+        endpoint = super().ensure(version)
+        died = self.deaths.get(version.tag, [])
+        if died and died[-1].until is None:
+            died[-1] = died[-1].model_copy(update={"until": died[-1].since})
+        return endpoint
+
+    def cannot_share(self, host: ModelVersion, rank: int) -> str | None:  # noqa: ARG002
+        """Return `refusal`."""
+        return self.refusal
+
+    def outages(self, tag: str) -> tuple[Outage, ...]:
+        """Return the outages of the adapter `tag`."""
+        return tuple(self.deaths.get(tag, ()))
+
+    def die(self, adapter: str, at: datetime) -> None:
+        """End the process of all versions, in which `adapter` is loaded."""
+        self.up.clear()
+        self.deaths.setdefault(adapter, []).append(Outage(since=at))
 
 
 class FakeClient:

@@ -20,10 +20,11 @@ class ServingSettings(Frozen):
     """TCP port of the OTLP/HTTP receiver on the loopback interface. 0: any free port, which is stored in RATCHET_HOME and reused."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the server, which validates them."""
-    adapters: Literal["merged", "own server"] = "merged"
+    adapters: Literal["merged", "own server", "shared"] = "merged"
     """Form of a candidate whose recipe has `lora`. merged: the whole model with the adapter merged into its weights. own server: the
-    adapter is the version, and its server loads it over the base model, whose digest is pinned. A candidate whose run trained all weights,
-    or whose trainer publishes no adapter, is the whole model in each case."""
+    adapter is the version, and its server loads it over the base model, whose digest is pinned. shared: the adapter is the version, and it
+    is loaded into the champion's running process; no method may train an adapter over another model than the one that the process has
+    loaded. A candidate whose run trained all weights, or whose trainer publishes no adapter, is the whole model in each case."""
     router: str = "local"
     """Entry point name of an installed router (group `ratchet.routers`). local: a router process on this machine."""
     router_options: dict[str, Any] = Field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Protocol
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.jobs.training import StepFigures
 from ratchet.contracts.ports.progress import Progress
-from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Route
+from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion, Outage, Route
 
 
 class Server(Protocol):
@@ -38,6 +38,21 @@ class ScalingServer(Server, Protocol):
         """Give a version as many servers as `share` percent of the sessions need, at least one. Return whether their number has changed.
 
         With `wait`, returns when all of them answer, and raises Retryable with the reason if they do not.
+        """
+        ...
+
+
+class SharingServer(Server, Protocol):
+    """A server that loads adapters into the running process of another version (`Capabilities.sharing`)."""
+
+    def cannot_share(self, host: ModelVersion, rank: int) -> str | None:
+        """Return why an adapter of this rank cannot be loaded into the process of `host`, with the remedy, or None."""
+        ...
+
+    def outages(self, tag: str) -> Sequence[Outage]:
+        """Return the times in which the process did not run into which the version with this tag is loaded, in their order.
+
+        They are counted from the first loading on. Empty if the version has a process of its own.
         """
         ...
 

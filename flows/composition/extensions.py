@@ -117,7 +117,7 @@ def _checks(gate: GateSettings) -> list[Extension]:
 def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
     """Open the model servers of a line.
 
-    Raises ConfigError if their extension is not installed, rejects its options, or serves no adapters while the loop file wants them.
+    Raises ConfigError if their extension is not installed, rejects its options, or does not serve adapters as the loop file wants them.
     """
     serving = loop.serving
     extension = load(ExtensionKind.SERVER, serving.kind, "serving.kind")
@@ -133,6 +133,11 @@ def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
         raise ConfigError(
             f'serving.adapters = "{serving.adapters}": the server {serving.kind!r} serves no adapters; set it to "merged", or use another '
             "server"
+        )
+    if serving.adapters == "shared" and not server.capabilities.sharing:
+        raise ConfigError(
+            f'serving.adapters = "shared": the server {serving.kind!r} loads no adapters into a running process; set it to "own server" or '
+            '"merged", or use the server "vllm" or "embedded"'
         )
     return server
 

@@ -124,7 +124,10 @@ def build_line_context(
 
 
 def _named(server: Server, loop: Loop, ledger: Ledger) -> Server:
-    """Let the processes of a built-in server answer to all model names of the line, which a cycle's stored loop file does not know."""
+    """Tell a built-in server the names of the line, to which its processes answer, and whether adapters share a process.
+
+    A cycle's stored loop file does not know all names.
+    """
     from ratchet.local.server import EmbeddedServer, VllmServer
 
     def names() -> tuple[str, ...]:
@@ -133,6 +136,7 @@ def _named(server: Server, loop: Loop, ledger: Ledger) -> Server:
 
     if isinstance(server, EmbeddedServer | VllmServer):
         server.names = names
+        server.shared = loop.serving.adapters == "shared"
     return server
 
 

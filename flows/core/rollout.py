@@ -40,16 +40,19 @@ RolloutDecision = SetWeight | Hold | Finish
 
 
 def decide_rollout(
-    view: RolloutView, settings: RolloutSettings, judgement: StepJudgement | None, stop: str | None, now: datetime
+    view: RolloutView, settings: RolloutSettings, judgement: StepJudgement | None, stop: str | None, now: datetime, down: str | None = None
 ) -> RolloutDecision:
     """Return the next decision of a rollout that has not ended.
 
     `judgement` applies to the current step. It is None if no step is running or its evidence could not be read.
-    `stop` is an outside reason to roll back, or None. A step that is undecided after `settings.max_seconds` is rolled back.
+    `stop` is an outside reason to roll back, or None. `down` is the reason to hold while the process is down that both versions share. A
+    step that is undecided after `settings.max_seconds` is rolled back.
     """
     if stop:
         return Finish("rolled_back", stop)
     if not view.steps:
+        if down:
+            return Hold(down)
         return SetWeight(0, settings.steps[0])
     step = view.steps[-1]
     seconds = (now - step.since).total_seconds()
@@ -60,7 +63,10 @@ def decide_rollout(
             return SetWeight(step.index + 1, settings.steps[step.index + 1])
         return Finish("promoted", _all_reasons(view, judgement))
     if seconds > settings.max_seconds:
-        return Finish("rolled_back", f"undecided after {seconds:.0f} s at {step.weight:g} %; an inconclusive step is rolled back")
+        told = f"; {down}" if down else ""
+        return Finish("rolled_back", f"undecided after {seconds:.0f} s at {step.weight:g} %; an inconclusive step is rolled back{told}")
+    if down:
+        return Hold(down)
     return Hold("; ".join(judgement.reasons) if judgement else "no evidence yet")
 
 

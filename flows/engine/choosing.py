@@ -17,6 +17,7 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef
+from ratchet.flows.engine.adapters import cannot_share, no_adapter
 from ratchet.flows.engine.context import LineContext
 
 SLACK = 50.0
@@ -107,6 +108,7 @@ def _tried(
         job = context.trainers[method].job(plan, Attempt(number=1, timeout=settings.timeout, nodes=settings.nodes, gpus=settings.gpus))
         if context.fits:
             context.fits(job)
+        _refuse_unshared(context, plan, settings)
     except ConfigError as error:
         _, _, remedy = str(error).partition("; ")
         change = remedy or f"different training.nodes or training.gpus, or changes to [training.{method.value}]"
@@ -120,6 +122,14 @@ def _tried(
     usable, known = _usable(context, method, job)
     checks += usable
     return plan if all(check.holds for check in checks) else None, checks, known
+
+
+def _refuse_unshared(context: LineContext, plan: TrainingPlan, settings: TrainingSettings) -> None:
+    """Raise ConfigError if the plan trains an adapter that is to be loaded into the champion's process, which cannot load it."""
+    if no_adapter(settings, plan.method.value) or context.loop.serving.adapters != "shared":
+        return
+    if problem := cannot_share(context, plan.start, int(plan.recipe["lora"]["rank"])):
+        raise ConfigError(problem)
 
 
 def _usable(context: LineContext, method: Method, job: JobSpec) -> tuple[tuple[RuleResult, ...], BeforeTraining]:

@@ -29,9 +29,11 @@ from ratchet.flows.core.rollout import (
     weights,
     windows,
 )
+from ratchet.flows.core.shared_process import outside
 from ratchet.flows.engine.context import LineContext, append_to_rollout, leased
 from ratchet.flows.engine.effects import scale, served_names, sole_route
 from ratchet.flows.engine.mirror import ask_batch
+from ratchet.flows.engine.shared_process import look
 
 SMALL_CORRECTION = 60.0
 """Seconds by which the clock may be set back during a step without a rollback."""
@@ -49,9 +51,11 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
         if view.end:
             return Finish(view.end, view.reason)
         settings = view.opened.settings
-        stop = _stop(view, context)
-        judgement = None if stop else _judge(view, settings, context)  # users must not wait for evidence that decides nothing
-        decision = decide_rollout(view, settings, judgement, stop, context.clock.now())
+        view, shared = look(view, context, lease)
+        stop = _stop(view, context) or shared.stop
+        # users must not wait for evidence that decides nothing
+        judgement = None if stop or shared.down else _judge(view, settings, context)
+        decision = decide_rollout(view, settings, judgement, stop, context.clock.now(), shared.down)
         view = _note(view, judgement, decision, context, lease)
         match decision:
             case SetWeight():
@@ -101,7 +105,7 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     try:
         strata = [_stratum(view, settings, context, (since, until, now), weight) for weight, since, until in windows(view.steps, now)]
         deliveries, unknown = _deliveries(view, settings, context, strata[-1].fresh) if seconds > settings.dark else ((), "")
-        pairs = mirrored(batches(view.mirrored)) if settings.mirror else None
+        pairs = mirrored(batches(outside(view.mirrored, view.outages))) if settings.mirror else None
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
             raise

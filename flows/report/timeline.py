@@ -12,6 +12,7 @@ from ratchet.contracts.jobs.training import JobEvent
 from ratchet.contracts.rows import (
     Asked,
     CycleOpened,
+    Died,
     FailedTry,
     JobEnd,
     Judged,
@@ -199,6 +200,9 @@ _ROLLOUT: dict[str, _Sentence] = {
     "intended": _none,
     "done": _weight,
     "judged": _judged,
+    "died": lambda row: (
+        f"the process that both versions share did not answer from {content_of(Died, row).since:%H:%M:%S} UTC on; the step begins again"
+    ),
     "mirror_intended": _none,
     "mirrored": _none,
     "ended": lambda row: f"the rollout ended {row.key.replace('_', ' ')}: {_reason(row)}",

@@ -4,7 +4,7 @@ It is used instead of `transformers serve` for two reasons, measured in benchmar
 second as that server's plain mode. It also supports temperature and seed per request, which that server's continuous batching does
 not; the probe and the gate need both. For a fleet of GPUs, use vLLM.
 
-It listens on loopback only.
+It listens on loopback only. The endpoints that load and unload adapters (`adapters.py`) exist only where the service wants them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -22,8 +23,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ratchet.contracts.wording import problems
+from ratchet.local.serve.adapters import Adapters, add_endpoints
 from ratchet.local.serve.completions import Completion, error_body, event
 from ratchet.local.serve.generate import Generated, GenerationRow, Listener, Model, Piece
+from ratchet.runtime.serving.announcement import BEAT_SECONDS, beat
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body, while_connected
 
 _BATCH = 64
@@ -63,10 +66,11 @@ class Chat(BaseModel):
 
 
 class Batcher:
-    """Collects rows for a few milliseconds and generates them as one batch, in a thread."""
+    """Collects rows for a few milliseconds and generates them as one batch, in a thread, with the adapters that are loaded then."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, adapters: Adapters) -> None:
         self._model = model
+        self._adapters = adapters
         self._queue: asyncio.Queue[tuple[GenerationRow, asyncio.Future[Generated]]] = asyncio.Queue(_MAX_ROWS)
 
     async def submit(self, row: GenerationRow) -> Generated:
@@ -85,9 +89,17 @@ class Batcher:
             await asyncio.sleep(_GATHER_SECONDS)
             while len(batch) < _BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            wanted = [(row, future) for row, future in batch if not future.cancelled()]
-            if wanted:
-                await self._answer(wanted)
+            async with self._adapters.lock:
+                wanted = [(row, future) for row, future in batch if not future.cancelled() and self._is_loaded(row, future)]
+                if wanted:
+                    await self._answer(wanted)
+
+    def _is_loaded(self, row: GenerationRow, future: asyncio.Future[Generated]) -> bool:
+        """Return whether the adapter of a row is loaded. If it was unloaded while the row waited, the request fails."""
+        if not row.adapter or row.adapter in self._adapters.roots:
+            return True
+        future.set_exception(RuntimeError(f"the adapter {row.adapter!r} was unloaded"))
+        return False
 
     async def _answer(self, batch: list[tuple[GenerationRow, asyncio.Future[Generated]]]) -> None:
         try:
@@ -103,17 +115,22 @@ class Batcher:
                 future.set_result(result)
 
 
-def build_app(model: Model, names: Sequence[str]) -> FastAPI:
-    """Return the ASGI app that serves a loaded model under each of the `names`. An answer has the name that was asked for."""
-    batcher = Batcher(model)
+def build_app(model: Model, names: Sequence[str], base: Path | None = None) -> FastAPI:
+    """Return the ASGI app that serves a loaded model under each of the `names`. An answer has the name that was asked for.
+
+    With `base`, the folder of the model, the app can load adapters over it, each of which answers to its own name.
+    """
+    adapters = Adapters(model)
+    batcher = Batcher(model, adapters)
     tokeniser = ThreadPoolExecutor(1, "tokeniser")
     most = min(max(model.context * _BYTES_PER_TOKEN, _BODY_BYTES[0]), _BODY_BYTES[1])
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(batcher.run())
+        tasks = [asyncio.create_task(batcher.run()), asyncio.create_task(_beat())]
         yield
-        task.cancel()
+        for task in tasks:
+            task.cancel()
         tokeniser.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -124,7 +141,12 @@ def build_app(model: Model, names: Sequence[str]) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "ratchet"} for name in names]}
+        root = {} if base is None else {"root": str(base), "parent": None}
+        own = [{"id": name, "object": "model", "owned_by": "ratchet", **root} for name in names]
+        return {"object": "list", "data": [*own, *adapters.listed(names[0])]}
+
+    if base is not None:
+        add_endpoints(app, adapters, names)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(call: Request) -> Response:
@@ -136,8 +158,9 @@ def build_app(model: Model, names: Sequence[str]) -> FastAPI:
             return _error(413, f"{error}, so it does not fit into the context of {model.context} tokens")
         except ValidationError as error:
             return _error(422, f"the request is invalid: {'; '.join(one.sentence(quote=False) for one in problems(error))}")
-        if request.model not in names:
-            return _error(404, f"this server serves {' and '.join(map(repr, names))}, not {request.model!r}")
+        served = (*names, *adapters.roots)
+        if request.model not in served:
+            return _error(404, f"this server serves {' and '.join(map(repr, served))}, not {request.model!r}")
         try:
             prompt = await asyncio.get_running_loop().run_in_executor(tokeniser, model.encode, request.messages, request.tools or None)
         except Exception as error:  # a failure of the chat template is an error of the caller
@@ -147,10 +170,11 @@ def build_app(model: Model, names: Sequence[str]) -> FastAPI:
             return _error(400, f"the prompt has {len(prompt)} tokens and leaves no space for an answer; the context has {model.context}")
         usage = request.stream_options is not None and request.stream_options.include_usage
         calls = model.call_format if request.tools else None
+        adapter = "" if request.model in names else request.model
         completion = Completion(model, request.model, len(prompt), request.n, request.logprobs, usage, calls)
         if request.stream:
-            return StreamingResponse(_stream(batcher, completion, request, prompt, room), media_type="text/event-stream")
-        rows = _rows(request, prompt, room)
+            return StreamingResponse(_stream(batcher, completion, request, prompt, room, adapter), media_type="text/event-stream")
+        rows = _rows(request, prompt, room, adapter)
         try:
             results = await while_connected(call, asyncio.gather(*(batcher.submit(row) for row in rows)))
         except CallerGone:
@@ -164,7 +188,16 @@ def build_app(model: Model, names: Sequence[str]) -> FastAPI:
     return app
 
 
-async def _stream(batcher: Batcher, completion: Completion, request: Chat, prompt: list[int], room: int) -> AsyncIterator[bytes]:
+async def _beat() -> None:
+    """Note every second that the process runs."""
+    while True:
+        beat()
+        await asyncio.sleep(BEAT_SECONDS)
+
+
+async def _stream(
+    batcher: Batcher, completion: Completion, request: Chat, prompt: list[int], room: int, adapter: str
+) -> AsyncIterator[bytes]:
     """Generate the answers and return their events as the tokens arrive. An error ends the stream with an event that describes it."""
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
@@ -175,7 +208,7 @@ async def _stream(batcher: Batcher, completion: Completion, request: Chat, promp
 
         return tell
 
-    rows = _rows(request, prompt, room)
+    rows = _rows(request, prompt, room, adapter)
     if not completion.may_call:  # whether an answer calls a tool is known at its end
         rows = [replace(row, listener=listener(index)) for index, row in enumerate(rows)]
     work = asyncio.gather(*(batcher.submit(row) for row in rows))
@@ -196,10 +229,10 @@ async def _stream(batcher: Batcher, completion: Completion, request: Chat, promp
         work.cancel()  # if the caller is gone
 
 
-def _rows(request: Chat, prompt: list[int], room: int) -> list[GenerationRow]:
+def _rows(request: Chat, prompt: list[int], room: int, adapter: str) -> list[GenerationRow]:
     limit = min(request.max_tokens or request.max_completion_tokens or 256, room)
     seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4), "big")
-    return [GenerationRow(prompt, request.temperature, (seed + i) % 2**63, limit, request.logprobs) for i in range(request.n)]
+    return [GenerationRow(prompt, request.temperature, (seed + i) % 2**63, limit, request.logprobs, adapter) for i in range(request.n)]
 
 
 def _error(status: int, message: str) -> JSONResponse:

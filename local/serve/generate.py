@@ -7,6 +7,7 @@ floating-point differences caused by padding.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +49,8 @@ class GenerationRow:
     """Maximum number of new tokens."""
     logprobs: bool = False
     """Whether to return the log-probability of each token."""
+    adapter: str = ""
+    """Name of the loaded adapter that answers. Empty: the model itself."""
     listener: Listener | None = None
     """Gets the pieces of the answer while it is generated. It is called in the thread that generates."""
 
@@ -150,7 +153,9 @@ class _Stream:
 class Model:
     """A loaded model folder: applies the chat template and generates batches of answers. Custom code in the folder is never run.
 
-    An adapter is merged into the weights in memory, so that answers take no longer than those of a whole model.
+    The adapter of the model's own version is merged into the weights in memory, so that answers take no longer than those of a whole
+    model. Adapters of other versions are loaded beside the weights and unloaded while the model answers; a batch may contain rows of
+    several. `load`, `unload` and `generate` must not run at the same time.
     """
 
     def __init__(self, folder: Path, threads: int, adapter: Path | None = None) -> None:
@@ -162,10 +167,35 @@ class Model:
 
             model = PeftModel.from_pretrained(model, adapter, use_safetensors=True).merge_and_unload()
         self._model = model.eval().to(self.device)
+        self._adapters: set[str] = set()
         self._tokenizer = with_ends(AutoTokenizer.from_pretrained(folder, padding_side="left", trust_remote_code=False), folder)
         self._encoder = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)  # its own object, because encode has its own thread
         self.context = int(getattr(self._model.config, "max_position_embeddings", 0) or 1 << 20)
         self._stops = stop_tokens(folder, self._tokenizer)
+
+    def load(self, name: str, adapter: Path) -> None:
+        """Load an adapter beside the weights. An error of peft or torch about its files leaves the model as it was."""
+        from peft import PeftConfig, get_peft_model
+
+        if not self._adapters:
+            config = PeftConfig.from_pretrained(adapter)
+            config.inference_mode = True
+            self._model = get_peft_model(self._model, config, adapter_name=name)
+        self._adapters.add(name)
+        try:
+            self._model.load_adapter(adapter, name, use_safetensors=True)
+        except Exception:
+            self.unload(name)
+            raise
+        self._model.eval().to(self.device)
+
+    def unload(self, name: str) -> None:
+        """Unload an adapter. Without the last one, the model is as it was before the first."""
+        self._adapters.remove(name)
+        if not self._adapters:
+            self._model = self._model.unload()
+        elif name in self._model.peft_config:
+            self._model.delete_adapter(name)
 
     def encode(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Return the token ids of a conversation with its tools, up to the start of the assistant's turn."""
@@ -187,9 +217,12 @@ class Model:
         streams = [
             _Stream(number, row, row.listener, self._decode, self._stops, sampler) for number, row in enumerate(rows) if row.listener
         ]
-        with torch.inference_mode():
+        mixed = {"adapter_names": [row.adapter or "__base__" for row in rows]} if any(row.adapter for row in rows) else {}
+        plain = contextlib.nullcontext() if mixed or not self._adapters else self._model.disable_adapter()
+        with torch.inference_mode(), plain:
             output = self._model.generate(
                 **encoded,
+                **mixed,
                 do_sample=False,
                 temperature=None,
                 top_p=None,

@@ -17,9 +17,9 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, Attempt, JobSpec, Method, TrainingPlan
 from ratchet.contracts.loop import GateSettings, SourceSettings
 from ratchet.contracts.model import ModelRef, model_ref
-from ratchet.contracts.ports import Artifacts, Check, Dialect, Metrics, RewardFunction, Router, Server, TraceSource, Trainer
+from ratchet.contracts.ports import Artifacts, Check, Dialect, Metrics, RewardFunction, Router, Server, SharingServer, TraceSource, Trainer
 from ratchet.contracts.schema import parse, stamped
-from ratchet.contracts.serving import Arm, Backend, Capabilities, Endpoint, Evidence, ModelVersion, Route, latency_buckets
+from ratchet.contracts.serving import Arm, Backend, Capabilities, Endpoint, Evidence, ModelVersion, Outage, Route, latency_buckets
 
 __all__ = [
     "Adjustment",
@@ -46,6 +46,7 @@ __all__ = [
     "Metrics",
     "ModelRef",
     "ModelVersion",
+    "Outage",
     "Outcome",
     "Permanent",
     "RatchetError",
@@ -59,6 +60,7 @@ __all__ = [
     "Router",
     "Sender",
     "Server",
+    "SharingServer",
     "SourceSettings",
     "Tier",
     "TraceSource",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -13,6 +14,10 @@ from ratchet.runtime.json_files import read_json
 
 READY = "ready.json"
 """Ready file, which the process writes once it answers: {"pid": …, "schema_version": …}, and "port" if it has only one."""
+ALIVE = "alive"
+"""Prefix of the file whose modification time says when a process last ran: `alive.PID`. Model servers write it."""
+BEAT_SECONDS = 1.0
+"""Seconds between two notes that a model server runs (`beat`)."""
 STARTED = "started.json"
 """Record of the process that the starter has started."""
 SERVICE = "RATCHET_SERVICE"
@@ -47,3 +52,11 @@ def announce(port: int | None = None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     elif folder:
         write_atomic(Path(folder) / READY, stamped({"pid": os.getpid(), **({} if port is None else {"port": port})}))
+
+
+def beat() -> None:
+    """Note that this process runs now. Without SERVICE in the environment, nothing happens."""
+    folder = os.environ.get(SERVICE)
+    if folder:
+        with contextlib.suppress(OSError):  # a full disk or a removed folder must not end a server
+            (Path(folder) / f"{ALIVE}.{os.getpid()}").touch()

@@ -40,6 +40,7 @@ CLASSES: dict[str, list[str]] = {
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
     "ScalingServer": ["contracts.fakes:FakeScalingServer", "k8s.serving.models:ClusterServer"],
+    "SharingServer": ["contracts.fakes:FakeSharingServer", "local.server:EmbeddedServer", "local.server:VllmServer"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.model_client:HttpModelClient"],
     "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluation.evaluator:PairedEvaluator"],
     "Check": [

@@ -264,3 +264,14 @@ def test_a_server_without_the_endpoint_is_not_at_fault(asked: Asked, path: str) 
     assert asked.post(path, body, {"detail": "Not Found"}, status=404).status_code == 404
     assert asked.attributes()["ratchet.refused"]
     assert asked.spans()[0].status.code == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1//load_lora_adapter"])
+@pytest.mark.parametrize("method", ["POST", "GET", "PUT"])
+def test_the_endpoints_that_load_adapters_are_not_passed_on(asked: Asked, path: str, method: str) -> None:
+    """They read files of the machine of the model server, so only the service may call them."""
+    asked.post("/v1/completions", {"prompt": "x"}, {"choices": []})
+    before = list(asked.site.asked)
+    reply = httpx.request(method, f"{asked.router.url()}{path}", json={"lora_name": "x", "lora_path": "/etc"}, timeout=20, trust_env=False)
+    assert reply.status_code == 404
+    assert asked.site.asked == before, "the model server gets no request"

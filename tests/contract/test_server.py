@@ -22,10 +22,42 @@ from ratchet.extend.testkit import Restart, ServerSuite
 from ratchet.local.server import EmbeddedServer
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.extensions import ExtensionKind, load
+from tests.contract.sharing_suite import SharingSuite
 from tests.tiny_adapter import write_adapter
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = [pytest.mark.slow]
+
+
+class SharedSite:
+    """A server that loads adapters into the process of their base, with a tiny model and an adapter over it."""
+
+    question, after = "one two", "six six five"
+
+    def __init__(self, folder: Path) -> None:
+        site = Site(folder)
+        self.folder, self.version = folder, site.version
+        self.adapter = with_adapter(site.version, site.server, folder / "trained")
+        endpoint = site.server.ensure(site.version)
+        self.before = texts(endpoint)[0]
+        site.server.stop(endpoint.tag)
+
+    def __call__(self) -> EmbeddedServer:
+        server = EmbeddedServer(self.folder / "serving", FolderArtifacts(self.folder / "artifacts"), "assistant", threads=1)
+        server.shared = True
+        return server
+
+
+class TestSharing(SharingSuite):
+    """The suite of shared processes."""
+
+    @pytest.fixture(scope="class")
+    def shared(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSite]:
+        shared = SharedSite(tmp_path_factory.mktemp("shared"))
+        yield shared
+        for endpoint in shared().running():
+            shared().stop(endpoint.tag)
+        assert shared().running() == []
 
 
 class Site:

@@ -27,6 +27,7 @@ from ratchet.extend.testkit import Restart, ServerSuite
 from ratchet.local.server import VllmServer
 from ratchet.local.vllm_adapter import BASE_NAME
 from ratchet.runtime.artifacts import FolderArtifacts
+from tests.contract.sharing_suite import SharingSuite
 from tests.real_vllm import ARGUMENTS, vllm_program
 from tests.tiny_adapter import write_adapter
 from tests.toy_line import write_model
@@ -105,6 +106,40 @@ class TestVllm(ServerSuite):
     @pytest.fixture
     def adapter(self, site: Site, tmp_path: Path) -> ModelVersion:
         return site.adapter(tmp_path)
+
+
+class SharedSite:
+    """vLLM that loads adapters into the process of their base."""
+
+    question, before, after = QUESTION, "no", "yes"
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self._site, self.folder, self.version = site, folder, site.version
+        (folder / "artifacts").symlink_to(site.folder / "artifacts")
+        self.adapter = site.adapter(folder / "trained")
+
+    def __call__(self) -> VllmServer:
+        options = {"executable": str(self._site.program), "arguments": list(ARGUMENTS)}
+        server = VllmServer(self.folder / "serving", FolderArtifacts(self.folder / "artifacts"), "assistant", **options)
+        server.shared = True
+        return server
+
+
+class TestSharing(SharingSuite):
+    """The suite of shared processes. What does not depend on the server is tested with the embedded one."""
+
+    test_a_version_keeps_its_place_when_the_setting_changes = None  # type: ignore[assignment]
+    test_a_process_that_was_started_without_the_setting_loads_nothing = None  # type: ignore[assignment]
+
+    @pytest.fixture(scope="class")
+    def shared(self, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSite]:
+        for endpoint in site.restarted().running():  # memory
+            site.restarted().stop(endpoint.tag)
+        shared = SharedSite(site, tmp_path_factory.mktemp("shared"))
+        yield shared
+        for endpoint in shared().running():
+            shared().stop(endpoint.tag)
+        assert shared().running() == []
 
 
 def test_an_adapter_answers_as_it_was_trained_and_its_base_as_before(site: Site, endpoint: Endpoint, tmp_path: Path) -> None:

@@ -6,22 +6,20 @@ import json
 import time
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
 from ratchet.contracts.data.senders import Role
-from ratchet.contracts.ids import cycle_stream
+from ratchet.contracts.ids import cycle_stream, rollout_stream
 from ratchet.contracts.steps import State
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
 from tests.real_vllm import ARGUMENTS, vllm_program
-from tests.toy_line import GOLDEN, Users, ratchet, serving, write_loop, write_model, write_traffic
+from tests.toy_line import GOLDEN, LINE, Users, answer, ratchet, serving, write_loop, write_model, write_traffic
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-LINE = "toy"
 
 
 def served(folder: Path) -> set[str]:
@@ -29,15 +27,6 @@ def served(folder: Path) -> set[str]:
     commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     found = [command[command.index("--model") + 1] for command in commands if "vllm.entrypoints.openai.api_server" in command]
     return {model for model in found if model.startswith(str(folder))}
-
-
-def answer(home: Home, question: str) -> str:
-    """Ask the line through its router."""
-    port = json.loads((home.serving(LINE) / "router" / "port.json").read_bytes())["port"]
-    body = {"model": LINE, "messages": [{"role": "user", "content": question}], "max_tokens": 4, "temperature": 0}
-    reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=60, trust_env=False)
-    assert reply.status_code == 200, reply.text
-    return str(reply.json()["choices"][0]["message"]["content"])
 
 
 def test_a_cycle_is_served_by_vllm_and_goes_back(tmp_path: Path) -> None:
@@ -60,7 +49,7 @@ def test_a_cycle_is_served_by_vllm_and_goes_back(tmp_path: Path) -> None:
     begun = time.monotonic()
     with (
         serving(home, loop, log),
-        Users(home, LINE, token, lambda: len(installation.ledger.read(cycle_stream(LINE, 1))) >= 2) as users,
+        Users(home, LINE, token, lambda: bool(installation.ledger.read(rollout_stream(cycle_stream(LINE, 1))))) as users,
     ):
         until(ended, 1200, pause=0.5, why=lambda: log.read_text()[-3000:])
         cycle = installation.cycle(LINE, 1)

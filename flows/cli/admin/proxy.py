@@ -70,6 +70,11 @@ def _config(installation: Installation, line: str, file: Path, kind: Proxy, list
     found = next((endpoint for endpoint in context.server.running() if endpoint.tag == champion.tag), None)
     if found is None:
         raise Retryable(f"no server of {champion.tag} runs; `ratchet serve {file}` starts it")
+    if found.host:
+        raise ConfigError(
+            f"{champion.tag} is loaded into the process of {found.host}, which answers to the names of the line itself, so a proxy "
+            'does not reach the adapter; use serving.adapters = "own server" or "merged"'
+        )
     return proxy_config(kind, line, champion.tag, listen, context.router.url(), found.url)
 
 

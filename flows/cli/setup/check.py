@@ -277,20 +277,30 @@ def _serving(context: LineContext) -> list[Finding]:
 
 def _adapters(context: LineContext) -> list[Finding]:
     """Say which methods train adapters that are served as such, and which are served as whole models all the same."""
+    from ratchet.flows.engine.adapters import cannot_share, no_adapter
+
     training = context.loop.training
     if context.loop.serving.adapters == "merged":
         return []
     found: list[Finding] = []
+    shared, champion = context.loop.serving.adapters == "shared", context.line_view().champion
     for method in training.methods:
-        if not training.built_in(method) or training.trainer(method) != method:
-            why = f"the trainer {training.trainer(method)} publishes no adapter"
-        elif not training.recipe(method).get("lora"):
-            why = f"training.{method} has no lora"
-        else:
+        why = no_adapter(training, method)
+        if why is not None:
+            own = " in a process of its own" if shared else ""
+            found.append(("note", "adapters", f"{method}: served as a whole model{own}, because {why}"))
+        elif not shared:
             found.append(("ok", "adapters", f"{method}: the server of a candidate loads the adapter over its base model"))
-            continue
-        found.append(("note", "adapters", f"{method}: served as a whole model, because {why}"))
+        elif champion is not None and (problem := cannot_share(context, champion.model.whole, _rank(training.recipe(method)["lora"]))):
+            found.append(("error", "adapters", f"{method}: {problem}"))
+        else:
+            found.append(("ok", "adapters", f"{method}: the process of the champion loads the adapter of a candidate"))
     return found
+
+
+def _rank(lora: Any) -> int:
+    """Return the rank in the setting `lora` of a recipe, 0 if it is not stated: a default fits every server."""
+    return int(lora.get("rank") or 0) if isinstance(lora, dict) else 0
 
 
 def _golden(context: LineContext) -> list[Finding]:

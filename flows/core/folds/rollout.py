@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import zip_longest
 
 from ratchet.contracts.cycle import Entry
-from ratchet.contracts.rows import Reason, RolloutOpened, WeightSet, content_of
+from ratchet.contracts.rows import Died, Reason, RolloutOpened, WeightSet, content_of
 from ratchet.contracts.schema import upgraded
-from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.serving import ModelVersion, Outage
+from ratchet.flows.core.shared_process import IN_FLIGHT
 
 
 @dataclass(frozen=True)
 class RolloutStep:
-    """One weight that the rollout has set."""
+    """One weight that the rollout has set, or the rest of one after the shared process had died."""
 
     index: int
     weight: float
     since: datetime
     until: datetime | None = None
-    """Time when the next weight was decided, after which requests may follow its route. None for the last step."""
+    """Time when the next weight was decided, after which requests may follow its route, or from which on requests may have failed with the
+    shared process. None for the last step."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class RolloutView:
     judgements: tuple[Entry, ...] = ()
     mirrored: tuple[Entry, ...] = ()
     """The rows about mirrored prompts (`flows/core/mirror.py`)."""
+    outages: tuple[Outage, ...] = ()
+    """Times in which the process did not run that champion and candidate share."""
     end: str | None = None
     """promoted | rolled_back"""
     reason: str = ""
@@ -62,12 +65,6 @@ class RolloutView:
 def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
     """Fold a rollout's rows into its view. The first row must be `opened`."""
     entries = upgraded(entries)
-    done = [(entry, content_of(WeightSet, entry)) for entry in entries if entry.kind == "done" and entry.key != "back"]
-    decided = {entry.key: entry.at for entry in reversed(entries) if entry.kind == "intended"}
-    steps = tuple(
-        RolloutStep(found.index, found.weight, row.at, decided.get(later[0].key, later[0].at) if later else None)
-        for (row, found), later in zip_longest(done, done[1:])
-    )
     ended = next((entry for entry in entries if entry.kind == "ended"), None)
     return RolloutView(
         id=entries[0].stream,
@@ -75,9 +72,29 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
         first=entries[0],
         intended=frozenset(entry.key for entry in entries if entry.kind == "intended"),
         done=frozenset(entry.key for entry in entries if entry.kind == "done"),
-        steps=steps,
+        steps=_steps(entries),
         judgements=tuple(entry for entry in entries if entry.kind == "judged"),
         mirrored=tuple(entry for entry in entries if entry.kind in ("mirror_intended", "mirrored")),
+        outages=tuple(
+            Outage(since=one.since, until=one.until) for entry in entries if entry.kind == "died" for one in [content_of(Died, entry)]
+        ),
         end=ended.key if ended else None,
         reason=content_of(Reason, ended).reason if ended else "",
     )
+
+
+def _steps(entries: Sequence[Entry]) -> tuple[RolloutStep, ...]:
+    """Return the steps. One during which the shared process died ends before that, and its rest is a step of the same weight."""
+    decided = {entry.key: entry.at for entry in reversed(entries) if entry.kind == "intended"}
+    steps: list[RolloutStep] = []
+    for entry in entries:
+        if entry.kind == "done" and entry.key != "back":
+            found = content_of(WeightSet, entry)
+            if steps:
+                steps[-1] = replace(steps[-1], until=decided.get(entry.key, entry.at))
+            steps.append(RolloutStep(found.index, found.weight, entry.at))
+        elif entry.kind == "died" and steps:
+            died, last = content_of(Died, entry), steps[-1]
+            steps[-1] = replace(last, until=died.since - IN_FLIGHT)
+            steps.append(RolloutStep(last.index, last.weight, died.until))
+    return tuple(steps)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from ratchet.contracts.errors import ConfigError, Permanent
@@ -14,6 +17,7 @@ from ratchet.contracts.serving import ModelVersion
 from ratchet.local.server import VllmServer
 from ratchet.local.vllm import serve_command
 from ratchet.runtime.artifacts import FolderArtifacts
+from tests.waiting import until
 
 STAND_IN = """#!{python}
 import argparse, json, time
@@ -104,3 +108,26 @@ def test_the_server_listens_on_loopback_only() -> None:
     argv = serve_command("m", ("n", "assistant"), 8000, "vllm", ["--x"])
     assert argv[argv.index("--host") + 1] == "127.0.0.1"
     assert argv[argv.index("--served-model-name") + 1 :][:2] == ["n", "assistant"]
+
+
+@pytest.mark.slow
+def test_what_a_killed_program_leaves_running_is_ended(tmp_path: Path, version: ModelVersion) -> None:
+    """vLLM's engine survives its API server."""
+    program, left = tmp_path / "vllm", tmp_path / "engine.pid"
+    engine = (
+        f"import subprocess, sys\nfrom pathlib import Path\nPath({str(left)!r}).write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+    )
+    program.write_text(STAND_IN.format(python=sys.executable).replace("import argparse", f"{engine}import argparse", 1))
+    program.chmod(0o755)
+    endpoint = server(tmp_path, executable=str(program)).ensure(version)
+    try:
+        port = int(endpoint.url.rsplit(":", 1)[1])
+        api = next(one.pid for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr.port == port)
+        assert api is not None
+        os.kill(api, signal.SIGKILL)
+        until(
+            lambda: not psutil.pid_exists(int(left.read_text())) or psutil.Process(int(left.read_text())).status() == psutil.STATUS_ZOMBIE
+        )
+        until(lambda: server(tmp_path, executable=str(program)).running() == [])
+    finally:
+        server(tmp_path, executable=str(program)).stop(version.tag)

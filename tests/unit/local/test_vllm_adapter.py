@@ -49,3 +49,21 @@ def test_the_embedded_server_gets_the_folder_of_the_adapter(tmp_path: Path) -> N
     command = server._service("v-1", tmp_path / "base", tmp_path / "adapter")._command
     assert command[command.index("--adapter") + 1] == str(tmp_path / "adapter")
     assert "--adapter" not in server._service("v-1", tmp_path / "base")._command
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [(64, "64"), (20, "32")])
+def test_a_process_that_is_shared_can_load_adapters_while_it_runs(tmp_path: Path, limit: int, allowed: str) -> None:
+    server = VllmServer(tmp_path, FolderArtifacts(tmp_path), "shop", max_lora_rank=limit)
+    process = server._service("v-1", tmp_path / "base", sharing=True)
+    assert process._command[-5:] == ["--enable-lora", "--max-lora-rank", allowed, "--max-loras", "2"]
+    assert process._environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+
+
+def test_the_endpoints_that_load_adapters_are_closed_in_every_other_process(tmp_path: Path) -> None:
+    server = VllmServer(tmp_path, FolderArtifacts(tmp_path), "shop")
+    folder = adapter(tmp_path, r=4)
+    for process in (server._service("v-1", tmp_path / "base"), server._service("v-1", tmp_path / "base", folder)):
+        assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in process._environment
+    embedded = EmbeddedServer(tmp_path, FolderArtifacts(tmp_path), "shop")
+    assert "--share" not in embedded._service("v-1", tmp_path / "base")._command
+    assert "--share" in embedded._service("v-1", tmp_path / "base", sharing=True)._command

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.fakes import FakeSharingServer
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
@@ -236,5 +237,21 @@ def test_check_says_which_methods_serve_an_adapter() -> None:
 
 
 def test_a_form_that_is_not_offered_is_refused() -> None:
-    with pytest.raises(ValueError, match="'merged' or 'own server'"):
-        adapters({"adapters": "shared"})
+    with pytest.raises(ValueError, match="'merged', 'own server' or 'shared'"):
+        adapters({"adapters": "two"})
+
+
+def test_check_says_whether_the_process_of_the_champion_can_load_adapters() -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    sharing = FakeSharingServer(sim.world)
+    loop = type(sim.context.loop).model_validate(
+        sim.context.loop.model_dump()
+        | {"serving": {"adapters": "shared"}, "training": {"methods": ["dpo", "sft"], "dpo": {"lora": {"rank": 2}}}}
+    )
+    context = replace(sim.context, loop=loop, server=sharing)
+    assert _adapters(context) == [
+        ("ok", "adapters", "dpo: the process of the champion loads the adapter of a candidate"),
+        ("note", "adapters", "sft: served as a whole model in a process of its own, because training.sft has no lora"),
+    ]
+    sharing.refusal = "its rank is too high; lower it"
+    assert ("error", "adapters", 'dpo: serving.adapters = "shared": its rank is too high; lower it') in _adapters(context)

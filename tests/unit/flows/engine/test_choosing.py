@@ -32,7 +32,13 @@ def draft(method: Method, recipe: dict[str, Any]) -> TrainingPlan:
 
 
 def chosen(
-    facts: Facts = FACTS, trainer: Any = None, cost: Any = None, before_training: Any = None, fits: Any = None, **settings: Any
+    facts: Facts = FACTS,
+    trainer: Any = None,
+    cost: Any = None,
+    before_training: Any = None,
+    fits: Any = None,
+    loop: Any = None,
+    **settings: Any,
 ) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
     context: Any = SimpleNamespace(
@@ -42,6 +48,7 @@ def chosen(
         cost=cost,
         before_training=before_training,
         fits=fits,
+        loop=loop,
         progress=lambda *_: None,
     )
     return choose_plan(context, facts, TrainingSettings(**settings), draft)
@@ -199,3 +206,15 @@ def test_rows_that_cannot_be_counted_here_do_not_reject_a_method() -> None:
     assert plan is not None
     assert choice.rules[-1].evidence == "not counted: transformers is not installed on this machine; the job counts them"
     assert choice.left_out == ()
+
+
+def test_method_whose_adapter_the_champions_process_cannot_load_is_rejected_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratchet.flows.engine.choosing.cannot_share", lambda _context, _start, rank: f"rank {rank} is too high; lower it")
+    loop = SimpleNamespace(serving=SimpleNamespace(adapters="shared"))
+    choice, plan = chosen(loop=loop, gpus=1, methods=("sft", "dpo"), sft={"lora": {"rank": 8}})
+    assert plan is not None
+    assert plan.method is Method.DPO, "a method that trains the whole model needs no shared process"
+    (row,) = [row for row in choice.rules if row.rule == "sft fits the machines"]
+    assert (row.holds, row.evidence, row.change) == (False, "rank 8 is too high; lower it", "lower it")
+    choice, plan = chosen(loop=loop, gpus=1, methods=("sft",), sft={"lora": {"rank": 8}})
+    assert (choice.method, plan) == (Method.NONE, None)

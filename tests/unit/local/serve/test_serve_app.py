@@ -85,12 +85,13 @@ class Counting:
 
 
 def test_rows_of_a_caller_that_is_gone_are_not_generated() -> None:
+    from ratchet.local.serve.adapters import Adapters
     from ratchet.local.serve.app import Batcher
     from ratchet.local.serve.generate import GenerationRow
 
     async def scenario() -> list[GenerationRow]:
         model: Any = Counting()
-        batcher = Batcher(model)
+        batcher = Batcher(model, Adapters(model))
         left = [asyncio.create_task(batcher.submit(GenerationRow([1], 0, seed, 1))) for seed in range(20)]
         await asyncio.sleep(0)
         for task in left:
