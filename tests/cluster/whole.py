@@ -19,7 +19,7 @@ import yaml
 from ratchet.contracts.serving import RouterHeader
 from tests.cluster.bench import REAL
 from tests.cluster.loop_files import MACHINE
-from tests.cluster.rig.build import need
+from tests.cluster.rig.build import RigError, need
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST, host_mounts
 from tests.command import RATCHET
@@ -83,6 +83,7 @@ class Whole:
     ) -> None:
         self.rig, self.namespace, self.s3, self.postgres, self.folder, self.model = rig, namespace, s3, postgres, folder, model
         self.say = say
+        self._receivers: list[str] = []
         self._begun = time.monotonic()
 
     def told(self, text: str) -> None:
@@ -156,9 +157,11 @@ class Whole:
 
     def rate(self, client: httpx.Client, token: str, trace: str, user: str) -> bool:
         """Send a rating to a receiver, and return whether it was accepted."""
-        for pod in self.ready("receiver"):
+        with contextlib.suppress(OSError, RigError):  # while the API server is away, the receivers are where they were
+            self._receivers = [pod["status"]["podIP"] for pod in self.ready("receiver")]
+        for address in self._receivers:
             with contextlib.suppress(httpx.HTTPError):
-                url = f"http://{pod['status']['podIP']}:{RECEIVER_PORT}/v1/logs"
+                url = f"http://{address}:{RECEIVER_PORT}/v1/logs"
                 if client.post(url, json=like(trace, user), headers={"authorization": f"Bearer {token}"}).status_code == 200:
                     return True
         return False
