@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm soak harness lock clean help
+.PHONY: demo cluster-demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm soak harness lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -66,6 +66,10 @@ screenshots: $(VENV)/.dev  ## take the pictures in docs/images from the report o
 
 rig: $(VENV)/.dev     ## build the programs of the test cluster (needs Go; about 20 minutes the first time, then cached)
 	@$(BIN)/python -m tests.cluster.rig build
+
+cluster-demo: $(VENV)/.dev  ## run the whole loop on a test cluster, installed by Helm (as root, with the tools of `make tools`; about ten minutes)
+	@$(BIN)/python -m tests.cluster.rig build
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -q -k a_cycle_from_traces tests/cluster/test_whole.py
 
 soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants, tens of thousands of simulated runs, fifty gang interruptions, forty closed loops (results in benchmarks/results)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests

@@ -27,6 +27,8 @@ CONNECT, READ, ATTEMPTS = 5, 15, 2
 """Seconds to connect, seconds without received data, and attempts per call. Small, because callers retry and a guardian waits for the
 answer.
 """
+CONNECTIONS = 32
+"""Maximum number of connections that are kept open."""
 
 
 class BucketObject(NamedTuple):
@@ -61,6 +63,7 @@ class Bucket:
             config = Config(
                 connect_timeout=CONNECT,
                 read_timeout=READ,
+                max_pool_connections=CONNECTIONS,
                 retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
                 request_checksum_calculation=sums,
                 response_checksum_validation=sums,

@@ -30,7 +30,7 @@ from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.effects import EFFECTS, job_of
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import adopt, open_cycle
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.jobs.run_folder import RunFolders
 from tests.unit.materializer.records import evaluation, log, logs, span, spans
 
@@ -87,7 +87,7 @@ def requests(n: int, name: Callable[[int], str] = user) -> Iterator[dict[str, An
 
 def fill(home: Home, people: range, line: str = LINE, name: Callable[[int], str] = user) -> None:
     """Put the requests of these people into the spool of a line. `name` returns the id of a person."""
-    spool = Spool(home.spool(line))
+    spool = FolderSpool(home.spool(line))
     for n in people:
         for request in requests(n, name):
             spool.put_json(SHOP, json.dumps(request).encode())

@@ -51,7 +51,7 @@ def open_extensions(loop: Loop, folder: Path, home: Home, artifacts: Artifacts, 
         sources=open_sources(loop, folder, home),
         dialects={name: _named(dialect, {}, "dialect") for name, dialect in dialects.items()},
         checks=tuple(_named(check, gate.checks.get(check.name, {}), f"gate.checks.{check.name}", gate) for check in checks),
-        server=open_server(loop, home, artifacts),
+        server=open_server(loop, folder, home, artifacts),
         router=open_router(loop, home),
         metrics=metrics.create(home.lake(line), options=loop.rollout.metrics_options, where="rollout.metrics_options"),
         trainers={method: _trainer(trainer, method) for method, trainer in trainers.items()},
@@ -114,8 +114,8 @@ def _checks(gate: GateSettings) -> list[Extension]:
     return [load(ExtensionKind.CHECK, name) for name in (*BUILT_IN_CHECKS, *(name for name in installed if name not in BUILT_IN_CHECKS))]
 
 
-def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
-    """Open the model servers of a line.
+def open_server(loop: Loop, folder: Path, home: Home, artifacts: Artifacts) -> Server:
+    """Open the model servers of a line. `folder` is that of the loop file.
 
     Raises ConfigError if their extension is not installed, rejects its options, or does not serve adapters as the loop file wants them.
     """
@@ -128,7 +128,7 @@ def open_server(loop: Loop, home: Home, artifacts: Artifacts) -> Server:
         from ratchet.k8s.serving.models import ClusterServer
 
         if isinstance(server, ClusterServer):
-            server.join(loop.line.name)
+            server.join(loop.line.name, folder)
     if serving.adapters != "merged" and not server.capabilities.adapters:
         raise ConfigError(
             f'serving.adapters = "{serving.adapters}": the server {serving.kind!r} serves no adapters; set it to "merged", or use another '

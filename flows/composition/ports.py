@@ -103,7 +103,7 @@ def build_line_context(
         trainers=made(lambda: opened.trainers, late),
         code=code_digest(),
         executor=made(lambda: open_executor(loop, folder, home), late),
-        server=made(lambda: _named(open_server(loop, home, artifacts) if late else opened.server, loop, rows), late),
+        server=made(lambda: _named(open_server(loop, folder, home, artifacts) if late else opened.server, loop, rows), late),
         client=_client,
         mirror_client=_mirror_client,
         evaluator=made(lambda: _evaluator(artifacts, rewards, gate, opened, folder), late),

@@ -122,22 +122,21 @@ def known() -> list[str]:
     )
 
 
-def load_profile(name: str, folder: Path = Path()) -> Profile:
+def load_profile(name: str, folder: Path = Path(), key: str = "cluster.profile") -> Profile:
     """Load a shipped profile by name, or a profile file by path.
 
-    A path ends in .toml and is relative to `folder`. Raises ConfigError if the profile is unknown, unreadable or invalid.
+    A path ends in .toml and is relative to `folder`. `key` names the setting in messages. Raises ConfigError if the profile is unknown,
+    unreadable or invalid.
     """
     if not name.endswith(".toml"):
         if name not in known():
-            raise ConfigError(
-                f"cluster.profile: unknown profile {name!r}; choose one of {', '.join(known())}, or give the path of a *.toml file"
-            )
+            raise ConfigError(f"{key}: unknown profile {name!r}; choose one of {', '.join(known())}, or give the path of a *.toml file")
         return _parse((resources.files("ratchet.k8s.profiles") / f"{name}.toml").read_text(encoding="utf-8"), name)
     path = folder / name
     try:
         return _parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
-        raise ConfigError(f"cluster.profile: cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
 
 
 def _parse(text: str, where: str) -> Profile:

@@ -27,7 +27,7 @@ from ratchet.k8s.manifests.version_server import (
     server_url,
     version_server,
 )
-from ratchet.k8s.profiles.profile import load_profile
+from ratchet.k8s.profiles.profile import Profile, load_profile
 from ratchet.k8s.serving.placement import obstacle, of_deployment, ready
 from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
 
@@ -56,7 +56,7 @@ class ClusterServerOptions(Frozen):
     context: str | None = None
     """Context of the kubeconfig. None: the current one, or the service account of the service's pod."""
     profile: str = "generic-gpu"
-    """Machine profile of the servers' nodes, or the absolute path of one."""
+    """Machine profile of the servers' nodes: a shipped one, or the path of a file relative to the loop file."""
     replicas: int = Field(default=1, ge=1, le=1000)
     """Number of servers that answer all sessions of the line."""
     gpus: int = Field(default=1, ge=0)
@@ -102,23 +102,22 @@ class ClusterServer:
     def __init__(
         self,
         connected: Callable[[], Cluster],
-        site: ServingSite,
-        replicas: int,
-        placed: float,
+        options: ClusterServerOptions,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`connected` returns the API server's client, at its first use. `join` must follow."""
         self._connected = connected
-        self._site = site
-        self._replicas = replicas
-        self._placed = placed
+        self._options = options
+        self._replicas = options.replicas
+        self._placed = options.placed
         self._clock = clock
         self._sleep = sleep
 
-    def join(self, line: str) -> None:
-        """Serve the versions of a line."""
+    def join(self, line: str, folder: Path) -> None:
+        """Serve the versions of a line, whose loop file is in `folder`. Raises ConfigError if its machine profile is not valid."""
         self._line = line
+        self._site = site_of(self._options, load_profile(self._options.profile, folder, "serving.options.profile"))
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -167,6 +166,8 @@ class ClusterServer:
 
     def _apply(self, version: ModelVersion, replicas: int) -> None:
         """Apply the objects of a version. A changed image or argument replaces its servers one by one, each after its successor answers."""
+        if not self._site.artifacts:
+            raise ConfigError(f'serving.kind = "kubernetes": {ARTIFACTS_URL} is not set, so servers could not fetch their models; set it')
         for shape in version_server(version, self._site, replicas):
             body = _body(shape)
             self._cluster.apply(KINDS[body["kind"]], body)
@@ -197,6 +198,29 @@ class ClusterServer:
         return Endpoint(tag=tag, url=server_url(name, self._site.namespace), model=tag)
 
 
+def site_of(options: ClusterServerOptions, profile: Profile) -> ServingSite:
+    """Return how the servers of a line run. The bucket of the artifacts is that of this process; it is empty where none is set."""
+    return ServingSite(
+        namespace=options.namespace,
+        profile=profile,
+        image=options.image,
+        engine=options.engine,
+        fetch_image=options.fetch_image,
+        artifacts=os.environ.get(ARTIFACTS_URL, ""),
+        environment=tuple((name, os.environ[name]) for name in _PASSED_ON if name in os.environ),
+        secrets=tuple(sorted(options.secrets.items())),
+        python=options.python,
+        gpus=options.gpus,
+        cpu=options.cpu,
+        memory=options.memory,
+        disk=options.disk,
+        arguments=options.arguments,
+        account=options.account,
+        pull_secrets=options.pull_secrets,
+        load=options.load,
+    )
+
+
 def _wanted(deployment: Object | None) -> int:
     return 0 if deployment is None else int(deployment["spec"].get("replicas") or 0)
 
@@ -215,26 +239,4 @@ def open_cluster_server(_folder: Path, _artifacts: Artifacts, _served_model: str
         parsed = ClusterServerOptions.model_validate(options)
     except ValidationError as error:
         raise invalid_options("serving.options", ClusterServerOptions, error) from None
-    url = os.environ.get(ARTIFACTS_URL)
-    if not url:
-        raise ConfigError(f'serving.kind = "kubernetes": {ARTIFACTS_URL} is not set, so the servers could not fetch their models; set it')
-    site = ServingSite(
-        namespace=parsed.namespace,
-        profile=load_profile(parsed.profile),
-        image=parsed.image,
-        engine=parsed.engine,
-        fetch_image=parsed.fetch_image,
-        artifacts=url,
-        environment=tuple((name, os.environ[name]) for name in _PASSED_ON if name in os.environ),
-        secrets=tuple(sorted(parsed.secrets.items())),
-        python=parsed.python,
-        gpus=parsed.gpus,
-        cpu=parsed.cpu,
-        memory=parsed.memory,
-        disk=parsed.disk,
-        arguments=parsed.arguments,
-        account=parsed.account,
-        pull_secrets=parsed.pull_secrets,
-        load=parsed.load,
-    )
-    return ClusterServer(lambda: connect(parsed.context), site, parsed.replicas, parsed.placed)
+    return ClusterServer(lambda: connect(parsed.context), parsed)

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,11 +63,18 @@ class ClusterRouter:
 
     attribution = True
 
-    def __init__(self, exchange: Exchange, assume_consent: bool, options: ClusterRouterOptions, now: Callable[[], datetime]) -> None:
-        self._exchange = exchange
+    def __init__(
+        self, opened: Callable[[], Exchange], assume_consent: bool, options: ClusterRouterOptions, now: Callable[[], datetime]
+    ) -> None:
+        """`opened` returns the exchange, at its first use."""
+        self._opened = opened
         self._assume_consent = assume_consent
         self._options = options
         self._now = now
+
+    @cached_property
+    def _exchange(self) -> Exchange:
+        return self._opened()
 
     def set(self, route: Route) -> None:
         """Publish a route. Replicas follow it within a second. Raises Permanent if no backend has a weight above 0."""
@@ -168,4 +176,4 @@ def open_cluster_router(_folder: Path, _receiver: Path, _token: Path, _port: int
         parsed = ClusterRouterOptions.model_validate(options)
     except ValidationError as error:
         raise invalid_options("serving.router_options", ClusterRouterOptions, error) from None
-    return ClusterRouter(open_exchange(os.environ.get(EXCHANGE)), assume_consent, parsed, lambda: datetime.now(UTC))
+    return ClusterRouter(lambda: open_exchange(os.environ.get(EXCHANGE)), assume_consent, parsed, lambda: datetime.now(UTC))

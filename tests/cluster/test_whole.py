@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.faults import faults, in_lake, run
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
+from tests.cluster.whole_figures import added_by_the_router, starts
 from tests.postgres import PostgresServer, postgres_server
 from tests.s3 import S3, served
 from tests.soak_results import record
@@ -92,14 +93,16 @@ def answer(whole: Whole, client: httpx.Client) -> str:
 @pytest.mark.soak
 def test_faults_lose_no_answered_request_and_store_none_twice(whole: Whole) -> None:
     prepared(whole)
+    figures = {"latency": added_by_the_router(whole), "starts": starts(whole)}
+    whole.told(str(figures))
     with whole.users(token_of(whole)) as traffic:
         until(lambda: len(traffic.answers) > 20, 120)
         rows = run(whole, traffic, faults())
-    answered = [trace.partition(":")[0] for trace in traffic.traces]
+    answered = traffic.traces
     until(lambda: set(answered) <= set(in_lake(whole)), 120, 3.0, lambda: f"{len(set(answered) - set(in_lake(whole)))} traces are missing")
     stored = in_lake(whole)
     lost, twice = len(set(answered) - set(stored)), len(stored) - len(set(stored))
     whole.told(f"{len(answered)} answers, {lost} traces lost, {twice} stored twice")
-    record("cluster_faults", {"faults": rows, "answers": len(answered), "lost": lost, "twice": twice})
+    record("cluster_faults", {"faults": rows, "answers": len(answered), "lost": lost, "twice": twice, **figures})
     assert (lost, twice) == (0, 0)
     assert "champion" in whole.ratchet("history", LINE)

@@ -36,7 +36,7 @@ def exchange(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Exchange:
 def cluster_router(exchange: Exchange, later: float = 0.0) -> ClusterRouter:
     """Return the service's side, whose clock is `later` seconds ahead."""
     options = ClusterRouterOptions(url="http://gateway")
-    return ClusterRouter(exchange, False, options, lambda: datetime.now(UTC) + timedelta(seconds=later))
+    return ClusterRouter(lambda: exchange, False, options, lambda: datetime.now(UTC) + timedelta(seconds=later))
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def test_doctor_and_check_list_the_extensions(played: Played) -> None:
     ("found", "wrong", "said"),
     [
         ('kind = "chat-exports"', 'kind = "chat-export"', "no source 'chat-export' is installed; did you mean 'chat-exports'?"),
-        ('router = "gateway-file"', 'router = "nginx"', "no router 'nginx' is installed; installed: gateway-file, local"),
+        ('router = "gateway-file"', 'router = "nginx"', "no router 'nginx' is installed; installed: gateway-file, kubernetes, local"),
         ('metrics = "access-log"', 'metrics = "acess-log"', "did you mean 'access-log'?"),
         ('sft_on = "canned-sft"', 'sft_on = "dpo"', "trainer 'dpo' trains dpo, not sft"),
         ("[gate.checks.latency]", "[gate.checks.latencies]", "gate.checks.latencies: no check 'latencies' is installed"),

@@ -14,7 +14,7 @@ from ratchet.contracts.data.senders import Role, Sender
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.receive.receiver import create_app
 from ratchet.materializer.receive.sources import SpoolSource
-from ratchet.materializer.receive.spool import Spool
+from ratchet.materializer.receive.spool import FolderSpool
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import evaluation, log, logs, span, spans
 
@@ -40,7 +40,7 @@ KEPT = {
 
 def deliver(datasets: LakeDatasets, folder: Path, sender: Sender, requests: list[dict[str, Any]]) -> IngestReport:
     """Send requests to a receiver as `sender`, and ingest them."""
-    client = TestClient(create_app(Spool(folder / "spool"), {"secret": sender}.get))
+    client = TestClient(create_app(FolderSpool(folder / "spool"), {"secret": sender}.get))
     for request in requests:
         path = "/v1/logs" if "resourceLogs" in request else "/v1/traces"
         headers = {"authorization": "Bearer secret", "content-type": "application/json"}
@@ -88,9 +88,9 @@ def test_feedback_of_one_sender_does_not_keep_out_that_of_another(tmp_path: Path
 
 
 def test_a_damaged_envelope_costs_only_its_request(tmp_path: Path) -> None:
-    datasets, spool = make_datasets(tmp_path), Spool(tmp_path / "spool")
+    datasets, spool = make_datasets(tmp_path), FolderSpool(tmp_path / "spool")
     shop = Sender(name="shop", roles=(Role.TRACES,))
-    broken = spool.put_json(shop, json.dumps(spans(span(1))).encode())
+    broken = spool.folder / spool.put_json(shop, json.dumps(spans(span(1))).encode())
     broken.write_bytes(broken.read_bytes()[7:])
     spool.put_json(shop, json.dumps(spans(span(2))).encode())
     reports = [datasets.ingest(batch) for batch in SpoolSource("gateway", tmp_path / "spool").batches()]

@@ -119,7 +119,9 @@ def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) ->
 @k8s.command()
 @click.option("--registry", required=True, metavar="HOST/PATH", help="Registry and path to which the images are pushed.")
 @click.option("--tag", default=lambda: version("ratchet"), show_default="the version of Ratchet", help="Tag of the images.")
-@click.option("--builder", type=click.Choice(["docker", "podman", "buildah"]), default="docker", show_default=True)
+@click.option(
+    "--builder", type=click.Choice(["docker", "podman", "buildah"]), default="docker", show_default=True, help="Program that builds images."
+)
 def images(registry: str, tag: str, builder: str) -> None:
     """Print the commands that build and push the images of an installation on a cluster.
 

@@ -93,7 +93,9 @@ def test_an_extension_is_imported_only_when_it_is_loaded(things: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_installed_names_and_the_nearest_one(things: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no server 'thnig' is installed; did you mean 'thing'\?; installed: embedded, failing, made"):
+    with pytest.raises(
+        ConfigError, match=r"no server 'thnig' is installed; did you mean 'thing'\?; installed: embedded, failing, kubernetes, made"
+    ):
         load(ExtensionKind.SERVER, "thnig")
 
 

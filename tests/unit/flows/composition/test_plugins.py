@@ -128,11 +128,11 @@ def test_a_rollout_without_metrics_because_of_an_error_rolls_back() -> None:
 def test_a_server_that_serves_no_adapters_is_refused_for_a_line_that_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, home, artifacts = loop_for("auto"), Home(tmp_path / "home"), FolderArtifacts(tmp_path / "artifacts")
     wanted = loop.model_copy(update={"serving": ServingSettings(adapters="own server")})
-    assert open_server(wanted, home, artifacts).capabilities.adapters
+    assert open_server(wanted, home.root, home, artifacts).capabilities.adapters
     monkeypatch.setattr(EmbeddedServer, "capabilities", Capabilities(sampling=True, seed=True, logprobs=True))
-    assert open_server(loop, home, artifacts) is not None
+    assert open_server(loop, home.root, home, artifacts) is not None
     with pytest.raises(ConfigError, match="'embedded' serves no adapters"):
-        open_server(wanted, home, artifacts)
+        open_server(wanted, home.root, home, artifacts)
 
 
 def opened(tmp_path: Path, **gate: Any) -> Any:

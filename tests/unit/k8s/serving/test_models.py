@@ -13,7 +13,15 @@ from ratchet.contracts.serving import ModelVersion
 from ratchet.k8s.api.client import POD
 from ratchet.k8s.manifests.version_server import replicas_for, server_name, version_server
 from ratchet.k8s.profiles.profile import load_profile
-from ratchet.k8s.serving.models import BUDGET, DEPLOYMENT, POLICY, SERVICE, ClusterServer, open_cluster_server
+from ratchet.k8s.serving.models import (
+    BUDGET,
+    DEPLOYMENT,
+    POLICY,
+    SERVICE,
+    ClusterServer,
+    ClusterServerOptions,
+    open_cluster_server,
+)
 from ratchet.runtime.extensions import ExtensionKind, load
 from tests.memory_cluster import MemoryCluster
 from tests.unit.k8s.samples import serving_site
@@ -28,15 +36,20 @@ def version(number: int = 1, **model: Any) -> ModelVersion:
     return ModelVersion.model_validate({"line": "shop", "number": number, "tag": f"shop-{number}", "model": reference, "cycle": None})
 
 
+@pytest.fixture(autouse=True)
+def artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_ARTIFACTS_URL", "s3://models/artifacts")
+
+
 class Bench:
     """Servers of the line `shop` on an API server, on which time passes only when the server waits."""
 
     def __init__(self, replicas: int = 4) -> None:
         self.cluster, self.now = MemoryCluster(), 0.0
         self.work: Callable[[], None] = self.answer
-        site = serving_site(gpus=0, load=100)
-        self.server = ClusterServer(lambda: self.cluster, site, replicas, 60, lambda: self.now, self.sleep)
-        self.server.join("shop")
+        given = options(gpus=0, load=100, replicas=replicas)
+        self.server = ClusterServer(lambda: self.cluster, ClusterServerOptions(**given), lambda: self.now, self.sleep)
+        self.server.join("shop", Path())
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -70,8 +83,8 @@ def test_a_version_is_served_by_its_name_and_found_again() -> None:
     assert first.model == first.tag == "shop-1"
     assert bench.server.running() == [first]
     writes = len(bench.cluster.writes)
-    other = ClusterServer(lambda: bench.cluster, serving_site(), 4, 60)
-    other.join("help")
+    other = ClusterServer(lambda: bench.cluster, ClusterServerOptions(**options()))
+    other.join("help", Path())
     assert other.running() == []
     assert bench.server.ensure(version(1)) == first
     assert bench.replicas() == {"shop-1": 1}
@@ -226,20 +239,26 @@ def options(**changes: Any) -> dict[str, Any]:
     return {"namespace": "ratchet", "image": "vllm:1", "fetch_image": "ratchet:1", **changes}
 
 
-def test_wrong_options_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
     def opened(**changes: Any) -> Any:
         return load(ExtensionKind.SERVER, "kubernetes").create(tmp_path, None, "shop", options=options(**changes), where="serving.options")
 
-    with pytest.raises(ConfigError, match="RATCHET_ARTIFACTS_URL"):
-        opened()
-    monkeypatch.setenv("RATCHET_ARTIFACTS_URL", "s3://models/artifacts")
     assert opened().capabilities.scales
     with pytest.raises(ConfigError, match=r"secret/key"):
         opened(secrets={"AWS_SECRET_ACCESS_KEY": "a-value"})
     with pytest.raises(ConfigError, match="replicas"):
         opened(replicas=0)
-    with pytest.raises(ConfigError, match="profile"):
-        opened(profile="unknown")
+    with pytest.raises(ConfigError, match=r"serving\.options\.profile"):
+        opened(profile="unknown").join("shop", tmp_path)
+
+
+def test_without_a_bucket_a_loop_file_is_valid_and_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team's CI checks the loop file without the environment of the cluster."""
+    monkeypatch.delenv("RATCHET_ARTIFACTS_URL")
+    bench = Bench()
+    assert bench.server.running() == []
+    with pytest.raises(ConfigError, match="RATCHET_ARTIFACTS_URL"):
+        bench.server.ensure(version(1))
 
 
 def test_a_server_that_does_not_fit_the_profile_is_refused() -> None:
@@ -247,6 +266,5 @@ def test_a_server_that_does_not_fit_the_profile_is_refused() -> None:
         version_server(version(1), serving_site(gpus=9, profile=load_profile("generic-gpu")), 1)
 
 
-def test_open_cluster_server_needs_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RATCHET_ARTIFACTS_URL", "s3://models/artifacts")
+def test_open_cluster_server_needs_no_cluster(tmp_path: Path) -> None:
     assert open_cluster_server(tmp_path, None, "shop", **options()) is not None  # type: ignore[arg-type]
