@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,8 @@ PROGRAMS = {
 
 
 def test_the_steps_of_a_definition_are_understood() -> None:
-    text = "ARG LOCK=a.lock\nFROM x\nENV A=1 PATH=/opt/bin:$PATH\nCOPY dist/ /tmp/dist/\nRUN pip install -r ${LOCK} && \\\n  true\nUSER 1000:1000\n"
+    text = "ARG LOCK=a.lock\nFROM x\nENV A=1 PATH=/opt/bin:$PATH\nCOPY dist/ /tmp/dist/\n"
+    text += "RUN pip install -r ${LOCK} && \\\n  true\nUSER 1000:1000\n"
     script = shell_of(text, {"LOCK": "b.lock"})
     assert "export PATH=/opt/bin:$PATH" in script
     assert "cp -r dist/. /tmp/dist/" in script
@@ -56,19 +58,14 @@ def test_an_image_is_built_and_runs_without_root(name: str, tmp_path: Path) -> N
     if shutil.which("debootstrap") is None:
         lacks(Need.CONTAINERD, "debootstrap is not installed; `make tools` installs it")
     image = next(one for one in IMAGES if one.name == name)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path / "dist")], cwd=REPO, check=True, capture_output=True
-    )
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(REPO)]
+    subprocess.run(build, check=True, capture_output=True)
     steps = shell_of(definition(image), {})
     tried = "\n".join(f"echo '+ {index}'; {command}" for index, command in enumerate(PROGRAMS[name]))
     as_user = f'export HOME=/tmp; cd /tmp; set -eu; test "$(id -u)" = 1000\n{tried}'
-    script = f"{steps}\nexec setpriv --reuid=$USER_OF_IMAGE --regid=1000 --clear-groups sh -c {_quoted(as_user)}"
+    drop = "exec setpriv --reuid=$USER_OF_IMAGE --regid=1000 --clear-groups"
+    script = f"mkdir -p dist; cp /src/dist/* dist/\n{steps}\n{drop} sh -c {shlex.quote(as_user)}"
     environment = {**os.environ, "SUITE": "bookworm", "DIST": str(tmp_path / "dist")}
-    done = subprocess.run(
-        ["sh", str(REPO / "tests" / "bare.sh"), "sh", "-c", script], env=environment, capture_output=True, text=True, cwd=REPO, check=False
-    )
+    command = ["sh", str(REPO / "tests" / "bare.sh"), "sh", "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=REPO, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"

@@ -22,7 +22,7 @@ def added_by_the_router(whole: Whole) -> dict[str, float]:
     """Return the latencies in ms of requests through Gateway and router, and through the Gateway alone, asked in turns."""
     server = whole.ready("model")[0]["metadata"]["labels"]
     backend = {"name": server["app.kubernetes.io/name"], "port": 8000}
-    match = {"headers": [{"name": DIRECT, "value": "yes"}]}
+    match = {"path": {"type": "PathPrefix", "value": "/v1"}, "headers": [{"name": DIRECT, "value": "yes"}]}
     spec = {"parentRefs": [{"name": "web"}], "rules": [{"matches": [match], "backendRefs": [backend]}]}
     route = {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": "direct"}, "spec": spec}
     whole.rig.apply(route, namespace=whole.namespace)
