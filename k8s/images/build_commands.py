@@ -18,14 +18,15 @@ class Image(NamedTuple):
     """Build arguments that the operator must choose."""
 
 
+DIGEST = "BASE_DIGEST=sha256:DIGEST"
 IMAGES = (
-    Image("ratchet", "control-plane.Dockerfile", "image.repository of the chart, serving.options.fetch_image"),
-    Image("ratchet-trainer", "trainer.Dockerfile", "cluster.image, and serving.options.image for the embedded server"),
+    Image("ratchet", "control-plane.Dockerfile", "image.repository of the chart, serving.options.fetch_image", (DIGEST,)),
+    Image("ratchet-trainer", "trainer.Dockerfile", "cluster.image, and serving.options.image for the embedded server", (DIGEST,)),
     Image(
         "ratchet-nemo",
         "nemo.Dockerfile",
-        "cluster.nemo_image, only with training.grpo_on = nemo-rl; you accept the licence of that image",
-        ("NEMO_IMAGE=NEMO_RL_IMAGE",),
+        "cluster.nemo_image, only with training.grpo_on = nemo-rl; you accept the licence of its base",
+        ("BASE_IMAGE=NEMO_RL_IMAGE", DIGEST),
     ),
 )
 BY_REFERENCE = ("vllm/vllm-openai:RELEASE", "serving.options.image")
@@ -42,7 +43,10 @@ def build_commands(registry: str, tag: str, builder: str) -> list[str]:
 
     The lines are run in the root of a clone, because the images are built from its lock files.
     """
-    lines = ["# Run in the root of a clone of this release.", "python3 -m pip wheel --no-deps --wheel-dir dist ."]
+    lines = [
+        "# Run in the root of a clone of this release. Replace DIGEST by the digest of the base that you have checked.",
+        "python3 -m pip wheel --no-deps --wheel-dir dist .",
+    ]
     build = "buildah build" if builder == "buildah" else f"{builder} build"
     for image in IMAGES:
         reference = f"{registry}/{image.name}:{tag}"

@@ -1,14 +1,19 @@
-# Control plane: service, receiver, router, and the init container of model servers. It contains no torch.
-# The wheel is built beforehand: python3 -m pip wheel --no-deps --wheel-dir dist .
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
-FROM ${PYTHON_IMAGE}
-ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/opt/ratchet/bin:$PATH
+# Image of the control plane: service, receiver, router, and the init container of model servers. It contains no torch.
+#
+# `ratchet k8s images` prints how it is built. BASE_DIGEST is the digest of BASE_IMAGE that you have checked. The build fails without it.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG BASE_DIGEST
+FROM ${BASE_IMAGE}@${BASE_DIGEST}
+
+# Python packages are below /opt, which every user can read. The lock pins each package by hash.
 RUN python3 -m venv /opt/ratchet
-COPY requirements/pods.lock /tmp/pods.lock
-RUN /opt/ratchet/bin/python -m pip install --no-cache-dir --require-hashes -r /tmp/pods.lock
-COPY dist/ /tmp/dist/
-RUN /opt/ratchet/bin/python -m pip install --no-cache-dir --no-deps --no-index /tmp/dist/ratchet-*.whl && /opt/ratchet/bin/python -m compileall -q /opt/ratchet/lib
-RUN useradd --uid 1000 --user-group --no-create-home ratchet
+ENV PATH=/opt/ratchet/bin:$PATH
+COPY requirements/pods.lock /opt/ratchet/packages.lock
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /opt/ratchet/packages.lock
+COPY dist/*.whl /opt/ratchet/dist/
+RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index /opt/ratchet/dist/*.whl && rm -r /opt/ratchet/dist
+
+# The user of the chart. A pod sets it, too; this is for runs without a manifest.
 USER 1000:1000
 WORKDIR /tmp
 ENTRYPOINT []

@@ -1,16 +1,26 @@
-# Training jobs on TRL, and the embedded model server. For jobs with vLLM, set LOCK=grpo_vllm.lock.
-# The wheel is built beforehand: python3 -m pip wheel --no-deps --wheel-dir dist .
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
-FROM ${PYTHON_IMAGE}
+# Image of training jobs on TRL, for cluster.image, and of the embedded model server. NeMo RL has its own image (docs/nemo_rl.md).
+#
+# `ratchet k8s images` prints how it is built. BASE_DIGEST is the digest of BASE_IMAGE that you have checked. The build fails without it.
+# With LOCK=grpo_vllm.lock, jobs can use vLLM (docs/trainers.md).
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG BASE_DIGEST
+FROM ${BASE_IMAGE}@${BASE_DIGEST}
 ARG LOCK=train.lock
-ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/opt/ratchet/bin:$PATH
+
+# Triton compiles its kernels at run time, which needs a C compiler and the headers of libc.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+
+# Python packages are below /opt, which every user can read. The lock pins each package by hash.
 RUN python3 -m venv /opt/ratchet
-COPY requirements/ /tmp/requirements/
-RUN /opt/ratchet/bin/python -m pip install --no-cache-dir --require-hashes -r /tmp/requirements/${LOCK}
-COPY dist/ /tmp/dist/
-RUN /opt/ratchet/bin/python -m pip install --no-cache-dir --no-deps --no-index /tmp/dist/ratchet-*.whl && /opt/ratchet/bin/python -m compileall -q /opt/ratchet/lib
-RUN useradd --uid 1000 --user-group --no-create-home ratchet
+ENV PATH=/opt/ratchet/bin:$PATH
+COPY requirements/${LOCK} /opt/ratchet/packages.lock
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /opt/ratchet/packages.lock
+COPY dist/*.whl /opt/ratchet/dist/
+RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index /opt/ratchet/dist/*.whl && rm -r /opt/ratchet/dist
+
+# The user of the shipped profiles. A pod sets it, too; this is for runs without a manifest.
 USER 1000:1000
 WORKDIR /tmp
-ENTRYPOINT []
-CMD ["python3", "-m", "ratchet.trainers.job.supervisor"]
+ENTRYPOINT ["/opt/ratchet/bin/python", "-m", "ratchet.trainers.job.pod_entrypoint"]

@@ -36,11 +36,11 @@ PROGRAMS = {
 
 
 def test_the_steps_of_a_definition_are_understood() -> None:
-    text = "ARG LOCK=a.lock\nFROM x\nENV A=1 PATH=/opt/bin:$PATH\nCOPY dist/ /tmp/dist/\n"
+    text = "ARG LOCK=a.lock\nFROM x\nENV A=1 PATH=/opt/bin:$PATH\nCOPY dist/*.whl /tmp/dist/\n"
     text += "RUN pip install -r ${LOCK} && \\\n  true\nUSER 1000:1000\n"
     script = shell_of(text, {"LOCK": "b.lock"})
     assert "export PATH=/opt/bin:$PATH" in script
-    assert "cp -r dist/. /tmp/dist/" in script
+    assert "mkdir -p /tmp/dist/\ncp -r dist/*.whl /tmp/dist/" in script
     assert "pip install -r b.lock &&" in script
     assert script.endswith("USER_OF_IMAGE=1000")
     with pytest.raises(RigError, match="VOLUME"):

@@ -32,11 +32,9 @@ def shell_of(text: str, arguments: Mapping[str, str]) -> str:
         elif word == "ENV":
             script += [f"export {one}" for one in rest.split()]
         elif word == "COPY":
-            *sources, target = rest.split()
+            *sources, target = _NAME.sub(lambda found: known.get(found[1], found[0]), rest).split()
             script.append(f"mkdir -p {shlex.quote(target if target.endswith('/') else target.rpartition('/')[0])}")
-            for source in sources:
-                what = f"{source}." if source.endswith("/") else source
-                script.append(f"cp -r {what} {target}")
+            script += [f"cp -r {source} {target}" for source in sources]
         elif word == "RUN":
             script.append(_NAME.sub(lambda found: known.get(found[1], found[0]), rest))
         elif word == "USER":
