@@ -90,6 +90,19 @@ def upgraded(whole: Whole) -> bool:
     return len(new) >= 4 and len(new) == len(pods)
 
 
+def node_is_lost(whole: Whole) -> None:
+    """Kill a node with all its processes, and delete its object after twenty seconds, as a cloud does."""
+    whole.rig.lose("real-1")
+    time.sleep(20)
+    whole.rig.delete_nodes("real-1")
+
+
+def elsewhere(whole: Whole) -> bool:
+    """Whether every part runs on the node that is left."""
+    parts = {"service": 1, "receiver": 1, "router": 2, "prefect": 1, "model": 2}
+    return all(len([p for p in whole.ready(part) if p["spec"]["nodeName"] == "real-0"]) >= count for part, count in parts.items())
+
+
 def faults() -> list[Fault]:
     """Return the faults in their order."""
     return [
@@ -101,6 +114,7 @@ def faults() -> list[Fault]:
         Fault("S3 refuses for 30 s", bucket_refuses, has("router", 2)),
         Fault("API server away for 30 s", api_server_is_away, has("router", 2)),
         Fault("helm upgrade that replaces every pod", upgrade, upgraded),
+        Fault("a node lost, its object deleted after 20 s", node_is_lost, elsewhere),
     ]
 
 
