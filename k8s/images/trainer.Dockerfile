@@ -12,11 +12,11 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 
-# Python packages are below /opt, which every user can read. The lock pins each package by hash.
+# Python packages are below /opt, which every user can read. The lock is complete, and pins each package by hash.
 RUN python3 -m venv /opt/ratchet
 ENV PATH=/opt/ratchet/bin:$PATH
 COPY requirements/${LOCK} /opt/ratchet/packages.lock
-RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /opt/ratchet/packages.lock
+RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes -r /opt/ratchet/packages.lock
 COPY dist/*.whl /opt/ratchet/dist/
 RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index /opt/ratchet/dist/*.whl && rm -r /opt/ratchet/dist
 
