@@ -6,6 +6,7 @@ replica that starts while the exchange is away answers by that route.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import socket
@@ -54,6 +55,7 @@ def main(folder: Path, keys: Path, host: str, lines: Sequence[str], receivers: S
     ]
     if missing := line_ports(lines).keys() - ports.keys():
         raise click.UsageError(f"no --receiver-line for {', '.join(sorted(missing))}")
+    _own(folder)
     exchange = open_exchange(os.environ.get(EXCHANGE))
     follower = Follower(exchange, {place: path for one in served for place, path in one.followed.items()})
     announcer, mark, stop = (
@@ -92,6 +94,21 @@ def main(folder: Path, keys: Path, host: str, lines: Sequence[str], receivers: S
     stop.set()
     follower_thread.join(END_SECONDS)
     announcer.end(END_SECONDS)
+
+
+def _own(folder: Path) -> None:
+    """Wait until no other process uses the folder, and keep others out until this process ends.
+
+    After a forced deletion, the former pod may still run when its successor starts. It would go on to append spans to files that the
+    successor has sent and deleted.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".owner", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.warning("another process still uses %s; waiting for its end", folder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # held until the process ends
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -189,6 +190,21 @@ def test_traces_survive_a_killed_replica_and_a_refusing_bucket_and_arrive_once_i
         httpx.post(f"{receiver.url}/v1/traces", headers={"authorization": "Bearer x", "content-type": "application/x-protobuf"}).status_code
         == 401
     )
+
+
+def test_a_replica_waits_for_the_end_of_the_one_that_still_uses_its_volume(
+    router: ClusterRouter, replica: Callable[[str], Replica], site: Site, tmp_path: Path
+) -> None:
+    """After a forced deletion of a pod, its process may still run when the next one starts."""
+    router.set(route(site.backend("a", 100)))
+    first = replica("router-0").start()
+    second = replica("router-0").start(wait=False)
+    time.sleep(2)
+    assert not second.is_ready()
+    assert ask(first, "s").status_code == 200
+    first.end(signal.SIGKILL)
+    until(second.is_ready)
+    assert ask(second, "s").status_code == 200
 
 
 def each(folder: Path) -> list[bytes]:
