@@ -14,6 +14,7 @@ from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import Loop
 from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.extensions import open_trainers
+from ratchet.flows.composition.late import made
 from ratchet.flows.composition.samples import samples
 from ratchet.flows.config.home import Home
 
@@ -29,7 +30,8 @@ def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home
     from ratchet.k8s.profiles.profile import load_profile
 
     name, profile, restarts = loop.line.name, load_profile(settings.profile, folder), loop.training.max_restarts
-    return KubernetesExecutor(connect(settings.context), name, settings, profile, home.jobs(name), open_artifacts(home), restarts)
+    cluster = made(lambda: connect(settings.context), late=True)  # a loop file is checked without a kubeconfig
+    return KubernetesExecutor(cluster, name, settings, profile, home.jobs(name), open_artifacts(home), restarts)
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:
