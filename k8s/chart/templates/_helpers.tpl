@@ -71,14 +71,17 @@ tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
 
 {{- define "ratchet.spread" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{ include "ratchet.selector" . | nindent 14 }}
 topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: topology.kubernetes.io/zone
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels: {{ include "ratchet.selector" . | nindent 8 }}
-  - maxSkew: 1
-    topologyKey: kubernetes.io/hostname
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels: {{ include "ratchet.selector" . | nindent 8 }}
