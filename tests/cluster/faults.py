@@ -20,10 +20,12 @@ COUNT = """
 import json, sys
 from ratchet.flows.config.home import Home
 from ratchet.materializer.lake.tables import Lake
-traces = Lake(Home.from_environment().lake(sys.argv[1])).scan("traces", ("id", "verified"))
-print(json.dumps(traces.filter(traces["verified"])["id"].to_list()))
+lake = Lake(Home.from_environment().lake(sys.argv[1]))
+traces, kept = lake.scan("traces", ("id", "verified")), lake.scan("quarantine", ("source", "state"))
+refused = kept.filter((kept["source"] == "router") & kept["state"].is_null())
+print(json.dumps([traces.filter(traces["verified"])["id"].to_list(), len(refused)]))
 """
-"""Program that prints the ids of the router's traces in the lake."""
+"""Program that prints the ids of the router's traces in the lake, and the number of its records in quarantine, such as empty answers."""
 
 
 @dataclass
@@ -142,8 +144,9 @@ def run(whole: Whole, traffic: Traffic, some: list[Fault]) -> list[dict[str, Any
     return rows
 
 
-def in_lake(whole: Whole) -> list[str]:
-    """Return the ids of the router's traces in the lake."""
+def in_lake(whole: Whole) -> tuple[list[str], int]:
+    """Return the ids of the router's traces in the lake, and the number of its records in quarantine."""
     pod = f"{RELEASE}-service-0"
     out = whole.rig.kubectl("exec", "-n", whole.namespace, pod, "--", sys.executable, "-c", COUNT, LINE)
-    return list(json.loads(out.strip().splitlines()[-1]))
+    stored, refused = json.loads(out.strip().splitlines()[-1])
+    return stored, refused
