@@ -43,6 +43,7 @@ from ratchet.materializer.labels.signals.agreement import measure_signals
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.place import LakePlace
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
 from ratchet.materializer.lake.size import lake_cursor
 from ratchet.materializer.lake.tables import Lake, joined
@@ -72,11 +73,11 @@ _SAMPLE_ORDER = ("prompt_id", "origin", "trace", "answer", "parts")
 
 
 class LakeDatasets:
-    """Builds the training sets of one line from the lake below one folder."""
+    """Builds the training sets of one line from its lake."""
 
     def __init__(
         self,
-        root: Path,
+        place: LakePlace | Path,
         loop: Loop,
         loop_folder: Path,
         rewards: ScorerSet,
@@ -93,7 +94,7 @@ class LakeDatasets:
         self.artifacts = artifacts
         self.clock = clock
         self.keys = keys
-        self.lake = Lake(root)
+        self.lake = Lake(place)
         self._compute = compute or InlineCompute()
         self._masker = Masker(loop.privacy)
         self._seen = DedupIndex(self.lake)
@@ -128,7 +129,7 @@ class LakeDatasets:
 
     def cursor(self) -> Cursor:
         """Return the row counts of the lake and the time of its newest commit."""
-        return lake_cursor(self.lake.root)
+        return lake_cursor(self.lake.place)
 
     def edition(self, number: int) -> HoldoutEdition:
         """Freeze holdout edition `number` at the first call, from the content of the lake at that time.

@@ -15,6 +15,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.serving import Arm, Evidence, latency_buckets
 from ratchet.materializer.labels.credible import credible
+from ratchet.materializer.lake.place import LakePlace
 from ratchet.materializer.lake.tables import Lake
 
 _TRACE_COLUMNS = (
@@ -26,10 +27,10 @@ _RATING_COLUMNS = ("source", "trace_id", "response_id", "rater", "kind", "time",
 
 
 class LakeMetrics:
-    """Reads evidence from the lake below `root`, the folder of LakeDatasets."""
+    """Reads evidence from the line's lake."""
 
-    def __init__(self, root: Path) -> None:
-        self.lake = Lake(root)
+    def __init__(self, place: LakePlace | Path) -> None:
+        self.lake = Lake(place)
 
     def evidence(self, champion: str, candidate: str, since: datetime, until: datetime) -> Evidence:
         """Return counts of the real traffic that began in [since, until), and of the ratings on it so far.

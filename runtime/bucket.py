@@ -1,7 +1,7 @@
 """Client of an S3 bucket. Objects lie below a prefix.
 
-Run folders of gangs, exports of the ledger and the exchange of a cluster's pods use it. Every failure of a request is Retryable, because
-credentials rotate and permissions reach S3 with a delay; neither should end a run.
+Run folders of gangs, exports of the ledger, the exchange of a cluster's pods and shared lakes use it. Every failure of a request is
+Retryable, because credentials rotate and permissions reach S3 with a delay; neither should end a run.
 
 Required semantics: strong read-after-write consistency, atomic object writes, and `If-None-Match: *`
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
@@ -39,6 +39,19 @@ class BucketObject(NamedTuple):
     size: int
     """Size in bytes."""
     modified: datetime
+
+
+class ObjectVersion(NamedTuple):
+    """One version of an object. A bucket without versioning has one of each object."""
+
+    key: str
+    version: str
+    """`null` in a bucket without versioning."""
+    size: int
+    """Size in bytes."""
+    is_latest: bool
+    is_mark: bool
+    """Whether it only marks that the object was deleted."""
 
 
 class Bucket:
@@ -198,7 +211,18 @@ class Bucket:
             part.unlink(missing_ok=True)
         return True
 
-    def delete(self, key: str) -> None:
-        """Delete an object. Does nothing if it does not exist."""
+    def versions(self, under: str) -> Iterator[ObjectVersion]:
+        """Yield all versions of all objects whose keys begin with `under`, with keys relative to `under`."""
+        with self._asked("list", under):
+            pages = self.client.get_paginator("list_object_versions").paginate(Bucket=self.bucket, Prefix=self.prefix + under)
+            for page in pages:
+                for kind in ("Versions", "DeleteMarkers"):
+                    for one in page.get(kind, ()):
+                        key, is_mark = str(one["Key"]).removeprefix(self.prefix + under), kind == "DeleteMarkers"
+                        yield ObjectVersion(key, str(one["VersionId"]), int(one.get("Size", 0)), bool(one["IsLatest"]), is_mark)
+
+    def delete(self, key: str, version: str | None = None) -> None:
+        """Delete an object, or one version of it. Does nothing if it does not exist."""
+        which = {} if version is None else {"VersionId": version}
         with self._asked("delete", key):
-            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key)
+            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key, **which)

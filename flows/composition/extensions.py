@@ -47,13 +47,15 @@ def open_extensions(loop: Loop, folder: Path, home: Home, artifacts: Artifacts, 
     trainers = {
         method: load(ExtensionKind.TRAINER, loop.training.trainer(method), f"training.{method}_on") for method in loop.training.methods
     }
+    place = home.lake(line)
+    where = place if place.is_shared else place.folder
     return LineExtensions(
         sources=open_sources(loop, folder, home),
         dialects={name: _named(dialect, {}, "dialect") for name, dialect in dialects.items()},
         checks=tuple(_named(check, gate.checks.get(check.name, {}), f"gate.checks.{check.name}", gate) for check in checks),
         server=open_server(loop, folder, home, artifacts),
         router=open_router(loop, home),
-        metrics=metrics.create(home.lake(line), options=loop.rollout.metrics_options, where="rollout.metrics_options"),
+        metrics=metrics.create(where, options=loop.rollout.metrics_options, where="rollout.metrics_options"),
         trainers={method: _trainer(trainer, method) for method, trainer in trainers.items()},
         versions={
             ExtensionKind.DIALECT.value: _identities(*dialects.values()),

@@ -40,6 +40,11 @@ def refuse_local_parts(loop: Loop, home: Home) -> None:
         raise ConfigError(
             f"{why}, but the ledger is a SQLite file on the disk of one pod; set {variables.LEDGER_URL} to the URL of a Postgres database"
         )
+    if not home.lake(loop.line.name).is_shared:
+        raise ConfigError(
+            f"{why}, but the lake is on the disk of one pod; set {variables.WAREHOUSE} to s3://BUCKET/PREFIX, and {variables.CATALOG_URL} "
+            "to the URL of a Postgres database for its catalog"
+        )
     if loop.serving.router == "local":
         raise ConfigError(
             f'{why}, but serving.router = "local" is a process of one pod; set serving.router = "kubernetes" and serving.router_options.url'

@@ -85,6 +85,7 @@ def build_line_context(
     from ratchet.trainers.code_digest import code_digest
 
     name, clock, artifacts = loop.line.name, SystemClock(), open_artifacts(home)
+    place = home.lake(name)
     gate = loop.gate.model_copy(update={"level": evaluation_level(loop)})
     rows, rewards = ledger or open_ledger(home), made(lambda: _rewards(loop, home), late)
     opened = made(lambda: open_extensions(loop, folder, home, artifacts, gate), late)
@@ -95,9 +96,7 @@ def build_line_context(
         clock=clock,
         artifacts=artifacts,
         sources=made(lambda: open_sources(loop, folder, home) if late else opened.sources, late),
-        datasets=made(
-            lambda: _datasets(loop, folder, home, artifacts, clock, rewards, opened), late, cursor=lambda: lake_cursor(home.lake(name))
-        ),
+        datasets=made(lambda: _datasets(loop, folder, home, artifacts, clock, rewards, opened), late, cursor=lambda: lake_cursor(place)),
         rewards=rewards,
         choose=_choose,
         trainers=made(lambda: opened.trainers, late),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.contracts.errors import ConfigError
 from ratchet.flows.config import variables
+from ratchet.materializer.lake.place import CATALOG, LakePlace
 from ratchet.runtime.secrets.files import create_secret
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
+
+_WAREHOUSE = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*"
 
 
 @dataclass(frozen=True)
@@ -96,9 +101,30 @@ class Home:
         """Folder reserved for log files."""
         return self.root / "logs"
 
-    def lake(self, line: str) -> Path:
-        """Folder of the line's Iceberg lake."""
-        return self.root / "lines" / line / "lake"
+    def lake(self, line: str) -> LakePlace:
+        """Place of the line's Iceberg lake: its folder, or RATCHET_WAREHOUSE and RATCHET_CATALOG_URL with a folder for locks and caches.
+
+        Raises ConfigError if only one of them is set, if one is invalid, or if the home folder already has a local lake of the line.
+        """
+        folder = self.root / "lines" / line / "lake"
+        warehouse, catalog = os.environ.get(variables.WAREHOUSE) or "", os.environ.get(variables.CATALOG_URL) or ""
+        if not warehouse and not catalog:
+            return LakePlace(folder)
+        if not warehouse or not catalog:
+            given, missing = (variables.WAREHOUSE, variables.CATALOG_URL) if warehouse else (variables.CATALOG_URL, variables.WAREHOUSE)
+            raise ConfigError(f"{given} is set, but {missing} is not; set both, or neither for a lake in {self.root}")
+        if not re.fullmatch(_WAREHOUSE, warehouse):
+            raise ConfigError(f"{variables.WAREHOUSE}={warehouse!r} is not a URL of the form s3://BUCKET/PREFIX; correct it")
+        if not catalog.startswith(("postgresql://", "postgresql+")):
+            raise ConfigError(
+                f"{variables.CATALOG_URL} is not the SQLAlchemy URL of a Postgres database; use postgresql+psycopg://USER@HOST/NAME"
+            )
+        if (folder / CATALOG).exists():
+            raise ConfigError(
+                f"{folder} has a local lake, whose records would not be read any more; unset {variables.WAREHOUSE} and "
+                f"{variables.CATALOG_URL}, or begin with an empty {variables.HOME}"
+            )
+        return LakePlace(folder, line, catalog, warehouse)
 
     def spool(self, line: str) -> Path:
         """Folder where the receiver stores batches before ingest."""

@@ -32,7 +32,6 @@ from ratchet.flows.engine.line import note_name
 from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
 from ratchet.flows.engine.rollout import tick
 from ratchet.flows.service.memory import give_back
-from ratchet.materializer.lake.size import CATALOG
 from ratchet.materializer.receive.files.notifications import listener
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -286,7 +285,10 @@ class Keeper:
         if now - self._kept < UPKEEP_SECONDS:
             return False
         self._kept = now
-        return self._lake_state() != self._kept_state
+        try:
+            return self._lake_state() != self._kept_state
+        except RatchetError:
+            return True  # `keep_lake` says what is wrong
 
     def keep_lake(self, goes_on: Callable[[], bool]) -> None:
         """Merge the small files of the line's lake, in steps, until nothing is left to do or `goes_on` says no. Nothing is raised.
@@ -295,8 +297,8 @@ class Keeper:
         """
         from ratchet.flows.service.lake_upkeep import keep_lake
 
-        state = self._lake_state()
         try:
+            state = self._lake_state()
             done = keep_lake(self._installation.home.lake(self.line), self._valid.clock.now().date(), goes_on)
             self._keeping = ""
         except Exception as error:  # a defect in one line must not stop the others
@@ -311,8 +313,8 @@ class Keeper:
             self._kept_state = state
 
     def _lake_state(self) -> object:
-        """Return the day and the state of the lake's catalog, which each commit changes."""
-        return self._valid.clock.now().date(), _stamp(self._installation.home.lake(self.line) / CATALOG)
+        """Return the day and the state of the lake's catalog, which each commit changes. Raises Retryable if it cannot be read."""
+        return self._valid.clock.now().date(), self._installation.home.lake(self.line).state()
 
     @contextmanager
     def _part(self, texts: list[str]) -> Iterator[None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ratchet.contracts.model import Frozen
+from ratchet.materializer.lake.place import LakePlace, place_of
 from ratchet.materializer.lake.tables import TABLES, Lake
 from ratchet.materializer.lake.upkeep import keep, pending, state
 
@@ -32,15 +33,16 @@ class LakeTable(Frozen):
         return bool(self.merged) or self.snapshots[0] != self.snapshots[1]
 
 
-def keep_lake(folder: Path, today: date, goes_on: Callable[[], bool] = lambda: True, dry_run: bool = False) -> list[LakeTable]:
-    """Keep the lake in a folder in order, and return what was done with its tables. Nothing is done if there is no lake.
+def keep_lake(where: LakePlace | Path, today: date, goes_on: Callable[[], bool] = lambda: True, dry_run: bool = False) -> list[LakeTable]:
+    """Keep a lake in order, and return what was done with its tables. Nothing is done if there is no lake.
 
     `today` is a day in UTC. `goes_on` is asked after each step, which takes seconds at most, whether another one may begin. With
-    `dry_run`, nothing is changed. Raises Retryable if the disk or the catalog fails.
+    `dry_run`, nothing is changed. Raises Retryable if the storage or the catalog fails.
     """
-    if not folder.exists():
+    place = place_of(where)
+    if not place.exists():
         return []
-    lake = Lake(folder)
+    lake = Lake(place)
     before = {name: state(lake, name) for name in TABLES}
     merged = {name: pending(lake, name, today) if dry_run else 0 for name in TABLES}
     if not dry_run:

@@ -23,7 +23,7 @@ from ratchet.materializer.labels.scores import pseudonym as sample_person
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.deletion import Change
 from ratchet.materializer.lake.schemas import arrow_table
-from ratchet.materializer.lake.tables import TABLES, Lake, TableName, joined
+from ratchet.materializer.lake.tables import TABLES, Lake, Read, TableName, joined
 from ratchet.materializer.mirror import forget_key
 from ratchet.materializer.quarantine.kept import KeptRecords
 
@@ -179,6 +179,7 @@ def tombstone(lake: Lake, users: Iterable[str], sessions: Iterable[str], now: da
 
     From now on, ingest stores nothing of these people, and what is stored is not used.
     """
+    read = Read(lake.snapshot("consent"))
     known = lake.erased_people()
     new = [(ConsentSubject.USER, user) for user in sorted(set(users) - known.users)]
     new += [(ConsentSubject.SESSION, session) for session in sorted(set(sessions) - known.sessions)]
@@ -195,7 +196,7 @@ def tombstone(lake: Lake, users: Iterable[str], sessions: Iterable[str], now: da
     }
     rows = [common | {"subject": subject.value, "id": identity} for subject, identity in new]
     if rows:
-        lake.append("consent", arrow_table(rows, CONSENT), batch)
+        lake.append("consent", arrow_table(rows, CONSENT), batch, read)
     return len(rows)
 
 
@@ -207,8 +208,7 @@ def purge(lake: Lake) -> tuple[int, int]:
     files = size = 0
     for name in TABLES:
         lake.forget_history(name)
-        for path in lake.unreachable(name):
-            size += path.stat().st_size
-            path.unlink(missing_ok=True)
-            files += 1
+        for file in lake.unreachable(name):
+            lake.delete(file)
+            files, size = files + 1, size + file.size
     return files, size

@@ -1,13 +1,14 @@
-"""Commits to an Iceberg table that copy its metadata once."""
+"""Commits to an Iceberg table that copy its metadata once, and that fail if another writer was faster."""
 
 from __future__ import annotations
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 
 
 class LeanTransaction(Transaction):  # type: ignore[misc]
-    """A transaction that computes the metadata of each of its states once.
+    """A transaction that computes the metadata of each of its states once, and that fails if the table has another snapshot by now.
 
     pyiceberg computes it at each access, with a copy of the metadata, which has all snapshots. An append accesses it about twenty times,
     so that a third of the CPU time of a small batch would go into copies. Nothing changes the computed metadata.
@@ -23,3 +24,10 @@ class LeanTransaction(Transaction):  # type: ignore[misc]
         if computed is None or computed[0] is not base or computed[1] is not updates:
             self._computed = computed = base, updates, super().table_metadata
         return computed[2]
+
+    def _rebuild_snapshot_updates(self) -> None:
+        """Fail, in place of the repetition on the newer snapshot, which pyiceberg tries by default.
+
+        The rows of an append were looked up in the former snapshot. Another writer may have stored them meanwhile.
+        """
+        raise CommitFailedException("another writer has committed meanwhile")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
-from ratchet.materializer.lake.tables import Commit, Lake, TableName
+from ratchet.materializer.lake.tables import Commit, Lake, Read, TableName
 from ratchet.materializer.record_hashes import Key, content_hash, hashed, identity_hash, trace_key
 
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
@@ -245,6 +245,7 @@ class DedupIndex:
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
+        self._reads: dict[TableName, Read] = {}
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.lake.root / "seen.sqlite", timeout=30)
@@ -260,11 +261,28 @@ class DedupIndex:
         connection.execute("CREATE TABLE IF NOT EXISTS covered (name TEXT PRIMARY KEY, snapshot INTEGER NOT NULL)")
         return connection
 
+    def begin(self) -> None:
+        """Begin the lookups of a batch. The caller has just taken the write lock."""
+        self._reads.clear()
+
+    def read(self, table: TableName) -> Read:
+        """Return the state of `table` at the first `catch_up` since `begin`, or after the caller's own commit since.
+
+        The results of all lookups hold for it. Another writer, who does not see the lock, may have changed the table later.
+        """
+        return self._reads[table]
+
     def catch_up(self, table: TableName) -> None:
         """Add the rows that were appended to `table` since the previous call."""
         current = self.lake.snapshot(table)
+        self._reads.setdefault(table, Read(current))
         with closing(self._open()) as connection, connection:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
+            if current is None and row:  # the index is of another lake: this one has never had a row
+                connection.execute(f"DELETE FROM {table}")  # noqa: S608
+                connection.execute("DELETE FROM covered WHERE name = ?", (table,))
+                if table == "traces":
+                    connection.execute("DELETE FROM names")
             if current is None or (row and row[0] == current):
                 return
             copies = list[Entry]()
@@ -289,6 +307,7 @@ class DedupIndex:
         """
         if commit is None:
             return
+        self._reads[table] = Read(commit.after)
         with closing(self._open()) as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:

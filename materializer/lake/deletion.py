@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -18,8 +17,7 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.compaction import day_of
-
-_SCHEME = "file://"
+from ratchet.materializer.lake.files import LakeFile, LakeFiles
 
 
 @dataclass(frozen=True)
@@ -94,14 +92,8 @@ def _describes_deleted_files(table: Table) -> bool:
     return any(entry.status == ManifestEntryStatus.DELETED for entry in entries)
 
 
-def files_below(table: Table) -> list[Path]:
-    """Return all files below the folder of a table."""
-    folder = Path(table.location().removeprefix(_SCHEME))
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
-
-
-def unreachable(table: Table, files: Iterable[Path]) -> list[Path]:
-    """Return those of the files to which neither the metadata of the table nor a snapshot refers. Each manifest is read once."""
+def unreachable(table: Table, files: LakeFiles, listed: Iterable[LakeFile]) -> list[LakeFile]:
+    """Return those of the listed files to which neither the metadata of the table nor a snapshot refers. Each manifest is read once."""
     metadata = table.metadata
     reached = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     for snapshot in metadata.snapshots:
@@ -111,5 +103,5 @@ def unreachable(table: Table, files: Iterable[Path]) -> list[Path]:
                 reached.add(manifest.manifest_path)
                 reached |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)}
     reached |= {statistics.statistics_path for statistics in metadata.statistics}
-    known = {Path(location.removeprefix(_SCHEME)).resolve() for location in reached}
-    return [path for path in files if path.resolve() not in known]
+    known = {files.place(location) for location in reached}
+    return [file for file in listed if file.former or file.place not in known]

@@ -137,6 +137,7 @@ def store(
     `plain` has the traces of the plain records, which are stored together with the others. The caller holds the write lock. Without
     `write`, nothing is written, and the result says what would be.
     """
+    seen.begin()
     common = take_common(lake, seen, batch, decoded, plain if plain is not None else PlainTraces(), limits)
     _leave_out_erased(decoded, lake)
     unsigned = common.unsigned + sum(row["model_version"] is not None and not row["verified"] for row in decoded.traces)
@@ -151,13 +152,14 @@ def store(
     more = sort_statements(SortedTraces(), [row for row in about_stored if key_of("consent", row) not in repeated], seen, batch)
     if write:
         fresh = [*stated.fresh, *more.fresh]
-        seen.add("consent", fresh, _write(lake, "consent", fresh, batch))
+        seen.add("consent", fresh, _write(lake, seen, "consent", fresh, batch))
         rows = pa.concat_tables([arrow_table(traces.fresh, TRACES), common.rows])
-        seen.add("traces", traces.fresh, lake.append("traces", rows, batch.digest), traces.keys, common.entries, common.names)
+        made = lake.append("traces", rows, batch.digest, seen.read("traces"))
+        seen.add("traces", traces.fresh, made, traces.keys, common.entries, common.names)
     kept, parked = _admit(decoded, seen, batch)
     feedback = _sort("feedback", kept, decoded, seen, batch, limits)
     if write:
-        seen.add("feedback", feedback.fresh, _write(lake, "feedback", feedback.fresh, batch), feedback.keys)
+        seen.add("feedback", feedback.fresh, _write(lake, seen, "feedback", feedback.fresh, batch), feedback.keys)
     counted = _counts("traces", traces.kept + len(common.entries), traces.duplicate, decoded)
     counts = _counts("feedback", len(feedback.fresh) + feedback.again + stated.kept, feedback.duplicate + stated.duplicate, decoded)
     report = IngestReport(
@@ -196,8 +198,8 @@ def _leave_out_erased(decoded: Decoded, lake: Lake) -> None:
     decoded.traces, decoded.feedback = traces, feedback
 
 
-def _write(lake: Lake, table: TableName, rows: list[Row], batch: RawBatch) -> Commit | None:
-    return lake.append(table, arrow_table(rows, TABLES[table]), batch.digest) if rows else None
+def _write(lake: Lake, seen: DedupIndex, table: TableName, rows: list[Row], batch: RawBatch) -> Commit | None:
+    return lake.append(table, arrow_table(rows, TABLES[table]), batch.digest, seen.read(table)) if rows else None
 
 
 def _complete(rows: Iterable[Row], batch: RawBatch, limits: Limits) -> list[Row]:
@@ -289,7 +291,7 @@ def _quarantine(
     rows = [row if row["id"] in has else {**row, "expires": None} for row in made.rows]
     rows += [ended_row(cut, state, detail, batch) for cut, state, detail in ended]
     kept.watch(batch.source, origin, made.cut)
-    _write(lake, "quarantine", _complete(rows, batch, limits), batch)
+    _write(lake, seen, "quarantine", _complete(rows, batch, limits), batch)
     kept.end([cut.id for cut, _, _ in ended])
 
 

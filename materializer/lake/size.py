@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ratchet.contracts.data.datasets import Cursor
 from ratchet.contracts.errors import Retryable
-
-CATALOG = "catalog.sqlite"
-"""Name of the catalog's database in the folder of the lake."""
+from ratchet.materializer.lake.place import LakePlace, place_of
 
 
-def lake_cursor(root: Path) -> Cursor:
-    """Return the row counts of the lake in the folder `root` and the time of its newest commit of rows. Nothing is created.
+def lake_cursor(where: LakePlace | Path) -> Cursor:
+    """Return the row counts of a lake and the time of its newest commit of rows. Nothing is created.
 
     Raises Retryable if its catalog cannot be read.
     """
-    traces, newest = table_size(root, "traces")
-    feedback, newest_feedback = table_size(root, "feedback")
+    place = place_of(where)
+    tables = place.tables()
+    traces, newest = _table_size(place, tables, "traces")
+    feedback, newest_feedback = _table_size(place, tables, "feedback")
     times = [time for time in (newest, newest_feedback) if time is not None]
-    return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None), consent=table_size(root, "consent")[0])
+    consent, _ = _table_size(place, tables, "consent")
+    return Cursor(traces=traces, feedback=feedback, newest=max(times, default=None), consent=consent)
 
 
-def table_size(root: Path, name: str) -> tuple[int, datetime | None]:
-    """Return (number of rows, time of the newest commit of rows) of a table of the lake in `root`; (0, None) for one that does not exist.
+def table_size(where: LakePlace | Path, name: str) -> tuple[int, datetime | None]:
+    """Return (number of rows, time of the newest commit of rows) of a table of a lake; (0, None) for one that does not exist.
 
     Merging files and deleting rows are no such commits, unless there is no other one any more. Raises Retryable as `lake_cursor`.
     """
-    file = _tables(root.resolve()).get(name)
-    return _size(file) if file else (0, None)
+    place = place_of(where)
+    return _table_size(place, place.tables(), name)
 
 
 def here(root: Path, location: str) -> Path:
@@ -43,25 +45,37 @@ def here(root: Path, location: str) -> Path:
     return root / "warehouse" / location.rpartition("/warehouse/")[2]
 
 
-def _tables(root: Path) -> dict[str, Path]:
-    """Return the current metadata file of each table; none if there is no lake yet."""
-    catalog = root / CATALOG
-    if not catalog.exists():
-        return {}
+def _table_size(place: LakePlace, tables: Mapping[str, str], name: str) -> tuple[int, datetime | None]:
+    location = tables.get(name)
+    if location is None:
+        return 0, None
+    if place.is_shared:
+        return _stored_size(location)
+    file = here(place.folder.resolve(), location)
     try:
-        with closing(sqlite3.connect(f"{catalog.as_uri()}?mode=rw", uri=True, timeout=30)) as connection:
-            rows = connection.execute("SELECT table_name, metadata_location FROM iceberg_tables").fetchall()
-    except sqlite3.Error as error:
-        raise Retryable(f"the catalog of the lake {catalog} cannot be read: {error}") from error
-    return {name: here(root, str(file)) for name, file in rows}
-
-
-def _size(file: Path) -> tuple[int, datetime | None]:
-    """Return (number of rows, time of the newest commit of rows) of the table with this metadata file."""
-    try:
-        metadata = json.loads(file.read_bytes())
+        return _size(file.read_bytes())
     except (OSError, ValueError) as error:
         raise Retryable(f"the metadata of the lake {file} cannot be read ({type(error).__name__}); try again") from error
+
+
+@lru_cache(maxsize=256)
+def _stored_size(location: str) -> tuple[int, datetime | None]:
+    """Return what `_size` returns for a metadata file in a bucket. Such a file never changes."""
+    from ratchet.materializer.lake.files import bucket_of
+
+    name, _, key = location.removeprefix("s3://").partition("/")
+    content = bucket_of(f"s3://{name}").get(key)
+    if content is None:
+        raise Retryable(f"the metadata of the lake {location} was replaced or is lost; try again")
+    try:
+        return _size(content)
+    except ValueError as error:
+        raise Retryable(f"the metadata of the lake {location} cannot be read ({type(error).__name__}); try again") from error
+
+
+def _size(content: bytes) -> tuple[int, datetime | None]:
+    """Return (number of rows, time of the newest commit of rows) of the table with this metadata."""
+    metadata: dict[str, Any] = json.loads(content)
     snapshots = metadata.get("snapshots") or ()
     current = next((one for one in snapshots if one["snapshot-id"] == metadata.get("current-snapshot-id")), None)
     if current is None:

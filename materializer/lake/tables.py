@@ -1,6 +1,7 @@
-"""The lake: Iceberg tables of traces, feedback, statements about consent and quarantined records, with a SQLite catalog, below one folder.
+"""The lake: Iceberg tables of traces, feedback, statements about consent and quarantined records.
 
-It only stores and returns rows; the decoders decide which content is stored. A SQLite catalog supports one machine.
+It only stores and returns rows; the decoders decide which content is stored. Catalog and files are below one folder, or in Postgres and a
+bucket (`place.py`). In both cases, one installation writes: the locks are files.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import polars as pl
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import DataScan, Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from sqlalchemy.exc import SQLAlchemyError
 
 from ratchet.contracts.data.records import CONSENT, FEEDBACK, QUARANTINE, TRACES, Column
 from ratchet.contracts.errors import Retryable
@@ -32,10 +34,12 @@ from ratchet.materializer.consent import ErasedPeople, erased_people
 from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.commits import LeanTransaction
 from ratchet.materializer.lake.compaction import is_appended, is_compaction
-from ratchet.materializer.lake.deletion import Change, files_below, forget_history, rewrite, unreachable
+from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
+from ratchet.materializer.lake.files import LakeFile, LakeFiles, files_of
 from ratchet.materializer.lake.moved import adopt_place, was_moved
+from ratchet.materializer.lake.place import CATALOG, CATALOG_NAME, LakePlace, place_of, reason
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
-from ratchet.materializer.lake.size import CATALOG, table_size
+from ratchet.materializer.lake.size import table_size
 
 TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
@@ -54,6 +58,16 @@ BATCH = "ratchet.batch"
 """Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
 
 
+FAILURES = (CommitFailedException, ValidationException, OSError, SQLAlchemyError)
+"""What pyiceberg raises if the storage or the catalog fails, or if another writer was faster."""
+
+
+class Read(NamedTuple):
+    """What a writer has read of a table before it appends rows: its snapshot then, None for an empty table."""
+
+    snapshot: int | None
+
+
 class Commit(NamedTuple):
     """The snapshots of a table before and after rows were appended. Between them, no other rows were."""
 
@@ -62,24 +76,46 @@ class Commit(NamedTuple):
 
 
 class Lake:
-    """The Iceberg tables below `root`. Missing tables are created at first use.
+    """The Iceberg tables at a place. Missing tables are created at first use. A path is the folder of a local lake.
 
-    The folder may be moved or copied while nobody uses it.
+    The folder of a local lake may be moved or copied while nobody uses it. `root` has the locks, the index and the caches.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+    def __init__(self, where: LakePlace | Path) -> None:
+        self.place = place_of(where)
+        self.root = self.place.folder.resolve()
         self._erased: tuple[int | None, ErasedPeople] = None, ErasedPeople()
         self._refused: tuple[int | None, dict[tuple[str, str], int]] = None, {}
 
     @cached_property
     def _catalog(self) -> SqlCatalog:
-        warehouse = self.root / "warehouse"
-        warehouse.mkdir(parents=True, exist_ok=True)
-        self._adopt_place()
-        catalog = SqlCatalog("ratchet", uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
-        catalog.create_namespace_if_not_exists("ratchet")
+        if self.place.is_shared:
+            from ratchet.materializer.lake.shared import shared_catalog
+
+            catalog: SqlCatalog = shared_catalog(self.place.catalog, self.place.warehouse)
+        else:
+            warehouse = self.root / "warehouse"
+            warehouse.mkdir(parents=True, exist_ok=True)
+            self._adopt_place()
+            catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
+        catalog.create_namespace_if_not_exists(self.place.namespace)
         return catalog
+
+    @cached_property
+    def _files(self) -> LakeFiles:
+        return files_of(self.place)
+
+    @contextmanager
+    def reaching(self, what: str) -> Iterator[None]:
+        """Raise Retryable, with `what` was tried and the reason, if the storage or the catalog fails inside the block."""
+        try:
+            yield
+        except FAILURES as error:
+            raise Retryable(f"cannot {what} in {self.place}: {reason(error)}; {self.place.remedy}") from error
+
+    def _reading(self, what: str) -> AbstractContextManager[None]:
+        """Return `reaching` for a shared lake. A local one that cannot be read is a defect of the machine, and says so itself."""
+        return self.reaching(what) if self.place.is_shared else nullcontext()
 
     def _adopt_place(self) -> None:
         """Correct the absolute paths of the tables if the folder was moved or copied. Raises Retryable if that fails."""
@@ -96,13 +132,15 @@ class Lake:
 
     def table(self, name: TableName) -> Table:
         """Return a table as it is now. It is created if it does not exist."""
-        try:
-            return self._catalog.load_table(f"ratchet.{name}")
-        except NoSuchTableError:
-            spec, order = _layout(name)
-            return self._catalog.create_table_if_not_exists(
-                f"ratchet.{name}", iceberg_schema(TABLES[name]), partition_spec=spec, sort_order=order, properties=_PROPERTIES
-            )
+        identifier = f"{self.place.namespace}.{name}"
+        with self._reading(f"open {name}"):
+            try:
+                return self._catalog.load_table(identifier)
+            except NoSuchTableError:
+                spec, order = _layout(name)
+                return self._catalog.create_table_if_not_exists(
+                    identifier, iceberg_schema(TABLES[name]), partition_spec=spec, sort_order=order, properties=_PROPERTIES
+                )
 
     def _complete(self, name: TableName) -> Table:
         """Return the table with all columns of this release: it gets those that were added since it was created."""
@@ -116,7 +154,7 @@ class Lake:
         """Give a table that an earlier release has created the properties of this one. The caller holds the write lock."""
         table = self.table(name)
         if not _PROPERTIES.items() <= table.properties.items():
-            with table.transaction() as change:
+            with self._reading(f"change {name}"), table.transaction() as change:
                 change.set_properties(_PROPERTIES)
 
     def writing(self) -> AbstractContextManager[bool]:
@@ -180,58 +218,59 @@ class Lake:
     def rewrite(self, name: TableName, change: Change) -> int:
         """Delete or change rows of `name` and return their number. The caller holds the write lock. A repeated call completes the first.
 
-        Raises Retryable if the disk or the catalog fails.
+        Raises Retryable if the storage or the catalog fails.
         """
-        try:
+        with self.reaching(f"delete rows of {name}"):
             return rewrite(self._complete(name), change)
-        except (CommitFailedException, OSError) as error:
-            raise Retryable(f"cannot delete rows of {name} in {self.root}: {error}; free disk space, then try again") from error
 
     def forget_history(self, name: TableName) -> None:
         """Make the current snapshot the only one: tags move to it, and all others expire. The caller holds the write lock.
 
-        Raises Retryable if the disk or the catalog fails.
+        Raises Retryable if the storage or the catalog fails.
         """
-        try:
+        with self.reaching(f"expire snapshots of {name}"):
             forget_history(self.table(name))
-        except (CommitFailedException, OSError) as error:
-            raise Retryable(f"cannot expire snapshots of {name} in {self.root}: {error}; free disk space, then try again") from error
 
-    def unreachable(self, name: TableName) -> list[Path]:
-        """Return the files below the table's folder to which no snapshot refers. The caller is `alone` while it deletes them."""
+    def unreachable(self, name: TableName) -> list[LakeFile]:
+        """Return the files below the table's location to which no snapshot refers. The caller is `alone` while it deletes them."""
         table = self.table(name)
-        return unreachable(table, files_below(table))
+        with self._reading(f"list the files of {name}"):
+            return unreachable(table, self._files, self._files.below(table.location()))
 
-    def unused(self) -> list[Path]:
-        """Return the files below the folders of all tables to which no snapshot refers. No writer will refer to them, either.
+    def unused(self) -> list[LakeFile]:
+        """Return the files below the locations of all tables to which no snapshot refers. No writer will refer to them, either.
 
-        Writers wait only while the folders are listed. Raises Retryable if an erasure deletes files meanwhile.
+        Writers wait only while the files are listed. Raises Retryable if an erasure deletes files meanwhile, or if the storage fails.
         """
         with self.alone():
-            listed = [(table, files_below(table)) for table in map(self.table, TABLES)]
+            listed = [(table, self._files.below(table.location())) for table in map(self.table, TABLES)]
         try:
-            return [path for table, files in listed for path in unreachable(table, files)]
+            return [file for table, files in listed for file in unreachable(table, self._files, files)]
         except OSError as error:
-            raise Retryable(f"the metadata of the lake in {self.root} changed while it was read: {error}; try again") from error
+            raise Retryable(f"the metadata of the lake in {self.place} changed while it was read: {error}; try again") from error
 
-    def append(self, name: TableName, rows: pa.Table, batch: Digest) -> Commit | None:
+    def delete(self, file: LakeFile) -> None:
+        """Delete a file to which nothing refers, for good. Does nothing if it does not exist."""
+        self._files.delete(file)
+
+    def append(self, name: TableName, rows: pa.Table, batch: Digest, read: Read | None = None) -> Commit | None:
         """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit, and None is returned.
 
-        Raises Retryable if the disk or the catalog fails.
+        `read` is what the caller has read before it decided on these rows. Raises Retryable if the table has changed since, or if the
+        storage or the catalog fails. Then it may be unknown whether the commit was made; the next attempt finds its rows.
         """
         if rows.num_rows == 0:
             return None
-        try:
+        with self.reaching(f"write {rows.num_rows} rows to {name}"):
             table = self._complete(name)
             before = table.current_snapshot()
+            found = Read(int(before.snapshot_id) if before else None)
+            if read is not None and read != found:
+                raise Retryable(f"another writer has changed {name} in {self.place} meanwhile; try again")
             with LeanTransaction(table) as change:
                 change.append(ordered(rows, name), snapshot_properties={BATCH: batch})
             after = table.current_snapshot()
-            return Commit(int(before.snapshot_id) if before else None, int(after.snapshot_id) if after else None)
-        except (CommitFailedException, OSError) as error:
-            raise Retryable(
-                f"cannot write {rows.num_rows} rows to {name} in {self.root}: {error}; free disk space, then ingest again"
-            ) from error
+            return Commit(found.snapshot, int(after.snapshot_id) if after else None)
 
     def scan(
         self,
@@ -245,7 +284,8 @@ class Lake:
         Columns that were added after the table or the snapshot was written are null. `where` must not name them. Raises Retryable if the
         snapshot has expired.
         """
-        return _frame(self._scan(self.table(name), name, columns, where, snapshot).to_arrow(), name, columns)
+        with self._reading(f"read {name}"):
+            return _frame(self._scan(self.table(name), name, columns, where, snapshot).to_arrow(), name, columns)
 
     def parts(
         self, name: TableName, columns: Sequence[str] = ("*",), where: BooleanExpression | None = None, snapshot: int | None = None
@@ -256,14 +296,15 @@ class Lake:
         table = self.table(name)
         scan = self._scan(table, name, columns, where, snapshot)
         reader = ArrowScan(table.metadata, table.io, scan.projection(), where or AlwaysTrue())
-        for task in scan.plan_files():  # a batch reader of pyiceberg would read all files ahead
-            yield _frame(reader.to_table([task]), name, columns)
+        with self._reading(f"read {name}"):
+            for task in scan.plan_files():  # a batch reader of pyiceberg would read all files ahead
+                yield _frame(reader.to_table([task]), name, columns)
 
     def _scan(
         self, table: Table, name: TableName, columns: Sequence[str], where: BooleanExpression | None, snapshot: int | None
     ) -> DataScan:
         if snapshot is not None and table.snapshot_by_id(snapshot) is None:
-            raise Retryable(f"snapshot {snapshot} of {name} in {self.root} has expired, because rows were added meanwhile; try again")
+            raise Retryable(f"snapshot {snapshot} of {name} in {self.place} has expired, because rows were added meanwhile; try again")
         known = present(table, snapshot, TABLES[name], columns)
         return table.scan(row_filter=where or AlwaysTrue(), selected_fields=known, snapshot_id=snapshot)
 
@@ -279,7 +320,8 @@ class Lake:
         if since is None or not _follows(table, since):
             return self.scan(name, columns)
         known = present(table, None, TABLES[name], columns)
-        return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
+        with self._reading(f"read {name}"):
+            return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
     def parts_added(self, name: TableName, since: int | None, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the same rows as `added` returns; all rows of a table in parts, so that they are never in memory together."""
@@ -298,7 +340,7 @@ class Lake:
         `read` is a snapshot and a time. This snapshot is tagged instead if it is the current one except for rows that were appended after
         this time. If the tag exists, it is kept and the id of its snapshot is returned.
         """
-        with self.writing():
+        with self.writing(), self._reading(f"pin {name}"):
             table = self.table(name)
             known = table.refs().get(tag)
             current = known.snapshot_id if known else read[0] if read and _only_appended(table, *read) else self.snapshot(name)
@@ -308,7 +350,7 @@ class Lake:
 
     def unpin(self, name: TableName, tag: str) -> None:
         """Remove a tag, so that its snapshot may expire. Does nothing if the tag does not exist."""
-        with self.writing():
+        with self.writing(), self._reading(f"unpin {name}"):
             table = self.table(name)
             if tag in table.refs():
                 table.manage_snapshots().remove_tag(tag).commit()
@@ -320,7 +362,7 @@ class Lake:
 
     def size(self, name: TableName) -> tuple[int, datetime | None]:
         """Return (number of rows, time of the newest commit), read from metadata only."""
-        return table_size(self.root, name)
+        return table_size(self.place, name)
 
 
 def ordered(rows: pa.Table, name: TableName) -> pa.Table:

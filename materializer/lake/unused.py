@@ -1,13 +1,12 @@
 """Deletes the files of a lake to which nothing refers any more: files that were replaced, and leftovers of killed writers.
 
 A reader may have planned its files before they were replaced. A file is therefore deleted only some time after it was first seen unused,
-however old it is itself. The times are kept in a file beside the tables.
+however old it is itself. The times are kept in a file in the lake's folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from ratchet.contracts.schema import stamped
@@ -18,7 +17,7 @@ from ratchet.runtime.json_files import read_json
 READER_SECONDS = 86_400.0
 """Seconds for which an unused file is kept for readers that have begun before."""
 _SEEN = "unused.json"
-"""File beside the tables: path of an unused file in the folder of the lake -> when it was first seen, in seconds since the epoch."""
+"""File in the folder of the lake: name of an unused file (see `LakeFile`) -> when it was first seen, in seconds since the epoch."""
 
 
 class Swept(NamedTuple):
@@ -36,23 +35,15 @@ def sweep(lake: Lake, now: float, grace: float, dry_run: bool = False, boundary:
     """
     seen = read_json(lake.root / _SEEN) or {}
     known = {str(path): float(at) for path, at in (seen.get("files") or {}).items()}
-    unused = lake.unused()
-    first = {str(path.relative_to(lake.root)): now for path in unused}
-    first = {path: min(now, known.get(path, now)) for path in first}
-    due = [lake.root / path for path, at in first.items() if now - at >= grace]
+    unused = {file.name: file for file in lake.unused()}
+    first = {name: min(now, known.get(name, now)) for name in unused}
+    due = [unused[name] for name, at in first.items() if now - at >= grace]
     if not dry_run and first != known:
         write_atomic(lake.root / _SEEN, stamped({"files": first}))
     files = size = 0
-    for path in due:
-        files, size = files + 1, size + _size(path)
+    for file in due:
+        files, size = files + 1, size + file.size
         if not dry_run:
             boundary("unused file")
-            path.unlink(missing_ok=True)
+            lake.delete(file)
     return Swept(files, size, len(first) - files)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

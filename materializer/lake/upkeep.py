@@ -11,10 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 
-from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from ratchet.contracts.errors import Retryable
 from ratchet.materializer.lake.compaction import (
     TARGET,
     expire_snapshots,
@@ -80,8 +78,9 @@ def state(lake: Lake, name: TableName) -> TableState:
 
 
 def pending(lake: Lake, name: TableName, today: date) -> int:
-    """Return the number of files of a table that upkeep would merge now."""
-    return _pending(lake.table(name), today, TARGET)
+    """Return the number of files of a table that upkeep would merge now. Raises Retryable if the storage or the catalog fails."""
+    with lake.reaching(f"read {name}"):
+        return _pending(lake.table(name), today, TARGET)
 
 
 def _pending(table: Table, today: date, target: int) -> int:
@@ -125,22 +124,19 @@ def compact(
     The rows are read and written while others may write, and only the commit takes the write lock, unless the caller holds it
     (`is_writing`). Then nothing is merged while another process does. Raises Retryable if the disk or the catalog fails.
     """
-    try:
-        with lake.compacting(wait=not is_writing) as is_free:
-            table = lake.table(name)
-            files = facts_of(table) if is_free else {}
-            chosen = first_merges(plan_merges([facts for facts, _ in files.values()], today, target), target)
-            if not chosen:
-                return None
-            tasks = [files[facts.path][1] for facts in chosen]
-            made = write_merged(table, tasks, lambda rows: ordered(rows, name))
-            boundary("files written")
-            with nullcontext() if is_writing else lake.writing():
-                replace_files(lake.table(name), [task.file for task in tasks], made)
-            boundary("files replaced")
-            return Merged(name, len(tasks), len(made), sum(file.file_size_in_bytes for file in made))
-    except (CommitFailedException, ValidationException, OSError) as error:
-        raise Retryable(f"cannot merge files of {name} in {lake.root}: {error}; free disk space, then try again") from error
+    with lake.reaching(f"merge files of {name}"), lake.compacting(wait=not is_writing) as is_free:
+        table = lake.table(name)
+        files = facts_of(table) if is_free else {}
+        chosen = first_merges(plan_merges([facts for facts, _ in files.values()], today, target), target)
+        if not chosen:
+            return None
+        tasks = [files[facts.path][1] for facts in chosen]
+        made = write_merged(table, tasks, lambda rows: ordered(rows, name))
+        boundary("files written")
+        with nullcontext() if is_writing else lake.writing():
+            replace_files(lake.table(name), [task.file for task in tasks], made)
+        boundary("files replaced")
+        return Merged(name, len(tasks), len(made), sum(file.file_size_in_bytes for file in made))
 
 
 def expire(lake: Lake, name: TableName) -> int:
@@ -150,11 +146,9 @@ def expire(lake: Lake, name: TableName) -> int:
     """
     table = lake.table(name)
     old = plan_expiry(snapshot_facts(table), _KEPT, _KEPT_OTHERS)
-    try:
-        if old:
+    if old:
+        with lake.reaching(f"expire snapshots of {name}"):
             expire_snapshots(table, old)
-    except (CommitFailedException, OSError) as error:
-        raise Retryable(f"cannot expire snapshots of {name} in {lake.root}: {error}; free disk space, then try again") from error
     return len(old)
 
 
@@ -171,7 +165,11 @@ def tidy(lake: Lake, name: TableName, today: date) -> None:
     if _has_many(table):
         expire(lake, name)
     is_time = (current.sequence_number or 0) % _LOOK == 0 and state(lake, name).files >= _PILED_UP
-    if is_time and _pending(lake.table(name), today, _WHILE_WRITING) >= _PILED_UP:
+    if not is_time:
+        return
+    with lake.reaching(f"read {name}"):
+        waiting = _pending(lake.table(name), today, _WHILE_WRITING)
+    if waiting >= _PILED_UP:
         compact(lake, name, today, target=_WHILE_WRITING, is_writing=True)
 
 

@@ -18,8 +18,10 @@ from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Datasets, Progress
 from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.lake.place import LakePlace
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
+from tests.shared_lake import postgres, shared_places  # noqa: F401  fixtures
 from tests.unit.materializer.conftest import ingest_keys
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -32,7 +34,7 @@ def _facts() -> Facts:
     return Facts(**values, **none, pairs_by_tier={}, pairs_dropped={})
 
 
-def _open(kind: str, folder: Path) -> Datasets:
+def _open(kind: str, folder: Path, place: LakePlace | None = None) -> Datasets:
     if kind == "fake":
         return FakeDatasets(FakeWorld(), _facts())
     loop = Loop.model_validate(
@@ -43,7 +45,7 @@ def _open(kind: str, folder: Path) -> Datasets:
         }
     )
     return LakeDatasets(
-        folder / "lake",
+        place or folder / "lake",
         loop,
         folder,
         build_scorer_set(loop.rewards),
@@ -53,9 +55,10 @@ def _open(kind: str, folder: Path) -> Datasets:
     )
 
 
-@pytest.fixture(params=["fake", "lake"])
+@pytest.fixture(params=["fake", "lake", "shared lake"])
 def datasets(request: pytest.FixtureRequest, tmp_path: Path) -> Datasets:
-    return _open(request.param, tmp_path)
+    place = request.getfixturevalue("shared_places").new(tmp_path / "lake") if request.param == "shared lake" else None
+    return _open(request.param, tmp_path, place)
 
 
 def _batch(first: int, count: int = 30) -> RawBatch:

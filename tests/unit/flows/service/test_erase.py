@@ -123,11 +123,11 @@ def test_after_a_consent_of_the_operator_new_records_of_an_erased_person_are_sto
     fill(home, range(2))
     report = ingest(context)
     assert (report.traces.kept, report.traces.duplicate, report.traces.reasons["erased"]) == (0, 2, 2)
-    assert marks_in(home.lake(LINE) / "warehouse" / "ratchet" / "traces").keys() == set(range(2, 8))
+    assert marks_in(home.lake(LINE).folder / "warehouse" / "ratchet" / "traces").keys() == set(range(2, 8))
     newly_asked(installation, 0, 900)
     newly_asked(installation, 1, 901)
     assert ingest(context).traces.kept == 1
-    assert 1 not in marks_in(home.lake(LINE))
+    assert 1 not in marks_in(home.lake(LINE).folder)
     assert len(traces(installation)) == before - 4 + 1
 
 
@@ -316,7 +316,7 @@ def test_a_session_is_erased_without_the_other_sessions_of_its_user(tmp_path: Pa
 @pytest.mark.slow
 def test_the_key_of_mirrored_prompts_is_deleted_so_that_their_rows_name_nobody(tmp_path: Path) -> None:
     installation, _ = install(tmp_path, 2)
-    key = installation.home.lake(LINE) / "mirror.json"
+    key = installation.home.lake(LINE).folder / "mirror.json"
     key.write_text("{}")
     erase(installation, 1)
     assert not key.exists()

@@ -144,7 +144,7 @@ def test_content_whose_use_is_refused_is_deleted_and_a_later_consent_brings_it_b
     before = len(lake.scan("traces"))
     done = collect_line(installation, context)
     assert done.rows["contents"] == 3
-    assert 0 not in marks_in(installation.home.lake(LINE) / "warehouse")
+    assert 0 not in marks_in(installation.home.lake(LINE).folder / "warehouse")
     assert 0 not in marks_in(installation.home.artifacts)
     rows = lake.scan("traces")
     assert (len(rows), rows["messages"].null_count()) == (before, 3)  # the metadata stay, as of a trace without consent
@@ -154,7 +154,7 @@ def test_content_whose_use_is_refused_is_deleted_and_a_later_consent_brings_it_b
     fill(installation.home, range(1))  # the records again; the refusal is newer
     ingest(context)
     collect_line(installation, context)
-    assert marks_in(installation.home.lake(LINE) / "warehouse").get(0) is None
+    assert marks_in(installation.home.lake(LINE).folder / "warehouse").get(0) is None
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_no_row_is_touched_while_a_cycle_is_open(tmp_path: Path) -> None:
     ingest(context)
     done = collect_line(installation, context)
     assert (done.rows, done.postponed) == ({}, True)
-    assert 0 in marks_in(installation.home.lake(LINE) / "warehouse")
+    assert 0 in marks_in(installation.home.lake(LINE).folder / "warehouse")
 
 
 @pytest.mark.slow

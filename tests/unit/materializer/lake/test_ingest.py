@@ -19,7 +19,7 @@ from ratchet.contracts.errors import Retryable
 from ratchet.materializer.consent import settle
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.governance import govern
-from ratchet.materializer.lake.tables import Lake, TableName
+from ratchet.materializer.lake.tables import Lake, Read, TableName
 from ratchet.materializer.receive.files.source import FileSource
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
@@ -154,11 +154,11 @@ class CrashingLake(Lake):
         super().__init__(root)
         self.left, self.after = at, after
 
-    def append(self, name: TableName, rows: pa.Table, batch: str) -> None:
+    def append(self, name: TableName, rows: pa.Table, batch: str, read: Read | None = None) -> None:
         self.left -= 1
         if self.left == 0 and not self.after:
             raise Crash
-        super().append(name, rows, batch)
+        super().append(name, rows, batch, read)
         if self.left == 0:
             raise Crash
 

@@ -257,10 +257,10 @@ def test_a_replay_that_was_interrupted_is_repeated_without_a_second_row(tmp_path
     fixed(monkeypatch)
     append = datasets.lake.append
 
-    def crash(name: Any, rows: Any, of: str) -> None:
+    def crash(name: Any, rows: Any, of: str, read: Any = None) -> None:
         if name == "quarantine":
             raise KeyboardInterrupt
-        append(name, rows, of)
+        append(name, rows, of, read)
 
     quarantine = datasets.quarantine
     monkeypatch.setattr(quarantine._lake, "append", crash)

@@ -1,0 +1,90 @@
+"""Catalog in Postgres and files in a bucket, for lakes whose place is shared. Every process has one catalog for all lines.
+
+pyiceberg opens a new client of the bucket for each table that it loads, and reads the metadata of a table anew each time. Both cost a
+request or more, with roles also one for credentials. Here, a process opens one client, and reads each metadata file once: it never changes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSystem
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.io import PY_IO_IMPL, S3_CONNECT_TIMEOUT, S3_ENDPOINT, S3_REGION, S3_REQUEST_TIMEOUT
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+from ratchet.materializer.lake.files import bucket_of
+from ratchet.materializer.lake.place import CATALOG_NAME, catalog_engine
+from ratchet.runtime.bucket import CONNECT, READ
+
+_METADATA = 64
+"""Number of metadata files that are kept in memory."""
+
+
+class SharedIO(PyArrowFileIO):  # type: ignore[misc]
+    """Reads and writes files of a bucket with one client per process."""
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        return _client(tuple(sorted((key, str(value)) for key, value in self.properties.items() if key.startswith("s3."))), netloc)
+
+
+@lru_cache(maxsize=8)
+def _client(properties: tuple[tuple[str, str], ...], bucket: str | None) -> FileSystem:
+    return PyArrowFileIO(dict(properties))._initialize_s3_fs(bucket)
+
+
+class SharedCatalog(SqlCatalog):  # type: ignore[misc]
+    """A catalog in Postgres that keeps the metadata which it has read."""
+
+    def __init__(self, name: str, url: str, **properties: str) -> None:
+        self._url = url
+        self._read = lru_cache(maxsize=_METADATA)(self._read_metadata)
+        super().__init__(name, uri=url, **properties)
+
+    def _init_catalog(self) -> None:
+        self.engine = catalog_engine(self._url)
+        try:
+            super()._init_catalog()
+        except (IntegrityError, ProgrammingError):  # another process creates the same tables at this moment
+            super()._init_catalog()
+
+    def _read_metadata(self, location: str) -> tuple[TableMetadata, str]:
+        from pyiceberg.serializers import FromInputFile
+
+        io = self._load_file_io(location=location)
+        return FromInputFile.table_metadata(io.new_input(location)), location
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        if not orm_table.metadata_location:
+            return super()._convert_orm_to_iceberg(orm_table)
+        metadata, location = self._read(str(orm_table.metadata_location))
+        identifier = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)
+
+
+@lru_cache(maxsize=4)
+def shared_catalog(url: str, warehouse: str) -> SharedCatalog:
+    """Open the catalog at a SQLAlchemy URL, for tables whose files are below `warehouse`. Its database tables are created at first use."""
+    storage = {PY_IO_IMPL: f"{SharedIO.__module__}.{SharedIO.__name__}", **_storage(warehouse)}
+    return SharedCatalog(CATALOG_NAME, url, warehouse=warehouse, **storage)
+
+
+def _storage(warehouse: str) -> dict[str, str]:
+    """Return where the bucket is, as the AWS SDK finds it.
+
+    Credentials are not among it: the client in pyarrow looks for them itself, in the same order (environment, profile, role of a service
+    account, role of a pod, role of a node), and renews those of roles.
+    """
+    meta: Any = bucket_of(warehouse).client.meta
+    found = {S3_CONNECT_TIMEOUT: str(CONNECT), S3_REQUEST_TIMEOUT: str(READ)}
+    host = urlsplit(meta.endpoint_url).hostname or ""
+    if not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        found[S3_ENDPOINT] = meta.endpoint_url
+    if meta.region_name and meta.region_name != "aws-global":
+        found[S3_REGION] = meta.region_name
+    return found

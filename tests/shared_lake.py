@@ -1,0 +1,53 @@
+"""Fixtures for lakes with their catalog in a real Postgres and their files on a local S3 server. A test file imports both names."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ratchet.materializer.lake.place import LakePlace
+from tests.postgres import PostgresServer, postgres_server
+from tests.s3 import S3, served_by_default
+
+
+@dataclass(frozen=True)
+class SharedPlaces:
+    """A database and a bucket for the lakes of one installation."""
+
+    postgres: PostgresServer
+    s3: S3
+    url: str
+    warehouse: str
+
+    def new(self, folder: Path, line: str = "math") -> LakePlace:
+        """Return the place of a line's lake, with its locks and caches in a folder."""
+        return LakePlace(folder, line, self.url, self.warehouse)
+
+    def keys(self) -> list[str]:
+        """Return the keys of all objects in the bucket."""
+        pages = self.s3.client.get_paginator("list_objects_v2").paginate(Bucket=self.s3.bucket)
+        return [one["Key"] for page in pages for one in page.get("Contents", ())]
+
+    def read(self, key: str) -> bytes:
+        """Return the content of an object."""
+        return bytes(self.s3.client.get_object(Bucket=self.s3.bucket, Key=key)["Body"].read())
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A running Postgres server of the test file."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def shared_places(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedPlaces]:
+    """A new database and a new bucket."""
+    database = f"catalog_{secrets.token_hex(4)}"
+    postgres.create(database)
+    with served_by_default(monkeypatch) as s3:
+        yield SharedPlaces(postgres, s3, postgres.url(database), f"s3://{s3.bucket}/lakes")
