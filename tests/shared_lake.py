@@ -27,14 +27,10 @@ class SharedPlaces:
         """Return the place of a line's lake, with its locks and caches in a folder."""
         return LakePlace(folder, line, self.url, self.warehouse)
 
-    def keys(self) -> list[str]:
+    def objects(self) -> list[str]:
         """Return the keys of all objects in the bucket."""
         pages = self.s3.client.get_paginator("list_objects_v2").paginate(Bucket=self.s3.bucket)
         return [one["Key"] for page in pages for one in page.get("Contents", ())]
-
-    def read(self, key: str) -> bytes:
-        """Return the content of an object."""
-        return bytes(self.s3.client.get_object(Bucket=self.s3.bucket, Key=key)["Body"].read())
 
 
 @pytest.fixture(scope="module")

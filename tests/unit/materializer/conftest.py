@@ -15,6 +15,7 @@ from ratchet.contracts.schema import stamped
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.ingest import IngestKeys
+from ratchet.materializer.lake.place import LakePlace
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.secrets.files import create_secret
@@ -86,11 +87,11 @@ def signed(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
     return item | {"attributes": [*item["attributes"], attribute(SIGNATURE, signature_of(form, key))]}
 
 
-def make_datasets(folder: Path, loop: Loop | None = None, compute: Compute | None = None) -> LakeDatasets:
-    """The datasets of `loop`, stored below `folder`, with the engine `compute`."""
+def make_datasets(folder: Path, loop: Loop | None = None, compute: Compute | None = None, place: LakePlace | None = None) -> LakeDatasets:
+    """The datasets of `loop`, stored below `folder`, with the engine `compute`. The lake is at `place`, by default in the folder."""
     loop = loop or make_loop()
     return LakeDatasets(
-        folder / "lake",
+        place or folder / "lake",
         loop,
         folder,
         build_scorer_set(loop.rewards),

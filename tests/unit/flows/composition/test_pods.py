@@ -132,6 +132,10 @@ def test_an_installation_in_pods_refuses_parts_of_one_pod(home: Home, tmp_path: 
     with pytest.raises(ConfigError, match="SQLite"):
         refuse_local_parts(loop, home)
     monkeypatch.setenv(variables.LEDGER_URL, "postgresql+psycopg://somewhere/ratchet")
+    with pytest.raises(ConfigError, match="the lake is on the disk of one pod; set RATCHET_WAREHOUSE"):
+        refuse_local_parts(loop, home)
+    monkeypatch.setenv(variables.WAREHOUSE, "s3://bucket/lakes")
+    monkeypatch.setenv(variables.CATALOG_URL, "postgresql+psycopg://somewhere/catalog")
     with pytest.raises(ConfigError, match=r"serving\.router"):
         refuse_local_parts(loop, home)
     loop = in_pods(loop, router="kubernetes")

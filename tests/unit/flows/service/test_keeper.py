@@ -37,6 +37,7 @@ from ratchet.flows.service.keeper import (
     News,
 )
 from ratchet.flows.service.keepers import HANG_SECONDS, Keepers
+from ratchet.materializer.lake.place import LakePlace
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
 from tests.waiting import until
@@ -61,7 +62,9 @@ def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
     """Return the keeper of a simulated line."""
     installation = installation_of(sim)
     installation.home = SimpleNamespace(
-        spool=lambda line: tmp_path / "spool" / line, collected=lambda line: tmp_path / f"{line}.json", lake=lambda line: tmp_path / "lake"
+        spool=lambda line: tmp_path / "spool" / line,
+        collected=lambda line: tmp_path / f"{line}.json",
+        lake=lambda line: LakePlace(tmp_path / "lake"),
     )
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 

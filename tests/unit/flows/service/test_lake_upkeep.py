@@ -13,6 +13,7 @@ from ratchet.flows.service import lake_upkeep
 from ratchet.flows.service.keeper import UPKEEP_SECONDS, Keeper
 from ratchet.flows.service.keepers import Keepers
 from ratchet.flows.service.lake_upkeep import LakeTable, keep_lake
+from ratchet.materializer.lake.place import LakePlace
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
 from tests.unit.materializer.conftest import make_datasets
@@ -35,7 +36,7 @@ def keeper(tmp_path: Path, said: list[str]) -> Keeper:
     """The keeper of a simulated line whose lake is below `tmp_path`."""
     sim = SimulatedLine(Scenario(seed=1))
     installation = installation_of(sim)
-    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line, lake=lambda _line: tmp_path / "lake")
+    installation.home = SimpleNamespace(spool=lambda line: tmp_path / "spool" / line, lake=lambda _line: LakePlace(tmp_path / "lake"))
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 
 

@@ -246,7 +246,7 @@ def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Transaction, "append", refuse)
-    with pytest.raises(Retryable, match="ingest again"):
+    with pytest.raises(Retryable, match=r"cannot write 1 rows to traces in .*: no space left on device; free disk space, then try again"):
         make_datasets(tmp_path).ingest(batch(spans(span(1))))
 
 
