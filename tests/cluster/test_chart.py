@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = {
     "lines": [{"name": "support", "routerPort": 8080, "receiverPort": 4318, "loop": LOOP}],
     "bucket": {"exchange": "s3://exchange/x", "artifacts": "s3://artifacts/a"},
     "ledger": {"secret": "ratchet-db"},
+    "lake": {"warehouse": "s3://lakes/l", "catalog": {"secret": "ratchet-db", "key": "catalog"}},
     "prefect": {"database": {"secret": "ratchet-db", "key": "prefect"}},
 }
 
@@ -88,7 +89,7 @@ def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str,
     assert not [one for one in objects if one["kind"] == "Secret"]
     for name, pod in pods_of(objects).items():
         for variable in pod["containers"][0]["env"]:
-            is_secret = re.search("SECRET|AUTH|LEDGER|DATABASE|ACCESS_KEY", variable["name"])
+            is_secret = re.search("SECRET|AUTH|LEDGER|CATALOG|DATABASE|ACCESS_KEY", variable["name"])
             assert bool(is_secret) == ("valueFrom" in variable), f"{name}: {variable['name']}"
 
 
@@ -97,6 +98,8 @@ def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str,
     [
         ({"bucket": {"exchange": "https://bucket", "artifacts": "s3://artifacts/a"}}, "exchange"),
         ({"ledger": {"secret": ""}}, "secret"),
+        ({"lake": {"warehouse": "/lakes", "catalog": {"secret": "ratchet-db"}}}, "warehouse"),
+        ({"lake": {"warehouse": "s3://lakes/l", "catalog": {"secret": ""}}}, "secret"),
         ({"lines": []}, "lines"),
         ({"lines": [{**VALUES["lines"][0], "routerPort": 80}]}, "routerPort"),
         ({"lines": [{**VALUES["lines"][0], "lopp": ""}]}, "lopp"),

@@ -194,10 +194,11 @@ class Whole:
             self.rig.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec})
 
     def _secrets(self) -> None:
-        for database in ("ratchet", "prefect"):
+        for database in ("ratchet", "catalog", "prefect"):
             self.postgres.create(database)
         self.postgres.folder.chmod(0o755)  # the pods reach the server's socket without the rights of its owner
-        databases = {"url": self.postgres.url("ratchet"), "prefect": self.postgres.url("prefect", "asyncpg")}
+        databases = {name: self.postgres.url(database) for name, database in (("url", "ratchet"), ("catalog", "catalog"))}
+        databases["prefect"] = self.postgres.url("prefect", "asyncpg")
         loop = self.folder / "offline" / "loop.toml"
         loop.parent.mkdir()
         write_loop(loop.parent, LINE).rename(loop)
@@ -262,6 +263,7 @@ class Whole:
                 "secret": "bucket",
             },
             "ledger": {"secret": "ratchet-db"},
+            "lake": {"warehouse": f"s3://{self.s3.bucket}/lakes", "catalog": {"secret": "ratchet-db", "key": "catalog"}},
             "prefect": {"secret": "prefect-auth", "database": {"secret": "ratchet-db", "key": "prefect"}, "resources": small},
             "service": {"volume": volume, "kubeconfigSecret": "kubeconfig", "resources": small},
             "router": {"replicas": 2, "volume": volume, "resources": small, "service": {"headless": True}, "drain": 60},

@@ -1,6 +1,7 @@
 """A process that ingests batches into a lake with a shared place, and can be killed in each phase.
 
-RATCHET_KILL_AT=n kills at its n-th boundary. The boundaries are before and after each append, between the metadata file of a commit and the catalog's row, and just after that row.
+RATCHET_KILL_AT=n kills at its n-th boundary. The boundaries are before and after each append, between the metadata file of a commit and the
+catalog's row, and just after that row.
 
     python -m tests.crash.shared_ingest FOLDER CATALOG_URL WAREHOUSE LINE COUNT
 """
