@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -246,6 +248,20 @@ def test_a_look_at_a_lake_needs_none_of_the_large_libraries_and_creates_nothing(
     datasets.ingest(one(2))
     assert place.state() != before
     assert lake_cursor(place).traces == 2
+
+
+@pytest.mark.parametrize("engine", ["polars", "duckdb"])
+def test_other_engines_read_the_lake(places: SharedPlaces, tmp_path: Path, engine: str) -> None:
+    opened(places, tmp_path).ingest(one(1))
+    given = {"s3.region": "us-east-1", "s3.endpoint": places.s3.settings.endpoint or ""}
+    catalog = SqlCatalog("ratchet", uri=places.url, warehouse=places.warehouse, **given)
+    table = catalog.load_table("math.traces")
+    if engine == "polars":
+        found = pl.scan_iceberg(table).select("answer").collect().rows()
+    else:
+        connection = table.scan().to_duckdb("traces", connection=duckdb.connect())
+        found = connection.sql("select answer from traces").fetchall()
+    assert found == [("zq001zq!",)]
 
 
 def test_an_index_of_another_lake_hides_no_record(places: SharedPlaces, tmp_path: Path) -> None:
