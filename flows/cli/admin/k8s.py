@@ -46,7 +46,12 @@ def _opened(loop: str, quiet: bool) -> tuple[Loop, Path, Home]:
 @click.option("--ami", metavar="FAMILY@VERSION", help="Image of AWS nodes, with a fixed version, for example al2023@v20260901.")
 @click.option("--node-role", metavar="NAME", help="IAM role of AWS nodes. Default: KarpenterNodeRole-CLUSTER.")
 @click.option("--placement-group", metavar="NAME", help="EC2 placement group for the nodes of a gang.")
-@click.option("--reservation", multiple=True, metavar="ID", help="EC2 capacity reservation. Repeat the option for several.")
+@click.option(
+    "--reservation",
+    multiple=True,
+    metavar="ID",
+    help="EC2 capacity reservation, for cluster.pool.capacity = reserved. Repeat the option for several.",
+)
 @click.option(
     "--storage-class", metavar="NAME", help="Storage class of the shared volume. It must allow writes from many nodes (ReadWriteMany)."
 )
