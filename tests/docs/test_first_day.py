@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from ratchet.flows.cli.main import cli
 from ratchet.flows.config.load import parse_loop
@@ -123,3 +124,14 @@ def test_the_doctor_gets_what_the_chart_gets(page: str) -> None:
     (install,) = [words for words in commands(page) if words[:2] == ["helm", "install"] and "k8s/chart" in words]
     assert install[install.index("--values") + 1] == "values.yaml"
     assert install[install.index("--namespace") + 1] == "ratchet"
+
+
+@pytest.mark.slow
+@page
+def test_the_loop_file_passes_the_check_without_a_kubeconfig(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = [block for block in blocks(page) if kind_of(block) == "loop file"]
+    (tmp_path / "loop.toml").write_text(text)
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    done = CliRunner().invoke(cli, ["check", str(tmp_path / "loop.toml")])
+    assert done.exit_code == 0, done.output
