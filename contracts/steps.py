@@ -367,7 +367,7 @@ STEPS: Mapping[Step, StepDeclaration] = {
             purpose="Register the candidate in the model registry.",
             doing="registering the candidate",
             after=State.REGISTERED,
-            needs=(Step.FREEZE, Step.PLAN, Step.TRAIN, Step.ACCEPT, Step.EVALUATE),
+            needs=(Step.FREEZE, Step.PLAN, Step.TRAIN, Step.ACCEPT, Step.EVALUATE, Step.JUDGE),
             result=RegisterResult,
         ),
         StepDeclaration(

@@ -28,6 +28,10 @@ log = logging.getLogger("ratchet.registry")
 _TAG = "ratchet.tag"
 _NAME_LENGTH = 250
 """Maximum length of a metric name in MLflow."""
+CARD = "model_card.md"
+"""Name of the model card among the files of a version's run."""
+_DESCRIPTION_LENGTH = 4500
+"""Maximum length of a description. MLflow stores up to 5000 characters."""
 _BATCH = 1000
 """Maximum number of metrics per MLflow request."""
 _INVALID = "INVALID_PARAMETER_VALUE"
@@ -73,6 +77,27 @@ class MlflowRegistry:
             if found is None:
                 raise Retryable(f"the registry has no version {tag} of {line}; the next reconciliation registers it")
             self._client.set_registered_model_alias(line, alias, found)
+
+    def describe(self, line: str, tag: str, card: str) -> None:
+        """Replace the description of a version by its model card, and store the card as a file of the version's run.
+
+        Raises `Retryable` if the version is not registered yet.
+        """
+        with _reachable(self._uri):
+            number = self._version(line, tag)
+            if number is None:
+                raise Retryable(f"the registry has no version {tag} of {line}; the next reconciliation registers it")
+            rest = f"\n\n… the file {CARD} of the run has the rest"
+            text = card if len(card) <= _DESCRIPTION_LENGTH else card[:_DESCRIPTION_LENGTH] + rest
+            run = self._client.update_model_version(line, number, description=text).run_id
+            if run:
+                self._client.log_text(run, card, CARD)
+
+    def unalias(self, line: str, alias: str) -> None:
+        """Remove an alias of the line. Does nothing if there is none."""
+        with _reachable(self._uri):
+            if alias in self.aliases(line):
+                self._client.delete_registered_model_alias(line, alias)
 
     def aliases(self, line: str) -> dict[str, str]:
         """Return alias -> version tag. Returns an empty dictionary for an unknown line."""

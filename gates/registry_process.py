@@ -48,6 +48,14 @@ class ProcessRegistry:
         """Set the alias of the line. Raises `Retryable` if the version is not registered yet."""
         self._call("alias", line, alias, tag)
 
+    def describe(self, line: str, tag: str, card: str) -> None:
+        """Replace the description of a version by its model card. Raises `Retryable` if the version is not registered yet."""
+        self._call("describe", line, tag, card)
+
+    def unalias(self, line: str, alias: str) -> None:
+        """Remove an alias of the line. Does nothing if there is none."""
+        self._call("unalias", line, alias)
+
     def aliases(self, line: str) -> dict[str, str]:
         """Return alias -> version tag. Returns an empty dictionary for an unknown line."""
         stored = stored_aliases(self._uri, line)

@@ -131,6 +131,11 @@ class Bucket:
                 if error.response["Error"]["Code"] != "PreconditionFailed":
                     raise
 
+    def versioning(self) -> str:
+        """Return whether the bucket keeps former versions of objects: Enabled, Suspended, or Off."""
+        with self._asked("read the versioning of", ""):
+            return str(self.client.get_bucket_versioning(Bucket=self.bucket).get("Status", "Off"))
+
     def list(self, under: str) -> dict[str, BucketObject]:
         """Return all objects whose keys begin with `under`, by key relative to `under`."""
         found = {}

@@ -104,6 +104,9 @@ class Server(FakeClient):
     def ensure(self, version: ModelVersion) -> Endpoint:
         return Endpoint(tag=version.tag, url="http://127.0.0.1:1", model="shop")
 
+    def running(self) -> list[Endpoint]:
+        return []
+
 
 def _asked(request: ChatRequest) -> str:
     return str(request.messages[-1]["content"])

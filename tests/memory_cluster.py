@@ -40,6 +40,11 @@ class MemoryCluster:
             raise AlreadyExists(f"{body['metadata']['name']} exists")
         return self._write(f"create {kind.plural}", kind, body, dry_run)
 
+    def version(self) -> str:
+        """Return the release whose rules this server follows."""
+        self._answer()
+        return "v1.35.0"
+
     def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object | None:
         """Return a copy of the object, or None."""
         self._answer()

@@ -10,6 +10,7 @@ from typing import Any
 from ratchet.contracts.data.beliefs import JudgeBelief
 from ratchet.contracts.data.datasets import HoldoutEdition, Label, ScorerVersion
 from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import Retryable
 from ratchet.contracts.evaluation import (
     ChatAnswer,
     ChatRequest,
@@ -194,6 +195,7 @@ class FakeRegistry:
         self.world = world
         self.versions: dict[str, dict[str, str]] = {}
         self.pointers: dict[tuple[str, str], str] = {}
+        self.cards: dict[str, str] = {}
 
     def register(
         self, version: ModelVersion, folder: Path, tags: Mapping[str, str], metrics: Mapping[str, float], steps: Sequence[StepFigures] = ()
@@ -210,6 +212,16 @@ class FakeRegistry:
     def alias(self, line: str, alias: str, tag: str) -> None:
         """Store the alias of the line."""
         self.pointers[line, alias] = tag
+
+    def describe(self, line: str, tag: str, card: str) -> None:  # noqa: ARG002
+        """Store the model card of a version."""
+        if tag not in self.versions:
+            raise Retryable(f"the registry has no version {tag}")
+        self.cards[tag] = card
+
+    def unalias(self, line: str, alias: str) -> None:
+        """Remove the alias of the line."""
+        self.pointers.pop((line, alias), None)
 
     def aliases(self, line: str) -> dict[str, str]:
         """Return all aliases of the line."""

@@ -72,12 +72,30 @@ class PoolSettings(Frozen):
     kind: Literal["none", "static", "dynamic"] = "none"
     """none: nodes exist already or are provisioned by another system. static: one Karpenter pool per gang with a fixed size (requires
     Karpenter's feature gate StaticCapacity). dynamic: a Karpenter pool that grows when pods do not fit."""
-    capacity: Literal["spot", "on-demand"] = "spot"
-    """Capacity type to request. It also selects the price for the cost meter."""
+    capacity: Literal["spot", "on-demand", "reserved"] = "spot"
+    """Capacity type to request. It also selects the price for the cost meter. reserved: the capacity reservations that
+    `ratchet k8s render --reservation` names, and nothing else; a gang waits while they are full or have not begun. Their price is that of
+    on-demand capacity, unless the price table has another one."""
     zone: str | None = None
     """Zone for all nodes of a gang. Traffic between zones is slow and is billed."""
+    zones: tuple[str, ...] = ()
+    """Zones from which nodes may come, in place of `zone`. More zones raise the chance of capacity. The nodes of one gang may then be in
+    different zones."""
     max_nodes: Annotated[int, Field(gt=0)] = 8
     """Maximum number of nodes in the pool."""
+
+    @model_validator(mode="after")
+    def _one_way_to_name_zones(self) -> PoolSettings:
+        if self.zone is not None and self.zones:
+            raise ValueError("set either zone or zones")
+        if len(set(self.zones)) != len(self.zones):
+            raise ValueError("zones names a zone twice")
+        return self
+
+    @property
+    def allowed_zones(self) -> tuple[str, ...]:
+        """Zones from which nodes may come; empty for any zone."""
+        return self.zones or ((self.zone,) if self.zone is not None else ())
 
 
 class ClusterSettings(Frozen):

@@ -71,7 +71,7 @@ class GovernanceSettings(Frozen):
 
 
 class RetentionSettings(Frozen):
-    """How long the lake keeps rows. The service deletes older ones once a day, also from the artifacts (`ratchet gc`)."""
+    """How long rows of the lake and models are kept. The service deletes older ones once a day, also from the artifacts (`ratchet gc`)."""
 
     traces: Days | None = None
     """Days after the call for which traces are kept. None: without a limit. Editions and training sets lose the rows of deleted traces."""
@@ -79,6 +79,11 @@ class RetentionSettings(Frozen):
     """Days for which ratings, corrections and references are kept. None: without a limit."""
     quarantine: Days | None = 30
     """Days after the ingest for which quarantined records are kept. None: without a limit."""
+    models: Days | None = None
+    """Days after the end of its cycle for which a version's model is kept. None: without a limit. The three newest versions, and the three
+    newest that have served, are always kept, and so is a model that serves, is adopted, pinned or recalled, or belongs to an open cycle."""
+    pinned_models: tuple[Positive, ...] = ()
+    """Numbers of versions whose models are never deleted."""
     grace: Annotated[float, Field(ge=0)] = 7
     """Days for which files that nothing refers to are kept before `ratchet gc` deletes them; at most one day for files of the lake."""
 

@@ -131,8 +131,14 @@ class Registry(Protocol):
         `folder` is the model folder, which is registered by reference. `steps` are the training curves.
         """
 
+    def describe(self, line: str, tag: str, card: str) -> None:
+        """Replace the description of a version by its model card, which is Markdown. Raises `Retryable` if it is not registered yet."""
+
     def alias(self, line: str, alias: str, tag: str) -> None:
-        """Set the alias (`champion` or `candidate`) of a line to the version with this tag."""
+        """Set the alias (`champion`, `candidate` or `previous`) of a line to the version with this tag."""
+
+    def unalias(self, line: str, alias: str) -> None:
+        """Remove an alias of a line. Does nothing if the line has no such alias."""
 
     def aliases(self, line: str) -> dict[str, str]:
         """Return alias -> version tag, as currently stored in the registry."""

@@ -41,6 +41,7 @@ from ratchet.flows.core.triggers import edition_history, edition_number, evaluat
 from ratchet.flows.engine.adapters import served_form
 from ratchet.flows.engine.choosing import choose_plan, drafts
 from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.model_cards import card_of
 from ratchet.flows.engine.search import last_winner, with_search
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 
@@ -261,6 +262,7 @@ def register(context: LineContext, cycle: CycleView, key: str) -> RegisterResult
         metrics |= checkpoint.metrics
         steps = accepted_line(cycle, read_event_logs(cycle, context.artifacts), checkpoint.attempt)
     reference = context.registry.register(version, folder, tags, metrics, steps or [])
+    context.registry.describe(cycle.line, version.tag, card_of(context.artifacts, version, cycle, context.line_view()))
     context.registry.alias(cycle.line, "candidate", version.tag)
     return RegisterResult(reference=reference)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.errors import Incomplete, RatchetError, Retryable
-from ratchet.contracts.ids import line_stream, rollout_stream
+from ratchet.contracts.ids import cycle_stream, line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.moment import moment_in, seconds_between
 from ratchet.contracts.rows import RolledBack, row_of
@@ -19,6 +19,7 @@ from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollout import SetWeight, candidate_share
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.effects import job_of, lay_resume_point, scale, served_names, sole_route
+from ratchet.flows.engine.model_cards import card_of
 from ratchet.flows.engine.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -215,18 +216,58 @@ def _same(a: Route, b: Route) -> bool:
     return a.backends == b.backends and a.names == b.names and a.salt == b.salt
 
 
+ALIASES = ("champion", "candidate", "previous")
+"""Aliases that follow the ledger. Those that a user of the registry sets under other names stay."""
+
+
+def wanted_aliases(line: LineView, cycle: CycleView | None) -> dict[str, str]:
+    """Return alias -> tag as the ledger has them. `cycle` is the open one. Its candidate counts from its registration on."""
+    wanted = {"champion": line.champion, "previous": line.previous}
+    if cycle is not None and cycle.state in _HAS_CANDIDATE and cycle.has(Step.REGISTER):
+        wanted["candidate"] = cycle.candidate
+    return {alias: version.tag for alias, version in wanted.items() if version is not None}
+
+
 def _aliases(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
     if line.champion is None or (cycle is not None and cycle.state is State.ROLLING):
         return []
-    repairs = []
-    if line.champion.cycle is None and context.registry.aliases(line.line) == {}:
-        context.progress(f"registering {line.champion.tag} …", 0, 0)
-        folder = context.artifacts.fetch(line.champion.model.files, context.scratch / "models" / line.champion.model.files)
-        context.registry.register(line.champion, folder, {"ratchet.adopted": "true", "ratchet.model": line.champion.model.id}, {})
-    if context.registry.aliases(line.line).get("champion") != line.champion.tag:
-        context.registry.alias(line.line, "champion", line.champion.tag)
-        repairs.append(f"set the registry's alias champion to {line.champion.tag}")
+    repairs: list[str] = []
+    current = context.registry.aliases(line.line)
+    wanted = wanted_aliases(line, cycle)
+    changed = [alias for alias in ALIASES if current.get(alias) != wanted.get(alias)]
+    if line.base is not None and any(wanted.get(alias) == line.base.tag for alias in changed):
+        _register_base(context, line.base)
+    cards = {tag for alias in changed for tag in (current.get(alias), wanted.get(alias)) if tag is not None}
+    for tag in sorted(cards):  # before the aliases, so that a failure repeats both
+        version, origin = _made(context, line, tag)
+        if version is not None:
+            context.registry.describe(line.line, tag, card_of(context.artifacts, version, origin, line))
+    for alias in changed:
+        if alias in wanted:
+            context.registry.alias(line.line, alias, wanted[alias])
+            repairs.append(f"set the registry's alias {alias} to {wanted[alias]}")
+        else:
+            context.registry.unalias(line.line, alias)
+            repairs.append(f"removed the registry's alias {alias}")
     return repairs
+
+
+def _register_base(context: LineContext, base: ModelVersion) -> None:
+    """Register the adopted model unless it is registered. No step of a cycle does it."""
+    context.progress(f"registering {base.tag} …", 0, 0)
+    folder = context.artifacts.fetch(base.model.files, context.scratch / "models" / base.model.files)
+    context.registry.register(base, folder, {"ratchet.adopted": "true", "ratchet.model": base.model.id}, {})
+
+
+def _made(context: LineContext, line: LineView, tag: str) -> tuple[ModelVersion | None, CycleView | None]:
+    """Return the version with a tag and the cycle that made it. Newer cycles come first, because their versions change."""
+    if line.base is not None and line.base.tag == tag:
+        return line.base, None
+    for number in range(line.cycles, 0, -1):
+        cycle = context.cycle_view(cycle_stream(line.line, number))
+        if cycle.candidate is not None and cycle.candidate.tag == tag:
+            return cycle.candidate, cycle
+    return None, None
 
 
 def _jobs(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:

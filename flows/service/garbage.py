@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Set
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,9 +23,11 @@ from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.rows import GarbageCollected, row_of
+from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
-from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.core.folds.line import LineView, fold_line
+from ratchet.flows.core.model_retention import Generation, expired_models, folders_of
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.service.erase import LineEraser
 from ratchet.flows.service.reach import named, reachable
@@ -64,15 +67,18 @@ class Collected(Frozen):
         return ", ".join([*counts, *(f"{count} files of {name}" for name, count in self.files.items()), f"{self.bytes} bytes"])
 
 
-def collect_artifacts(artifacts: FolderArtifacts, ledger: Ledger, grace: float, dry_run: bool) -> tuple[int, int]:
+def collect_artifacts(
+    artifacts: FolderArtifacts, ledger: Ledger, grace: float, dry_run: bool, expired: Set[Digest] = frozenset()
+) -> tuple[int, int]:
     """Delete the artifacts that nothing reaches and that are older than `grace` seconds, and parts of interrupted copies.
 
-    Return the numbers of files and of bytes. With `dry_run`, nothing is deleted.
+    `expired` are model folders that the ledger still names and that may go, with the files that only they have. Return the numbers of files
+    and of bytes. With `dry_run`, nothing is deleted.
     """
     if not dry_run:
         _restore_renamed(artifacts)
     old = [(key, path) for key, path in artifacts.contents() if _age(path) >= grace]
-    kept = reachable(artifacts, named(artifacts, ledger)) if old else set()
+    kept = reachable(artifacts, named(artifacts, ledger), expired) if old else set()
     files = size = 0
     parts = [("", path) for path in artifacts.root.glob(f"*/**/{_ASIDE}*") if path.is_file() and _age(path) >= grace]
     for key, path in [*(one for one in old if one[0] not in kept), *parts]:
@@ -154,7 +160,8 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
             swept = sweep(lake, now.timestamp(), min(grace, READER_SECONDS), dry_run)
             _add(files, "lake", swept[:2])
             size, waiting = size + swept.bytes, swept.waiting
-        _add(files, "artifacts", found_files := collect_artifacts(open_artifacts(home), installation.ledger, grace, dry_run))
+        expired = expired_folders(installation, context, now)
+        _add(files, "artifacts", found_files := collect_artifacts(open_artifacts(home), installation.ledger, grace, dry_run, expired))
         size += found_files[1]
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]
@@ -162,6 +169,36 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         if not dry_run and not done.is_empty:
             _record(context, done)
     return done
+
+
+def expired_folders(installation: Installation, context: LineContext, now: datetime) -> set[Digest]:
+    """Return the model folders of the line that retention lets go, and that no other version of any line needs.
+
+    The server and the router are asked what serves. Raises Retryable if one of them does not answer, because a model in use must stay.
+    """
+    settings, line = context.loop.retention, installation.line(context.line)
+    if settings.models is None:
+        return set()
+    cycles = installation.cycles(context.line)
+    made = [Generation(cycle.candidate, cycle.ended_at) for cycle in cycles if cycle.candidate is not None]
+    in_use = {endpoint.tag for endpoint in context.server.running()}
+    if (route := context.router.read(context.line)) is not None:
+        in_use |= {backend.tag for backend in route.backends}
+    for cycle in cycles:
+        if not cycle.ended:
+            in_use |= {one.tag for one in (cycle.champion, cycle.baseline, cycle.start, cycle.candidate) if one is not None}
+    expired = expired_models(line, made, in_use, settings, now)
+    gone = {one.tag for one in expired}
+    kept = [
+        one for view in installation.lines() for one in _versions(installation, view) if view.line != context.line or one.tag not in gone
+    ]
+    return folders_of(expired) - folders_of(kept)
+
+
+def _versions(installation: Installation, line: LineView) -> list[ModelVersion]:
+    base, cycles = line.base, installation.cycles(line.line)
+    versions = [one for cycle in cycles for one in (cycle.candidate, None if cycle.ended else cycle.start) if one is not None]
+    return [*([base] if base is not None else []), *versions]
 
 
 def _add(files: dict[str, int], place: str, counted: tuple[int, int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from ratchet.contracts.ids import Digest
@@ -43,13 +43,16 @@ def _digests(value: Any) -> Iterator[Digest]:
         yield value
 
 
-def reachable(artifacts: FolderArtifacts, roots: set[Digest]) -> set[Digest]:
-    """Return the artifacts of the folder that the roots reach, also through documents, manifests and records of erased rows."""
+def reachable(artifacts: FolderArtifacts, roots: set[Digest], expired: Set[Digest] = frozenset()) -> set[Digest]:
+    """Return the artifacts of the folder that the roots reach, also through documents, manifests and records of erased rows.
+
+    Neither `expired` artifacts count nor what only they name.
+    """
     left, reached = set(roots), set[Digest]()
     while left:
         key = artifacts.current(left.pop())
         path = artifacts.here(key)
-        if key in reached or not path.exists():
+        if key in reached or key in expired or not path.exists():
             continue
         reached.add(key)
         if path.stat().st_size <= _DOCUMENT_BYTES:

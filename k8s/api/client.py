@@ -98,6 +98,10 @@ class Cluster(Protocol):
         Raises Expired if `since` is too old.
         """
 
+    def version(self) -> str:
+        """Return the server's release, for example v1.35.0."""
+        ...
+
     def log(self, pod: str, namespace: str, lines: int, size: int = 4096) -> str:
         """Return the last `lines` lines of the log of a pod's first container, limited to the first `size` bytes of them.
 
@@ -164,6 +168,10 @@ class KubernetesCluster:
                     yield event
         except (HTTPError, OSError) as error:
             raise Retryable(f"the watch was interrupted: {error}") from error
+
+    def version(self) -> str:
+        """Return the server's release."""
+        return str(self._json("GET", "/version", [])["gitVersion"])
 
     def log(self, pod: str, namespace: str, lines: int, size: int = 4096) -> str:
         """Return the end of a pod's log."""

@@ -133,10 +133,12 @@ def _prices() -> dict[str, dict[str, float]]:
 def price_of(profile: Profile, capacity: str) -> float | None:
     """Return the price of a node and hour: the highest of the profile's instance types, so that estimates are upper bounds.
 
-    Returns None if the price table has none of the types.
+    Reserved capacity without a price of its own counts at the price on demand. Returns None if the price table has none of the types.
     """
-    known = [_prices()[name][capacity] for name in profile.instance_types if capacity in _prices().get(name, {})]
-    return max(known, default=None)
+    usual = "on-demand" if capacity == "reserved" else capacity
+    prices = [_prices().get(name, {}) for name in profile.instance_types]
+    known = [table.get(capacity, table.get(usual)) for table in prices]
+    return max((price for price in known if price is not None), default=None)
 
 
 def at_most(profile: Profile, capacity: str, nodes: int, seconds: float) -> float | None:

@@ -168,7 +168,10 @@ def reminders(settings: ClusterSettings, profile: Profile, extras: Extras, nemo:
         )
         found.append("the same rights for jobs: keys in cluster.secrets, or a role for the service account ratchet-job")
     if any(isinstance(one.shape, Ec2NodeClass) and REPLACE in one.shape.model_dump_json() for one in rendered):
-        found.append(f"the values for {REPLACE} in the EC2NodeClass: --eks NAME --ami FAMILY@VERSION")
+        found.append(
+            f"the values for {REPLACE} in the EC2NodeClass: --eks NAME --ami FAMILY@VERSION"
+            + (", and --reservation ID" if settings.pool.capacity == "reserved" else "")
+        )
     if settings.pool.kind != "none":
         gate = " with the feature gate StaticCapacity" if settings.pool.kind == "static" else ""
         found.append(f"Karpenter{gate}, and its interruption queue if the capacity is spot")

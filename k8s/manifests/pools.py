@@ -93,7 +93,18 @@ def scheduler() -> ConfigMap:
 
 
 def node_class(settings: ClusterSettings, profile: Profile, account: Account) -> Ec2NodeClass:
-    """Return the EC2 node class: pinned image, local disks as one RAID0, and a fabric adapter on every card that the profile names."""
+    """Return the EC2 node class: pinned image, local disks as one RAID0, and a fabric adapter on every card that the profile names.
+
+    Raises ConfigError for reservations without cluster.pool.capacity = "reserved", because the pool would buy other capacity beside them.
+    """
+    reservations = account.reservations
+    if settings.pool.capacity == "reserved":
+        reservations = reservations or (REPLACE,)
+    elif reservations:
+        raise ConfigError(
+            f'cluster.pool.capacity = "{settings.pool.capacity}", so the pool would not use the reservation {", ".join(reservations)}; set '
+            'cluster.pool.capacity = "reserved", or leave out --reservation'
+        )
     found = (TagTerm(tags={"karpenter.sh/discovery": account.cluster}),)
     return Ec2NodeClass(
         metadata=Meta(name=_class(settings, profile).name, labels=dict(RATCHET)),
@@ -102,7 +113,7 @@ def node_class(settings: ClusterSettings, profile: Profile, account: Account) ->
             role=account.role or f"KarpenterNodeRole-{account.cluster}",
             subnet_selector_terms=found,
             security_group_selector_terms=found,
-            capacity_reservation_selector_terms=tuple(ReservationTerm(id=one) for one in account.reservations) or None,
+            capacity_reservation_selector_terms=tuple(ReservationTerm(id=one) for one in reservations) or None,
             placement_group_selector=PlacementGroup(name=account.placement_group) if account.placement_group else None,
             network_interfaces=_interfaces(profile.network_cards) if profile.network_cards else None,
         ),
@@ -163,8 +174,8 @@ def _requirements(settings: ClusterSettings, profile: Profile) -> tuple[Requirem
     found = [Requirement(key="karpenter.sh/capacity-type", values=(settings.pool.capacity,))]
     if profile.instance_types:
         found.append(Requirement(key="node.kubernetes.io/instance-type", values=profile.instance_types))
-    if settings.pool.zone:
-        found.append(Requirement(key="topology.kubernetes.io/zone", values=(settings.pool.zone,)))
+    if settings.pool.allowed_zones:
+        found.append(Requirement(key="topology.kubernetes.io/zone", values=settings.pool.allowed_zones))
     return tuple(found)
 
 

@@ -35,6 +35,7 @@ QUOTA = Kind("v1", "resourcequotas")
 LIMIT_RANGE = Kind("v1", "limitranges")
 CONFIG_MAP = Kind("v1", "configmaps")
 REVIEW = Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False)
+OTHERS_REVIEW = Kind("authorization.k8s.io/v1", "subjectaccessreviews", namespaced=False)
 EC2_NODE_CLASS = Kind("karpenter.k8s.aws/v1", "ec2nodeclasses", namespaced=False)
 Found = TypeVar("Found")
 
@@ -94,29 +95,29 @@ def collect_facts(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[V
     """
     space = settings.namespace
     try:
-        volcano = _offers(cluster, "batch.volcano.sh", "v1alpha1") and _offers(cluster, "scheduling.volcano.sh", "v1beta1")
-        karpenter = _offers(cluster, "karpenter.sh", "v1")
+        volcano = offers(cluster, "batch.volcano.sh", "v1alpha1") and offers(cluster, "scheduling.volcano.sh", "v1beta1")
+        karpenter = offers(cluster, "karpenter.sh", "v1")
         denied = _denied(cluster, settings)
     except (Retryable, Permanent) as error:
         return ClusterFacts(unreachable=str(error))
-    there = _read(lambda: cluster.get(NAMESPACE, space) is not None)
-    tries = _read(lambda: cluster.get(NAMESPACE, dry_run_namespace(settings)) is not None)
+    there = read_or_reason(lambda: cluster.get(NAMESPACE, space) is not None)
+    tries = read_or_reason(lambda: cluster.get(NAMESPACE, dry_run_namespace(settings)) is not None)
     absent = there is False
     return ClusterFacts(
         denied=denied,
         volcano=volcano,
         karpenter=karpenter,
         namespace=there,
-        account=True if absent else _read(lambda: cluster.get(ACCOUNT, JOB_ACCOUNT, space) is not None),
-        queue=_read(lambda: cluster.get(QUEUE, settings.queue)) if volcano else None,
-        scheduler=_read(lambda: _configuration(cluster)),
+        account=True if absent else read_or_reason(lambda: cluster.get(ACCOUNT, JOB_ACCOUNT, space) is not None),
+        queue=read_or_reason(lambda: cluster.get(QUEUE, settings.queue)) if volcano else None,
+        scheduler=read_or_reason(lambda: _configuration(cluster)),
         quotas=_several(lambda: cluster.list(QUOTA, space).items),
         limits=_several(lambda: cluster.list(LIMIT_RANGE, space).items),
-        nodes=_read(lambda: tuple(cluster.list(NODE).items)),
-        pools=_read(lambda: tuple(cluster.list(NODE_POOL).items)) if karpenter else (),
-        node_class=_read(lambda: cluster.get(EC2_NODE_CLASS, node_class) is not None) if node_class else True,
+        nodes=read_or_reason(lambda: tuple(cluster.list(NODE).items)),
+        pools=read_or_reason(lambda: tuple(cluster.list(NODE_POOL).items)) if karpenter else (),
+        node_class=read_or_reason(lambda: cluster.get(EC2_NODE_CLASS, node_class) is not None) if node_class else True,
         claim=_claim(cluster, settings) if not absent else None,
-        bucket=_read(partial(_answers, settings.volume.bucket)) if settings.volume.bucket else True,
+        bucket=read_or_reason(partial(_answers, settings.volume.bucket)) if settings.volume.bucket else True,
         secrets=None if absent else _found(cluster, _secrets(settings, gangs), space),
         dry_runs=tries,
         refused=() if tries is False or "create pods" in denied else tuple(_refused_pods(cluster, settings, gangs)),
@@ -124,7 +125,7 @@ def collect_facts(cluster: Cluster, settings: ClusterSettings, gangs: Sequence[V
     )
 
 
-def _read(ask: Callable[[], Found]) -> Found | Unread:
+def read_or_reason(ask: Callable[[], Found]) -> Found | Unread:
     try:
         return ask()
     except (Permanent, Retryable) as error:
@@ -137,11 +138,11 @@ def _answers(bucket: BucketSettings) -> bool:
 
 
 def _several(ask: Callable[[], list[Object]]) -> tuple[Object, ...]:
-    found = _read(ask)
+    found = read_or_reason(ask)
     return () if isinstance(found, Unread) else tuple(found)
 
 
-def _offers(cluster: Cluster, group: str, version: str) -> bool:
+def offers(cluster: Cluster, group: str, version: str) -> bool:
     """Return whether the server has this version of an API group. The server answers for it as for a resource of that name."""
     return cluster.get(Kind(group, version, namespaced=False), "") is not None
 
@@ -150,21 +151,34 @@ def _denied(cluster: Cluster, settings: ClusterSettings) -> tuple[str, ...]:
     asked: list[tuple[AccessRule, str | None]] = [(rule, settings.namespace) for rule in rights()]
     asked += [(rule, dry_run_namespace(settings)) for rule in dry_run_rights()]
     asked += [(rule, None) for rule in wide_rights(settings)]
-    return tuple(word for rule, where in asked for word in _denied_by(cluster, rule, where))
+    return tuple(word for rule, where in asked for word in denied_by(cluster, rule, where))
 
 
-def _denied_by(cluster: Cluster, rule: AccessRule, where: str | None) -> list[str]:
+def denied_by(cluster: Cluster, rule: AccessRule, where: str | None, account: str | None = None) -> list[str]:
+    """Return the parts of a rule that the API server denies in a namespace, as `verb resource`.
+
+    The server is asked about the client's own account, or about a service account, given as NAMESPACE:NAME. Raises Permanent if the client
+    may not ask about that one.
+    """
     found = []
     for resource in rule.resources:
         name, _, part = resource.partition("/")
         for verb in rule.verbs:
             wanted: dict[str, Any] = {"group": rule.api_groups[0], "resource": name, "verb": verb}
             wanted |= ({"subresource": part} if part else {}) | ({"namespace": where} if where else {})
-            body = {"apiVersion": REVIEW.api, "kind": "SelfSubjectAccessReview", "metadata": {}}
-            answer = cluster.create(REVIEW, body | {"spec": {"resourceAttributes": wanted}})
-            if not answer["status"]["allowed"]:
+            if not _allowed(cluster, wanted, account):
                 found.append(f"{verb} {resource}" + (f".{rule.api_groups[0]}" if rule.api_groups[0] else ""))
     return found
+
+
+def _allowed(cluster: Cluster, wanted: dict[str, Any], account: str | None) -> bool:
+    kind, name, who = REVIEW, "SelfSubjectAccessReview", dict[str, Any]()
+    if account is not None:
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{account.partition(':')[0]}", "system:authenticated"]
+        kind, name, who = OTHERS_REVIEW, "SubjectAccessReview", {"user": f"system:serviceaccount:{account}", "groups": groups}
+    body = {"apiVersion": kind.api, "kind": name, "metadata": {}}
+    answer = cluster.create(kind, body | {"spec": who | {"resourceAttributes": wanted}})
+    return bool(answer["status"]["allowed"])
 
 
 def _configuration(cluster: Cluster) -> str | None:
@@ -174,7 +188,7 @@ def _configuration(cluster: Cluster) -> str | None:
 
 def _claim(cluster: Cluster, settings: ClusterSettings) -> Object | Unread | None:
     name = settings.volume.claim
-    return _read(lambda: cluster.get(CLAIM, name, settings.namespace)) if name else None
+    return read_or_reason(lambda: cluster.get(CLAIM, name, settings.namespace)) if name else None
 
 
 def _secrets(settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[str]:
@@ -187,10 +201,10 @@ def _secrets(settings: ClusterSettings, gangs: Sequence[VolcanoJob]) -> list[str
 
 def _found(cluster: Cluster, names: Sequence[str], namespace: str) -> dict[str, frozenset[str] | Unread | None]:
     """Return the keys of each Secret; None for a Secret that does not exist."""
-    return {name: _read(partial(_keys, cluster, name, namespace)) for name in names}
+    return {name: read_or_reason(partial(secret_key_names, cluster, name, namespace)) for name in names}
 
 
-def _keys(cluster: Cluster, name: str, namespace: str) -> frozenset[str] | None:
+def secret_key_names(cluster: Cluster, name: str, namespace: str) -> frozenset[str] | None:
     found = cluster.get(SECRET, name, namespace)
     return None if found is None else frozenset(found.get("data", {}))
 

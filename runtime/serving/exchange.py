@@ -47,12 +47,13 @@ class Published(StrEnum):
 class Exchange:
     """The exchange at an `s3://` URL. Every method raises Retryable while the bucket cannot be reached.
 
-    Credentials, region and endpoint follow the lookup order of the AWS SDK. Raises ConfigError for an invalid URL.
+    Credentials follow the lookup order of the AWS SDK, and so do region and endpoint where they are None. Raises ConfigError for an invalid
+    URL.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, endpoint: str | None = None, region: str | None = None) -> None:
         try:
-            self._bucket = Bucket(BucketSettings(url=url))
+            self._bucket = Bucket(BucketSettings(url=url, endpoint=endpoint, region=region))
         except ValidationError as error:
             raise ConfigError(f"{EXCHANGE}={url!r} is not a URL of the form s3://BUCKET/PREFIX; correct it") from error
 
@@ -86,6 +87,11 @@ class Exchange:
     def waiting(self, line: str) -> dict[str, int]:
         """Return name -> size in bytes of the requests that were accepted and not removed, in the order of their names."""
         return {name: found.size for name, found in sorted(self._bucket.list(f"spool/{line}/").items())}
+
+    def backlog(self, line: str) -> tuple[int, datetime | None]:
+        """Return the number of waiting requests, and the time at which the bucket got the oldest one; None if none waits."""
+        listed = self._bucket.list(f"spool/{line}/").values()
+        return len(listed), min((found.modified for found in listed), default=None)
 
     def request(self, line: str, name: str) -> bytes | None:
         """Return a request; None if another process has removed it."""

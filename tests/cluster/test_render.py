@@ -40,7 +40,9 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
     profile = load_profile(name)
     if kind != "none" and profile.provider != "aws":
         profile = profile.model_copy(update={"node_class": "karpenter.kwok.sh/KWOKNodeClass/default", "node_annotations": {"a/b": "c"}})
-    settings = samples.settings(profile=name, namespace=prepared.name, pool={"kind": kind, "zone": "us-east-1a"})
+    settings = samples.settings(
+        profile=name, namespace=prepared.name, pool={"kind": kind, "capacity": "reserved", "zones": ["us-east-1a", "us-east-1b"]}
+    )
     account = Account(cluster="prod", ami="al2023@v20260901", placement_group="near", reservations=("cr-0123456789abcdef0",))
     for rendered in render_environment(settings, profile)[:2]:  # the namespaces, whose security level applies to the other objects
         prepared.apply(rendered.shape)
@@ -56,6 +58,14 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
         for task in gang.spec.tasks:
             prepared.cluster.create(POD, pod_of(gang, task.name, f"{prepared.name}-dry-run"), dry_run=True)
     assert len(tried) > 14
+
+
+def test_the_server_refuses_a_reservation_that_nobody_has_named(prepared: PreparedNamespace) -> None:
+    profile = load_profile("aws-p5en-efa")
+    settings = samples.settings(profile="aws-p5en-efa", namespace=prepared.name, pool={"kind": "dynamic", "capacity": "reserved"})
+    made = {one.shape.model_dump()["kind"]: one.shape for one in render_environment(settings, profile, Extras(Account(cluster="prod")))}
+    with pytest.raises(Permanent, match="capacityReservationSelectorTerms"):
+        prepared.apply(made["EC2NodeClass"], dry_run=True)
 
 
 def test_servers_are_what_the_server_takes(prepared: PreparedNamespace) -> None:

@@ -56,6 +56,39 @@ def test_alias_points_to_its_latest_target(opened: Any, tmp_path: Path) -> None:
     assert "line-b" not in opened().aliases("line-a")
 
 
+def test_an_alias_is_removed_and_the_others_stay(opened: Any, tmp_path: Path) -> None:
+    opened().register(version(5, "line-c"), tmp_path, {}, {})
+    opened().alias("line-c", "candidate", "v-line-c-5")
+    opened().alias("line-c", "of-a-user", "v-line-c-5")
+    for _ in range(2):
+        opened().unalias("line-c", "candidate")
+    assert opened().aliases("line-c") == {"of-a-user": "v-line-c-5"}
+
+
+def test_a_version_is_described_again_and_an_unknown_one_is_not(opened: Any, tmp_path: Path) -> None:
+    opened().register(version(6, "line-d"), tmp_path, {}, {})
+    for card in ("# first", "# second"):
+        opened().describe("line-d", "v-line-d-6", card)
+    with pytest.raises(Retryable, match="v-unknown"):
+        opened().describe("line-d", "v-unknown", "# card")
+
+
+@pytest.mark.slow
+def test_mlflow_shows_the_card_and_stores_it_as_a_file(tmp_path: Path) -> None:
+    from ratchet.gates.registry import CARD, MlflowRegistry, _open_client
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    registry = MlflowRegistry(uri, tmp_path)
+    registry.register(version(1), tmp_path, {}, {})
+    long = "# card\n" + "x" * 10_000
+    for card in ("# former", long):
+        registry.describe("line-a", "v-line-a-1", card)
+    (stored,) = _open_client(uri).search_model_versions("name = 'line-a'")
+    assert stored.description.startswith("# card\nxxx")
+    assert stored.description.endswith(f"the file {CARD} of the run has the rest")
+    assert [path.read_text() for path in tmp_path.rglob(CARD)] == [long]
+
+
 @pytest.mark.slow
 def test_mlflow_shows_lineage_and_metrics_once(tmp_path: Path) -> None:
     import mlflow

@@ -285,6 +285,16 @@ class FileRegistry:
         write_atomic(self.folder / f"alias-{alias}", tag.encode())
         self.outside.faults("after alias")
 
+    def describe(self, line: str, tag: str, card: str) -> None:
+        """Store the model card."""
+        write_atomic(self.folder / f"card-{tag}", card.encode())
+
+    def unalias(self, line: str, alias: str) -> None:
+        """Remove the alias between two boundaries."""
+        self.outside.faults("before unalias")
+        (self.folder / f"alias-{alias}").unlink(missing_ok=True)
+        self.outside.faults("after unalias")
+
     def aliases(self, line: str) -> dict[str, str]:
         """Return all aliases and their tags."""
         return {path.name.removeprefix("alias-"): path.read_text() for path in self.folder.glob("alias-*")}

@@ -8,6 +8,7 @@ from ratchet.contracts.hash_chain import verify_chain
 from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.jobs.training import Adjustment
 from ratchet.contracts.steps import State, Step
+from ratchet.flows.engine.reconcile import wanted_aliases
 from tests.simulation.simulated_line import SimulatedLine
 
 LIVES = 1500
@@ -26,7 +27,7 @@ def check(sim: SimulatedLine) -> None:
     assert line.rollback_asked is None
     route = sim.router.read("sim")
     assert [(b.tag, b.weight) for b in route.backends if b.weight] == [(line.champion.tag, 100)]
-    assert sim.context.registry.aliases("sim")["champion"] == line.champion.tag
+    assert sim.context.registry.aliases("sim") == wanted_aliases(line, sim.context.cycle_view(line.open_cycle) if line.open_cycle else None)
     check_upgrade(sim)
     split = {route.salt for route in sim.router.history if len(route.backends) > 1}
     rollout = sim.context.rollout_view(rollout_stream(view.id))

@@ -1,8 +1,9 @@
-"""`ratchet k8s`: renders manifests, checks the cluster, guards gangs and shows job logs."""
+"""`ratchet k8s`: renders manifests, checks the cluster and the installation, guards gangs and shows job logs."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +46,12 @@ def _opened(loop: str, quiet: bool) -> tuple[Loop, Path, Home]:
 @click.option("--ami", metavar="FAMILY@VERSION", help="Image of AWS nodes, with a fixed version, for example al2023@v20260901.")
 @click.option("--node-role", metavar="NAME", help="IAM role of AWS nodes. Default: KarpenterNodeRole-CLUSTER.")
 @click.option("--placement-group", metavar="NAME", help="EC2 placement group for the nodes of a gang.")
-@click.option("--reservation", multiple=True, metavar="ID", help="EC2 capacity reservation. Repeat the option for several.")
+@click.option(
+    "--reservation",
+    multiple=True,
+    metavar="ID",
+    help="EC2 capacity reservation, for cluster.pool.capacity = reserved. Repeat the option for several.",
+)
 @click.option(
     "--storage-class", metavar="NAME", help="Storage class of the shared volume. It must allow writes from many nodes (ReadWriteMany)."
 )
@@ -180,3 +186,39 @@ def lint(loop: str, as_json: bool) -> None:
         if not any(level == "stop" for level, *_ in found):
             show("no problems found that would stop a gang")
     sys.exit(1 if any(level == "stop" for level, *_ in found) else 0)
+
+
+@k8s.command()
+@click.argument("loops", nargs=-1, required=True, type=LineName(), shell_complete=complete_line)
+@click.option(
+    "--values", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Values of the chart, as `helm install` gets them."
+)
+@click.option("--release", default="ratchet", show_default=True, help="Name of the Helm release.")
+@click.option("--namespace", default="ratchet", show_default=True, help="Namespace of the release.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: that of the loop files, or the current one.")
+@json_option
+def doctor(loops: tuple[str, ...], values: Path | None, release: str, namespace: str, context: str | None, as_json: bool) -> None:
+    """Check what an installation of LOOPS by the chart needs, item by item, and the installation if it exists.
+
+    LOOPS are the paths of loop files, or names of lines. Each item is ok, missing or unknown; an unknown one could not be looked at, often
+    because this account may not. For what is missing, the remedy is a command or a page. Of Secrets, only names and keys are shown. One
+    object is written to each bucket and deleted, to see whether conditional writes work. Exits with code 1 if an item would stop an
+    installation.
+    """
+    from ratchet.flows.composition.cluster_doctor import examine_installation
+
+    installation = open_installation()
+    paths = [named_loop(installation, one, as_json).absolute() for one in loops]
+    found = examine_installation(paths, values, release, namespace, context, datetime.now(UTC))
+    stops = [one for one in found if one.stops]
+    if as_json:
+        print_json([asdict(one) for one in found])
+    else:
+        for one in found:
+            show(f"{one.state:8}", fg={"missing": "red", "unknown": "yellow"}.get(one.state) if one.state != "ok" else None, newline=False)
+            show(f"{one.about}: {one.text}")
+            if one.remedy:
+                show(f"{'':8}  {one.remedy}")
+        counts = {state: sum(one.state == state for one in found) for state in ("ok", "missing", "unknown")}
+        show(f"{', '.join(f'{count} {state}' for state, count in counts.items())}; {len(stops)} would stop an installation")
+    sys.exit(1 if stops else 0)

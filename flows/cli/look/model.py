@@ -1,4 +1,4 @@
-"""`ratchet model`: copies a version's model out of the installation, for a server or a trainer elsewhere."""
+"""`ratchet model`: copies a version's model out of the installation, and prints its model card."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from ratchet.contracts.errors import Permanent
-from ratchet.flows.cli.names import named_version
+from ratchet.flows.cli.lines import named_line
+from ratchet.flows.cli.names import line_argument, named_version
 from ratchet.flows.cli.new_folder import new_folder, refuse_existing
 from ratchet.flows.cli.output import json_option, open_installation, print_json, watched
 from ratchet.flows.cli.terminal import say, show
@@ -15,7 +16,7 @@ from ratchet.flows.cli.terminal import say, show
 
 @click.group()
 def model() -> None:
-    """Copy the models of a line."""
+    """Copy the models of a line, and show their cards."""
 
 
 @model.command()
@@ -51,3 +52,30 @@ def fetch(version: str, folder: Path, merged: bool, as_json: bool) -> None:
         return
     say(f"{made.tag}, version {made.number} of the line {made.line}, verified against the ledger")
     show(str(folder))
+
+
+@model.command()
+@line_argument()
+@click.argument("version", default="champion")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file. Default: standard output.")
+@json_option
+def card(line: str, version: str, out: Path | None, as_json: bool) -> None:
+    """Show the model card of a version of LINE as Markdown.
+
+    VERSION is champion, previous, the number of a cycle, or 0 for the adopted model. The card says what the version was trained on, how
+    and at what cost, what was measured, who approved it, and what is not known. It comes from the ledger and has no text of a user. The
+    registry has it as the description of the version.
+    """
+    from ratchet.flows.composition.artifacts import open_artifacts
+    from ratchet.flows.engine.model_cards import card_of
+
+    installation = open_installation()
+    name = named_line(installation, line, as_json, reads=True)
+    made = named_version(installation, f"{name}/{version}")
+    page = card_of(open_artifacts(installation.home), made.version, made.cycle, installation.line(name))
+    if out is not None:
+        out.write_text(page, encoding="utf-8")
+    if as_json:
+        print_json({"version": made.version.tag, "line": name, "number": made.version.number, "card": page})
+    else:
+        show(page if out is None else str(out), newline=out is not None)

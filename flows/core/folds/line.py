@@ -55,6 +55,8 @@ class LineView:
     champion: ModelVersion | None = None
     previous: ModelVersion | None = None
     """The champion before the current one. Its server keeps running for a rollback."""
+    served: tuple[ModelVersion, ...] = ()
+    """The versions to which rollbacks return one after the other, oldest first, and the champion as the last one."""
     base: ModelVersion | None = None
     """The adopted model, version 0."""
     cycles: int = 0
@@ -151,6 +153,6 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
                 view.update(open_cycle=None, cancel_asked=None, recall_asked=None, plan_again=end.plan_again)
                 if end.evaluated:
                     evaluated.append("" if end.state is State.PROMOTED else None)  # the row of the champion follows
-    view.update(champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
+    view.update(served=tuple(served), champion=served[-1] if served else None, previous=served[-2] if len(served) > 1 else None)
     passed = tuple(tag is not None and tag not in recalled for tag in evaluated)
     return LineView(**view, recalled=recalled, evaluated=passed)

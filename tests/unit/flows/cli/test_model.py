@@ -14,6 +14,7 @@ from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.cli.main import cli
 from ratchet.flows.report.version_diff import Made
 from ratchet.runtime.artifacts import FolderArtifacts
+from tests.markers import install
 
 
 @pytest.fixture
@@ -89,3 +90,16 @@ def test_a_model_that_is_not_the_one_of_the_ledger_is_not_copied(
     result = CliRunner().invoke(cli, ["model", "fetch", "shop/3", str(tmp_path / "copy")])
     assert isinstance(result.exception, Permanent)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "m"], "nothing is left behind"
+
+
+def test_the_card_of_the_adopted_model_is_printed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, 0)
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path / "home"))
+    printed = CliRunner().invoke(cli, ["model", "card", "shop"])
+    assert printed.exit_code == 0, printed.output
+    assert printed.stdout.startswith("# shop, version 0 (v")
+    assert "licence unknown" in printed.stdout
+    written = CliRunner().invoke(cli, ["model", "card", "shop", "0", "--out", str(tmp_path / "card.md"), "--json"])
+    assert json.loads(written.stdout)["card"] == (tmp_path / "card.md").read_text() == printed.stdout
+    unknown = CliRunner().invoke(cli, ["model", "card", "shop", "7"])
+    assert isinstance(unknown.exception, ConfigError)

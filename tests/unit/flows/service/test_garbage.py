@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,17 +18,23 @@ from hypothesis import strategies as st
 
 from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.fakes.state import FakeClock, MemoryLedger
-from ratchet.contracts.ids import Digest
+from ratchet.contracts.ids import Digest, line_stream, version_tag
+from ratchet.contracts.jobs.training import Checkpoint
 from ratchet.contracts.loop import Loop
+from ratchet.contracts.model import model_ref
 from ratchet.contracts.schema import stamped
+from ratchet.contracts.serving import Endpoint, ModelVersion
+from ratchet.contracts.steps import AcceptResult, State, Step
+from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.line import open_cycle
 from ratchet.flows.service import garbage
 from ratchet.flows.service.erase import erase_people, pseudonyms_of
-from ratchet.flows.service.garbage import collect_artifacts, collect_line
+from ratchet.flows.service.garbage import collect_artifacts, collect_line, expired_folders
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.artifacts import FolderArtifacts
-from tests.markers import LINE, SHOP, fill, install, marks_in, opened, planned, promoted, user
+from tests.markers import LINE, SHOP, append, fill, install, marks_in, opened, planned, promoted, user
 from tests.unit.materializer.records import T0, evaluation, log, logs
 
 DAY = 86_400.0
@@ -199,3 +208,60 @@ def test_an_interrupted_erasure_is_left_to_its_repetition_which_recalls_the_vers
     receipt = erase_people(installation, people)
     assert [one.tag for one in receipt.lines[0].recalled] == [version.tag]
     assert marks_in(installation.home.root).get(0) is None
+
+
+def made(context: LineContext, folder: Path) -> ModelVersion:
+    """Promote a version with a model folder of its own, without a training."""
+    cycle = context.cycle_view(open_cycle(context, "test"))
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(f"weights of {cycle.number}".encode())
+    (folder / "config.json").write_text("{}")
+    model = model_ref(folder, context.artifacts.put_folder(folder))
+    checkpoint = Checkpoint(plan="0" * 64, attempt=1, incarnation=1, step=1, files=model.files, model=model, metrics={})
+    tag = version_tag(checkpoint.id)
+    version = ModelVersion(line=LINE, number=cycle.number, tag=tag, model=model, cycle=cycle.id, plan=checkpoint.plan)
+    accepted = AcceptResult(checkpoint=checkpoint, version=version).model_dump(mode="json")
+    append(context, cycle.id, Row(kind="intended", key=str(Step.ACCEPT)), Row(kind="done", key=str(Step.ACCEPT), data=accepted))
+    append(context, cycle.id, Row(kind="ended", key=State.PROMOTED, data={"reason": "test"}))
+    ended = Row(kind="cycle_ended", key=cycle.id, data={"state": State.PROMOTED, "reason": "test", "evaluated": True})
+    champion = Row(kind="champion", key=tag, data={"version": version.model_dump(mode="json"), "cycle": cycle.id})
+    append(context, line_stream(LINE), ended, champion)
+    return version
+
+
+def kept_by(artifacts: FolderArtifacts, versions: list[ModelVersion]) -> list[int]:
+    """Return the numbers of the versions whose models are stored."""
+    return [one.number for one in versions if artifacts.here(one.model.files).exists()]
+
+
+@pytest.mark.slow
+def test_old_models_go_and_those_that_serve_are_pinned_or_may_be_needed_stay(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 1)
+    versions = [made(context, tmp_path / "models" / str(number)) for number in range(1, 8)]
+    artifacts, later = FolderArtifacts(installation.home.artifacts), datetime.now(UTC) + timedelta(days=40)
+    assert expired_folders(installation, context, later) == set(), "without a setting, every model stays"
+    kept = context.loop.retention.model_copy(update={"models": 30, "pinned_models": (2,)})
+    context = replace(context, loop=context.loop.model_copy(update={"retention": kept}))
+    assert expired_folders(installation, context, datetime.now(UTC)) == set(), "none is old enough"
+    expired = expired_folders(installation, context, later)
+    assert expired == {versions[number - 1].model.files for number in (1, 3, 4)}
+    before = {key for key, _ in artifacts.contents()}
+    assert collect_artifacts(artifacts, installation.ledger, 0, dry_run=True, expired=expired)[0] == 6  # manifest and weights of each
+    assert collect_artifacts(artifacts, installation.ledger, 0, dry_run=False, expired=expired)[0] == 6
+    assert kept_by(artifacts, versions) == [2, 5, 6, 7]
+    gone = before - {key for key, _ in artifacts.contents()}
+    assert hashlib.sha256(b"{}").hexdigest() not in gone, "a file that another model has, too, stays"
+    line = installation.line(LINE)
+    assert line.base is not None
+    assert artifacts.here(line.base.model.files).exists()
+
+
+@pytest.mark.slow
+def test_a_model_that_a_server_has_stays(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 1)
+    versions = [made(context, tmp_path / "models" / str(number)) for number in range(1, 6)]
+    kept = context.loop.retention.model_copy(update={"models": 1})
+    served = SimpleNamespace(running=lambda: [Endpoint(tag=versions[0].tag, url="http://127.0.0.1:1", model="shop")])
+    context = replace(context, loop=context.loop.model_copy(update={"retention": kept}), server=served)  # type: ignore[arg-type]
+    expired = expired_folders(installation, context, datetime.now(UTC) + timedelta(days=40))
+    assert expired == {versions[1].model.files}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,33 @@ def test_pools_disrupt_no_nodes_and_set_no_do_not_disrupt() -> None:
         assert pool.spec.disruption.budgets[0].nodes == "0"
         assert "do-not-disrupt" not in pool.model_dump_json()
     assert "do-not-disrupt" not in gang("aws-p5en-efa").model_dump_json()
+
+
+def test_reserved_capacity_uses_the_reservations_and_nothing_else() -> None:
+    profile, pool = load_profile("aws-p5en-efa"), {"kind": "dynamic", "capacity": "reserved", "zones": ["a", "b"]}
+    chosen = settings(profile="aws-p5en-efa", pool=pool)
+    for made in (dynamic_pool(chosen, profile), static_pool("g", 2, chosen, profile)):
+        asked = {one.key: one.values for one in made.spec.template.spec.requirements}
+        assert asked["karpenter.sh/capacity-type"] == ("reserved",)
+        assert asked["topology.kubernetes.io/zone"] == ("a", "b")
+    given = replace(ACCOUNT, reservations=("cr-1", "cr-2"))
+    terms = node_class(chosen, profile, given).spec.capacity_reservation_selector_terms or ()
+    assert [one.id for one in terms] == ["cr-1", "cr-2"]
+    absent = node_class(chosen, profile, replace(ACCOUNT, reservations=())).spec.capacity_reservation_selector_terms or ()
+    assert [one.id for one in absent] == ["REPLACE-ME"]
+
+
+def test_a_reservation_that_the_pool_would_not_use_is_refused() -> None:
+    for capacity in ("spot", "on-demand"):
+        chosen = settings(profile="aws-p5en-efa", pool={"kind": "dynamic", "capacity": capacity})
+        with pytest.raises(ConfigError, match="would not use the reservation cr-1"):
+            node_class(chosen, load_profile("aws-p5en-efa"), replace(ACCOUNT, reservations=("cr-1",)))
+
+
+@pytest.mark.parametrize("pool", [{"zone": "a", "zones": ["b"]}, {"zones": ["a", "a"]}])
+def test_zones_are_named_in_one_way(pool: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="zone"):
+        settings(pool=pool)
 
 
 def test_every_network_card_has_an_adapter_and_pods_request_all() -> None:
