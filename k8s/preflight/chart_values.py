@@ -46,6 +46,7 @@ def _named_keys(values: Mapping[str, Any], lines: Sequence[str]) -> Iterator[tup
     bucket, prefect, service = values["bucket"], values["prefect"], values["service"]
     yield from ((bucket["secret"], key) for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
     yield values["ledger"]["secret"], values["ledger"]["key"]
+    yield values["lake"]["catalog"]["secret"], values["lake"]["catalog"]["key"]
     yield from ((values["keys"]["secret"], key) for key in ("user-keys.json", "anchor.key"))
     yield from ((values["keys"]["secret"], f"{line}.{part}") for line in lines for part in ("router", "span-keys.json"))
     yield prefect["secret"], "auth"
