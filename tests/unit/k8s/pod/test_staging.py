@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ratchet.contracts.errors import Retryable
@@ -270,7 +271,8 @@ while True:
 def test_a_pod_that_is_stopped_during_an_upload_ends_within_its_grace_period(shared: Shared) -> None:
     pod = shared.pod(JOB + 'publish()\nend("failed")\nsys.exit(1)\n', RATCHET_POD_GRACE="6", SLOW="1")
     until(lambda: (shared.place() / "i1" / "ended.json").exists())
-    time.sleep(1)
+    until(lambda: not psutil.Process(pod.pid).children())  # a job that still runs would be stopped, not uploaded
+    time.sleep(0.5)
     pod.terminate()
     began = time.monotonic()
     assert ended(pod) == 1
