@@ -34,7 +34,10 @@ from ratchet.flows.service.garbage import collect_artifacts, collect_line, expir
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.receive.spool import FolderSpool
 from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.bucket import Bucket
+from ratchet.runtime.bucket_artifacts import BucketArtifacts
 from tests.markers import LINE, SHOP, append, fill, install, marks_in, opened, planned, promoted, user
+from tests.s3 import S3
 from tests.unit.materializer.records import T0, evaluation, log, logs
 
 DAY = 86_400.0
@@ -265,3 +268,19 @@ def test_a_model_that_a_server_has_stays(tmp_path: Path) -> None:
     context = replace(context, loop=context.loop.model_copy(update={"retention": kept}), server=served)  # type: ignore[arg-type]
     expired = expired_folders(installation, context, datetime.now(UTC) + timedelta(days=40))
     assert expired == {versions[1].model.files}
+
+
+@pytest.mark.slow
+def test_an_artifact_that_nothing_reaches_leaves_the_bucket_too(s3: S3, tmp_path: Path) -> None:
+    store = BucketArtifacts(Bucket(s3.settings), tmp_path / "artifacts")
+    kept, lost = store.put(b"kept"), store.put(b"lost")
+    store.bind("cycle/shop/x", kept)
+    for _, path in store.contents():
+        os.utime(path, (0, 0))
+    assert collect_artifacts(store, MemoryLedger(), 60, dry_run=True) == (1, 4)
+    assert store.get(lost) == b"lost"
+    for _, path in store.contents():
+        os.utime(path, (0, 0))
+    assert collect_artifacts(store, MemoryLedger(), 60, dry_run=False) == (1, 4)
+    again = BucketArtifacts(Bucket(s3.settings), tmp_path / "again")
+    assert {key for key, _ in again.contents()} == {kept}
