@@ -137,6 +137,7 @@ def whole_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     """The shared `real_rig` with kube-scheduler and Traefik, and Helm, for an installation whose parts all run in the cluster."""
     _require(request)
     real_rig.add("scheduler")
+    real_rig.add("volumes")
     real_rig.add("traefik")
     return real_rig
 

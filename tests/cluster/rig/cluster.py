@@ -115,7 +115,10 @@ class Rig:
             raise
 
     def add(self, name: str) -> None:
-        """Add `volcano`, `karpenter`, `traefik` or `scheduler` (kube-scheduler) to a running cluster, unless it is already there."""
+        """Add `volcano`, `karpenter`, `traefik`, `scheduler` (kube-scheduler) or `volumes` to a running cluster, unless it is there.
+
+        `volumes` binds claims to volumes.
+        """
         if name == "volcano":
             self._crds("volcano")
             self._start("vc-scheduler", "vc-controllers")

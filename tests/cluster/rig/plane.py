@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.rig.build import need
@@ -16,7 +16,7 @@ GRACE = 12
 CONTROLLERS = (
     "namespace-controller", "garbage-collector-controller", "node-lifecycle-controller", "taint-eviction-controller",
     "pod-garbage-collector-controller", "disruption-controller", "serviceaccount-controller", "deployment-controller",
-    "replicaset-controller", "job-controller", "endpointslice-controller", "statefulset-controller", "persistentvolume-binder-controller",
+    "replicaset-controller", "job-controller", "endpointslice-controller", "statefulset-controller",
 )  # fmt: skip
 TIERS = {
     "actions": "allocate, backfill",
@@ -70,8 +70,8 @@ def apiserver(site: Site) -> list[str]:
     ]
 
 
-def controllers(site: Site) -> list[str]:
-    """Return the command line of the controller manager, which runs only CONTROLLERS."""
+def controllers(site: Site, names: Sequence[str] = CONTROLLERS) -> list[str]:
+    """Return the command line of the controller manager, which runs only the controllers `names`."""
     return [
         str(need("kube-controller-manager")),
         f"--kubeconfig={site.kubeconfig}",
@@ -83,8 +83,13 @@ def controllers(site: Site) -> list[str]:
         f"--node-monitor-grace-period={GRACE}s",
         "--kube-api-qps=200",  # the default of 20 per second would slow down the creation of pods for plain Jobs
         "--kube-api-burst=400",
-        f"--controllers={','.join(CONTROLLERS)}",
+        f"--controllers={','.join(names)}",
     ]
+
+
+def volumes(site: Site) -> list[str]:
+    """Return the command line of a second controller manager, which binds claims to volumes. Without it, claims have no phase."""
+    return controllers(site, ("persistentvolume-binder-controller",))
 
 
 def scheduler(site: Site) -> list[str]:
@@ -176,6 +181,7 @@ COMMANDS: dict[str, Callable[[Site], list[str]]] = {
     "traefik": traefik,
     "coredns": coredns,
     "relay": relay,
+    "volumes": volumes,
 }
 
 
