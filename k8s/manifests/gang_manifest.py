@@ -277,15 +277,19 @@ def _resources(spec: JobSpec, context: RenderContext) -> Resources:
     return Resources(requests=asked, limits=asked)
 
 
-def _tolerations(profile: Profile) -> tuple[Toleration, ...]:
-    ours = [
+def taint_tolerations(profile: Profile) -> tuple[Toleration, ...]:
+    """Return tolerations of the taints that the profile's nodes carry."""
+    return tuple(
         Toleration(key=t.key, operator="Equal" if t.value is not None else "Exists", value=t.value, effect=t.effect) for t in profile.taints
-    ]
+    )
+
+
+def _tolerations(profile: Profile) -> tuple[Toleration, ...]:
     gone = [
         Toleration(key=f"node.kubernetes.io/{what}", effect="NoExecute", toleration_seconds=NODE_GONE)
         for what in ("not-ready", "unreachable")
     ]
-    return (*ours, *gone)
+    return (*taint_tolerations(profile), *gone)
 
 
 def _apart(name: str) -> Affinity:

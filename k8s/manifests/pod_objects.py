@@ -113,7 +113,7 @@ class PodSecurity(Shape):
 
 
 class Container(Shape):
-    """One container of a gang's pod."""
+    """One container of a pod."""
 
     name: str
     image: str

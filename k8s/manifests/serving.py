@@ -1,6 +1,6 @@
-"""Renders a judge fleet behind one name, whose model lies on the shared volume. No I/O.
+"""Renders the objects that all model servers have, and a judge fleet, whose model lies on the shared volume. No I/O.
 
-It defines how vLLM is probed and terminated. It has not been tested on a GPU. `version_server.py` renders the servers of versions.
+It defines how model servers are probed and terminated. `version_server.py` renders the servers of versions. Not tested on a GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
-from ratchet.k8s.manifests.gang_manifest import PART_OF, RATCHET
+from ratchet.k8s.manifests.gang_manifest import PART_OF, RATCHET, taint_tolerations
 from ratchet.k8s.manifests.pod_objects import (
     Capabilities,
     Claim,
@@ -25,7 +25,6 @@ from ratchet.k8s.manifests.pod_objects import (
     Port,
     Resources,
     Shape,
-    Toleration,
     Volume,
 )
 from ratchet.k8s.manifests.policies import COMPONENT, JOB_ACCOUNT, open_server
@@ -95,6 +94,76 @@ class ModelServer:
     """Additional arguments of `vllm serve`."""
 
 
+def probe(period: int, times: int) -> Probe:
+    """Return a probe of /health every `period` seconds, which fails after this number of failures in a row."""
+    return Probe(http_get=HttpGet(path="/health", port="http"), period_seconds=period, failure_threshold=times)
+
+
+def server_container(
+    image: str,
+    profile: Profile,
+    command: tuple[str, ...],
+    env: tuple[Env, ...],
+    asked: dict[str, str],
+    model: Mount,
+    startup: Probe,
+    more: tuple[Mount, ...] = (),
+) -> ServerContainer:
+    """Render the container of a model server, which requests `asked` and mounts the volumes `shm` and `tmp`, too."""
+    return ServerContainer(
+        name="server",
+        image=image,
+        image_pull_policy=profile.image_pull,
+        command=command,
+        env=(*(Env(name=key, value=value) for key, value in ENVIRONMENT.items()), *env),
+        ports=(Port(name="http", container_port=PORT),),
+        resources=Resources(requests=asked, limits=asked),
+        volume_mounts=(
+            model,
+            Mount(name="shm", mount_path="/dev/shm"),  # noqa: S108 -- inside the pod
+            Mount(name="tmp", mount_path="/tmp"),  # noqa: S108 -- inside the pod
+            *more,
+        ),
+        security_context=ContainerSecurity(capabilities=Capabilities()),
+        startup_probe=startup,
+        readiness_probe=probe(5, 3),
+        liveness_probe=probe(20, 6),
+        lifecycle=Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=DRAIN))),
+    )
+
+
+def server_objects(
+    meta: Meta, selector: Match, pod: ServerPodSpec, *, replicas: int | None, load: int, headless: bool = False
+) -> tuple[Shape, ...]:
+    """Render Deployment, Service, PodDisruptionBudget and network policies of model servers.
+
+    `replicas` is None if an autoscaler decides. `load` is the maximum number of seconds for loading the model.
+    """
+    return (
+        Deployment(
+            metadata=meta,
+            spec=DeploymentSpec(
+                replicas=replicas,
+                selector=selector,
+                # Start a new server before ending an old one. Otherwise an update of a single server would interrupt service.
+                strategy=Strategy(rolling_update=RollingUpdate(max_surge=1, max_unavailable=0)),
+                progress_deadline_seconds=load + 600,
+                template=ServerPodTemplate(metadata=Meta(labels=meta.labels), spec=pod),
+            ),
+        ),
+        Service(
+            metadata=meta,
+            spec=ServiceSpec(
+                cluster_ip="None" if headless else None,
+                selector=selector.match_labels,
+                ports=(ServicePort(name="http", port=PORT, target_port="http"),),
+            ),
+        ),
+        PodDisruptionBudget(metadata=meta, spec=BudgetSpec(max_unavailable=1, selector=selector)),
+        *open_server(meta.namespace or "", meta.name or "", selector.match_labels, PORT),
+    )
+
+
 def judge_fleet(model: Path, settings: ClusterSettings, profile: Profile, server: ModelServer) -> tuple[Shape, ...]:
     """Render judges of one model behind the name `ratchet-judge`, which the service and its jobs can connect to.
 
@@ -108,28 +177,10 @@ def _serve(
 ) -> tuple[Shape, ...]:
     _fits(folder, settings, profile, server)
     selector = Match(match_labels={COMPONENT: labels[COMPONENT], "app.kubernetes.io/name": name})
-    labels = {**labels, **selector.match_labels}
-    meta = Meta(name=name, namespace=settings.namespace, labels=labels)
-    found: list[Shape] = [
-        Deployment(
-            metadata=meta,
-            spec=DeploymentSpec(
-                replicas=None if server.most else server.replicas,
-                selector=selector,
-                # Start a new server before ending an old one. Otherwise an update of a single server would interrupt service.
-                strategy=Strategy(rolling_update=RollingUpdate(max_surge=1, max_unavailable=0)),
-                progress_deadline_seconds=LOAD + 600,
-                template=ServerPodTemplate(metadata=Meta(labels=labels), spec=_pod(model, folder, settings, profile, server)),
-            ),
-        ),
-        Service(
-            metadata=meta,
-            spec=ServiceSpec(selector=selector.match_labels, ports=(ServicePort(name="http", port=PORT, target_port="http"),)),
-        ),
-        PodDisruptionBudget(metadata=meta, spec=BudgetSpec(max_unavailable=1, selector=selector)),
-        *open_server(settings.namespace, name, selector.match_labels, PORT),
-    ]
-    return (*found, _autoscaler(meta, server)) if server.most else tuple(found)
+    meta = Meta(name=name, namespace=settings.namespace, labels={**labels, **selector.match_labels})
+    pod = _pod(model, folder, settings, profile, server)
+    found = server_objects(meta, selector, pod, replicas=None if server.most else server.replicas, load=LOAD)
+    return (*found, _autoscaler(meta, server)) if server.most else found
 
 
 def _fits(folder: Path, settings: ClusterSettings, profile: Profile, server: ModelServer) -> None:
@@ -156,34 +207,21 @@ def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, 
     spread = ("--tensor-parallel-size", str(server.gpus)) if server.gpus > 1 else ()
     volume = settings.volume
     shared = Volume(name="shared", persistent_volume_claim=Claim(claim_name=volume.claim)) if volume.claim else None
-    container = ServerContainer(
-        name="server",
+    container = server_container(
         image=server.image,
-        image_pull_policy=profile.image_pull,
+        profile=profile,
         command=(*command, *spread, *server.arguments),
-        env=tuple(Env(name=key, value=value) for key, value in ENVIRONMENT.items()),
-        ports=(Port(name="http", container_port=PORT),),
-        resources=Resources(requests=asked, limits=asked),
-        volume_mounts=(
-            Mount(name="shared", mount_path=str(folder), sub_path=str(folder.relative_to(volume.mount)), read_only=True),
-            Mount(name="shm", mount_path="/dev/shm"),  # noqa: S108 -- inside the pod
-            Mount(name="tmp", mount_path="/tmp"),  # noqa: S108 -- inside the pod
-        ),
-        security_context=ContainerSecurity(capabilities=Capabilities()),
-        startup_probe=_asked(10, LOAD // 10),
-        readiness_probe=_asked(5, 3),
-        liveness_probe=_asked(20, 6),
-        lifecycle=Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=DRAIN))),
+        env=(),
+        asked=asked,
+        model=Mount(name="shared", mount_path=str(folder), sub_path=str(folder.relative_to(volume.mount)), read_only=True),
+        startup=probe(10, LOAD // 10),
     )
     return ServerPodSpec(
         service_account_name=JOB_ACCOUNT,
         termination_grace_period_seconds=GRACE,
         node_selector=dict(profile.labels),
         affinity=ServerAffinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=ELSEWHERE)),
-        tolerations=tuple(
-            Toleration(key=t.key, operator="Equal" if t.value is not None else "Exists", value=t.value, effect=t.effect)
-            for t in profile.taints
-        ),
+        tolerations=taint_tolerations(profile),
         security_context=PodSecurity(run_as_non_root=True, run_as_user=profile.user, run_as_group=profile.user, fs_group=profile.user),
         containers=(container,),
         volumes=(
@@ -197,10 +235,6 @@ def _pod(model: str, folder: Path, settings: ClusterSettings, profile: Profile, 
 ELSEWHERE = NodeTerms(node_selector_terms=(NodeTerm(match_expressions=(NodeExpression(key=PART_OF, values=(RATCHET[PART_OF],)),)),))
 """Keeps servers off the nodes of the line's pools. A gang needs whole nodes and would never start on a node with a server."""
 ENVIRONMENT = {**NO_TELEMETRY, "HF_HUB_OFFLINE": "1", "HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}  # noqa: S108 -- in the pod
-
-
-def _asked(period: int, times: int) -> Probe:
-    return Probe(http_get=HttpGet(path="/health", port="http"), period_seconds=period, failure_threshold=times)
 
 
 def _autoscaler(meta: Meta, server: ModelServer) -> HorizontalPodAutoscaler:

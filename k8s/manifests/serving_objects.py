@@ -13,14 +13,10 @@ from typing import Literal
 from pydantic import Field
 
 from ratchet.k8s.manifests.pod_objects import (
-    ContainerSecurity,
-    Env,
+    Container,
     Match,
     Meta,
-    Mount,
     PodSecurity,
-    Port,
-    Resources,
     Shape,
     Toleration,
     Volume,
@@ -61,37 +57,13 @@ class Lifecycle(Shape):
     pre_stop: LifecycleHandler
 
 
-class ServerContainer(Shape):
+class ServerContainer(Container):
     """Container of a model server with its probes."""
 
-    name: str
-    image: str
-    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    command: tuple[str, ...]
-    env: tuple[Env, ...] = ()
-    ports: tuple[Port, ...]
-    resources: Resources
-    volume_mounts: tuple[Mount, ...] = ()
-    termination_message_policy: Literal["FallbackToLogsOnError"] = "FallbackToLogsOnError"
-    security_context: ContainerSecurity = ContainerSecurity()
     startup_probe: Probe
     readiness_probe: Probe
     liveness_probe: Probe
     lifecycle: Lifecycle
-
-
-class InitContainer(Shape):
-    """Container that runs before the server's container, for example to fetch the model."""
-
-    name: str
-    image: str
-    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    command: tuple[str, ...]
-    env: tuple[Env, ...] = ()
-    resources: Resources
-    volume_mounts: tuple[Mount, ...] = ()
-    termination_message_policy: Literal["FallbackToLogsOnError"] = "FallbackToLogsOnError"
-    security_context: ContainerSecurity = ContainerSecurity()
 
 
 class PullSecret(Shape):
@@ -144,7 +116,7 @@ class ServerPodSpec(Shape):
     tolerations: tuple[Toleration, ...] = ()
     image_pull_secrets: tuple[PullSecret, ...] | None = None
     security_context: PodSecurity
-    init_containers: tuple[InitContainer, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
     containers: tuple[ServerContainer, ...]
     volumes: tuple[Volume, ...]
 

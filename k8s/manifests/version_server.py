@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import digest
 from ratchet.contracts.serving import ModelVersion
-from ratchet.k8s.manifests.gang_manifest import LINE, RATCHET
+from ratchet.k8s.manifests.gang_manifest import LINE, RATCHET, taint_tolerations
 from ratchet.k8s.manifests.pod_objects import (
     Capabilities,
+    Container,
     ContainerSecurity,
     EmptyDir,
     Env,
@@ -23,39 +24,15 @@ from ratchet.k8s.manifests.pod_objects import (
     Meta,
     Mount,
     PodSecurity,
-    Port,
     Resources,
     SecretKey,
     Shape,
-    Toleration,
     ValueFrom,
     Volume,
 )
-from ratchet.k8s.manifests.policies import COMPONENT, open_server
-from ratchet.k8s.manifests.serving import DRAIN, ELSEWHERE, ENVIRONMENT, GRACE, PORT, VERSION
-from ratchet.k8s.manifests.serving_objects import (
-    BudgetSpec,
-    Deployment,
-    DeploymentSpec,
-    HttpGet,
-    InitContainer,
-    Lifecycle,
-    LifecycleHandler,
-    NodeAffinity,
-    PodDisruptionBudget,
-    Probe,
-    PullSecret,
-    RollingUpdate,
-    ServerAffinity,
-    ServerContainer,
-    ServerPodSpec,
-    ServerPodTemplate,
-    Service,
-    ServicePort,
-    ServiceSpec,
-    SleepAction,
-    Strategy,
-)
+from ratchet.k8s.manifests.policies import COMPONENT
+from ratchet.k8s.manifests.serving import ELSEWHERE, GRACE, PORT, VERSION, probe, server_container, server_objects
+from ratchet.k8s.manifests.serving_objects import NodeAffinity, PullSecret, ServerAffinity, ServerPodSpec
 from ratchet.k8s.profiles.profile import Profile
 from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
 
@@ -119,7 +96,12 @@ def server_url(name: str, namespace: str) -> str:
 
 
 def replicas_for(share: float, full: int) -> int:
-    """Return the number of servers for a share of the sessions in percent, if `full` servers answer all of them. At least one."""
+    """Return the number of servers, at least one, that a share of the sessions needs.
+
+    Args:
+        share: Share of the sessions in percent.
+        full: Number of servers that all sessions need.
+    """
     return max(1, math.ceil(round(share * full / 100, 6)))
 
 
@@ -145,28 +127,8 @@ def version_server(version: ModelVersion, site: ServingSite, replicas: int) -> t
     }
     selector = Match(match_labels={COMPONENT: COMPONENT_NAME, "app.kubernetes.io/name": name})
     meta = Meta(name=name, namespace=site.namespace, labels=labels)
-    return (
-        Deployment(
-            metadata=meta,
-            spec=DeploymentSpec(
-                replicas=replicas,
-                selector=selector,
-                # Start a new server before ending an old one. Otherwise a change of the image would interrupt a version with one server.
-                strategy=Strategy(rolling_update=RollingUpdate(max_surge=1, max_unavailable=0)),
-                progress_deadline_seconds=site.load + 600,
-                template=ServerPodTemplate(metadata=Meta(labels=labels), spec=_pod(version, site)),
-            ),
-        ),
-        # Headless: the router balances its connections over the servers, also where many requests share few connections.
-        Service(
-            metadata=meta,
-            spec=ServiceSpec(
-                cluster_ip="None", selector=selector.match_labels, ports=(ServicePort(name="http", port=PORT, target_port="http"),)
-            ),
-        ),
-        PodDisruptionBudget(metadata=meta, spec=BudgetSpec(max_unavailable=1, selector=selector)),
-        *open_server(site.namespace, name, selector.match_labels, PORT),
-    )
+    # Headless: the router balances its connections over the servers, also where many requests share few connections.
+    return server_objects(meta, selector, _pod(version, site), replicas=replicas, load=site.load, headless=True)
 
 
 def _command(version: ModelVersion, site: ServingSite) -> tuple[str, ...]:
@@ -186,8 +148,7 @@ def _pod(version: ModelVersion, site: ServingSite) -> ServerPodSpec:
     nodes = [mount.partition(":") for mount in profile.mounts]
     seen = tuple(Mount(name=f"node-{n}", mount_path=inside or path, read_only=True) for n, (path, _, inside) in enumerate(nodes))
     python = (Env(name="PYTHONPATH", value=":".join(profile.python_path)),) if profile.python_path else ()
-    temporary = Mount(name="tmp", mount_path="/tmp")  # noqa: S108 -- inside the pod
-    fetch = InitContainer(
+    fetch = Container(
         name="fetch",
         image=site.fetch_image,
         image_pull_policy=profile.image_pull,
@@ -199,38 +160,29 @@ def _pod(version: ModelVersion, site: ServingSite) -> ServerPodSpec:
             *python,
         ),
         resources=Resources(requests={"cpu": "250m", "memory": "512Mi"}, limits={"cpu": "2", "memory": "1Gi"}),
-        volume_mounts=(Mount(name="model", mount_path="/models"), temporary, *seen),
-        security_context=ContainerSecurity(capabilities=Capabilities()),
-    )
-    server = ServerContainer(
-        name="server",
-        image=site.image,
-        image_pull_policy=profile.image_pull,
-        command=_command(version, site),
-        env=(*(Env(name=key, value=value) for key, value in ENVIRONMENT.items()), *python),
-        ports=(Port(name="http", container_port=PORT),),
-        resources=Resources(requests=asked, limits=asked),
         volume_mounts=(
-            Mount(name="model", mount_path="/models", read_only=True),
-            Mount(name="shm", mount_path="/dev/shm"),  # noqa: S108 -- inside the pod
-            temporary,
+            Mount(name="model", mount_path="/models"),
+            Mount(name="tmp", mount_path="/tmp"),  # noqa: S108 -- inside the pod
             *seen,
         ),
         security_context=ContainerSecurity(capabilities=Capabilities()),
-        startup_probe=_asked(5, math.ceil(site.load / 5)),
-        readiness_probe=_asked(5, 3),
-        liveness_probe=_asked(20, 6),
-        lifecycle=Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=DRAIN))),
+    )
+    server = server_container(
+        image=site.image,
+        profile=profile,
+        command=_command(version, site),
+        env=python,
+        asked=asked,
+        model=Mount(name="model", mount_path="/models", read_only=True),
+        more=seen,
+        startup=probe(5, math.ceil(site.load / 5)),
     )
     return ServerPodSpec(
         service_account_name=site.account,
         termination_grace_period_seconds=GRACE,
         node_selector=dict(profile.labels),
         affinity=ServerAffinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=ELSEWHERE)),
-        tolerations=tuple(
-            Toleration(key=t.key, operator="Equal" if t.value is not None else "Exists", value=t.value, effect=t.effect)
-            for t in profile.taints
-        ),
+        tolerations=taint_tolerations(profile),
         image_pull_secrets=tuple(PullSecret(name=name) for name in site.pull_secrets) or None,
         security_context=PodSecurity(
             run_as_non_root=None if profile.root else True,
@@ -252,7 +204,3 @@ def _pod(version: ModelVersion, site: ServingSite) -> ServerPodSpec:
 def _secret(reference: str) -> SecretKey:
     name, _, key = reference.partition("/")
     return SecretKey(name=name, key=key)
-
-
-def _asked(period: int, times: int) -> Probe:
-    return Probe(http_get=HttpGet(path="/health", port="http"), period_seconds=period, failure_threshold=times)
