@@ -7,7 +7,7 @@ read from the process, so other work on the machine changes it little.
 - whole: answers of 400 characters, at `--concurrency` requests at a time
 - streamed: answers of `--chunks` chunks, at so many at a time
 - processes: whole answers through one router process and through two, the same requests in all. The load generator and the stub use a
-  process of their own on the same machine, so what the figures show about throughput depends on its cores; their CPU time is stated
+  process of their own on the same machine, so the throughput in the figures depends on its cores; their CPU time is stated
 - memory: resident memory of the router before and after `--streams` streams
 
 `python benchmarks/router.py [--requests 4000] [--chunks 100] [--streams 10000] [--processes 2]`

@@ -3,7 +3,7 @@
 RatchetError
 ├── Retryable      the same call may succeed later (server down, lease held, disk full)
 │   ├── Conflict   another writer was first: read again, then decide again
-│   ├── Incomplete a part of what was asked is missing, for example from one replica: decide nothing by the rest, and wait
+│   ├── Incomplete a part of the requested data is missing, for example from one replica: decide nothing from the rest, and wait
 │   ├── Leased     another process works on the same object: try again when it has finished
 │   ├── Unreachable a model server refuses connections: start it again, then repeat the work that needs it
 │   ├── Unwritable a file cannot be written until an operator changes permissions or places
@@ -31,7 +31,7 @@ class Conflict(Retryable):
 
 
 class Incomplete(Retryable):
-    """A part of what was asked is missing, for example from one replica of the router. Nothing is decided by the rest."""
+    """A part of the requested data is missing, for example from one replica of the router. Nothing is decided from the rest."""
 
 
 class Leased(Retryable):

@@ -1,7 +1,7 @@
 """Adapters of several versions in the process of their base model: loaded, read back, and unloaded through its HTTP API.
 
 The endpoints are those of vLLM: `/v1/load_lora_adapter`, `/v1/unload_lora_adapter` and `/v1/models`. The list of the process is the truth
-about what is loaded. A record per adapter says where it belongs and when its process has died since it was loaded.
+about the loaded adapters. A record per adapter says where it belongs and when its process has died since it was loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GUEST = "guest.json"
 RETIRED = "retired"
 """In the folder of a process whose own version is not wanted any more. It ends when its last adapter is unloaded."""
 LIST_SECONDS = 5.0
-"""Timeout of a look at what a process has loaded."""
+"""Timeout of a request for the adapters that a process has loaded."""
 LOAD_SECONDS = 300.0
 """Timeout of loading an adapter. The process may be busy with answers."""
 

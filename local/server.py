@@ -125,7 +125,7 @@ class _ProcessServer(Generic[Options]):
         hosts = dict(self._guests.hosts())
         for host, ready in states:
             if ready and host in hosts:
-                with contextlib.suppress(Retryable):  # one that does not answer: whoever needs an adapter loads it again, or waits
+                with contextlib.suppress(Retryable):  # the process does not answer: a caller that needs an adapter loads it again, or waits
                     found += [_guest(tag, host, ready) for tag in self._loaded(host, self._guests.listed(_endpoint(host, ready).url))]
         return found
 

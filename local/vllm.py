@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def end_the_rest() -> None:
-    """Kill what is left of this process group, if this process leads it.
+    """Kill the remaining processes of this process group, if this process leads it.
 
     vLLM's engine is a process of its own. It survives a killed API server, and would keep the memory that the next start needs.
     """

@@ -49,7 +49,7 @@ class Governed:
     """source, id, keeper_source, keeper_id: every trace whose question may be used, and the trace in `used` or `questions` that represents
     it (often itself)."""
     asked: pl.DataFrame
-    """Every trace whose question may be used: what is known of its question and its user, and the right answer that was logged with it."""
+    """Every trace whose question may be used: the facts about its question and its user, and the right answer that was logged with it."""
     refused: pl.DataFrame
     """source, id, response_id, reason: every trace whose question may not be used, with the first rule that it breaks."""
     out: dict[str, int]
@@ -86,7 +86,7 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
 
 
 def with_facts(traces: pl.DataFrame) -> pl.DataFrame:
-    """Return the traces with what the rules must know of their texts: characters, and whether there is an image."""
+    """Return the traces with the facts about their texts that the rules need: characters, and whether there is an image."""
     return traces.with_columns(fact.alias(name) for name, fact in _FACTS.items() if name not in traces.columns)
 
 

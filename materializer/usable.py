@@ -24,7 +24,7 @@ Identify = Callable[[pl.DataFrame, TextFile], pl.DataFrame]
 
 @dataclass(frozen=True)
 class Usable:
-    """What may be used. The frames have the columns of records.TRACES and those of `identify_prompts`, with keys of texts."""
+    """Traces that may be used. The frames have the columns of records.TRACES and those of `identify_prompts`, with keys of texts."""
 
     traces: pl.DataFrame
     """Admitted traces, and `repeats`: one row for equal traces."""

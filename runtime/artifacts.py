@@ -163,7 +163,7 @@ class FolderArtifacts:
             return None
 
     def replace(self, key: Digest, data: bytes, removed: int, left: int) -> Digest:
-        """Replace an artifact by `data`, which has `left` of its rows, and delete it. Whoever reads `key` gets `data` from now on.
+        """Replace an artifact by `data`, which has `left` of its rows, and delete it. Readers of `key` get `data` from now on.
 
         A call that is repeated after a crash completes the first one. Returns the digest of `data`. Raises `Retryable` if writing fails.
         """

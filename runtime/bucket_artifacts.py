@@ -1,7 +1,7 @@
 """`Artifacts` in a bucket on S3, with a copy in a folder, for installations whose pods read artifacts from the bucket.
 
 The keys below the bucket's prefix are the paths below the folder of `FolderArtifacts`. The bucket has everything: a call that stores
-something returns when the bucket has it. The folder may be lost; what is missing there is read from the bucket, with its digest verified.
+something returns when the bucket has it. The folder may be lost; missing files are read from the bucket, with their digests verified.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class BucketArtifacts(FolderArtifacts):
         return known
 
     def replace(self, key: Digest, data: bytes, removed: int, left: int) -> Digest:
-        """Replace an artifact by `data`, which has `left` of its rows, and delete it. Whoever reads `key` gets `data` from now on."""
+        """Replace an artifact by `data`, which has `left` of its rows, and delete it. Readers of `key` get `data` from now on."""
         new = digest(data)
         if new != key:
             self.put(data)

@@ -1,4 +1,4 @@
-"""An installation whose parts run in pods: its exchange, the keys of its Secret, and what it refuses."""
+"""An installation whose parts run in pods: its exchange, the keys of its Secret, and the settings that it refuses."""
 
 from __future__ import annotations
 

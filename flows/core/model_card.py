@@ -1,4 +1,4 @@
-"""The model card of a version: what it was trained on, how, at what cost, and what was measured. From the ledger alone; pure.
+"""The model card of a version: its training data, method, cost and measurements. From the ledger alone; pure.
 
 The card has no text of a user. The registry shows it as the description of the version, and `ratchet model card` prints it.
 """

@@ -13,7 +13,7 @@ from ratchet.flows.engine.context import LineContext, append_to_rollout
 
 
 class SharedProcess(NamedTuple):
-    """What a tick knows about the shared process."""
+    """Facts about the shared process that a tick has read."""
 
     stop: str | None = None
     """Reason to roll back, or None."""
@@ -22,7 +22,7 @@ class SharedProcess(NamedTuple):
 
 
 def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[RolloutView, SharedProcess]:
-    """Record the deaths that are over, and return the view with them and what to do.
+    """Record the deaths that are over, and return the view with them and the next action.
 
     A death is over when both versions answer and the route in force leads to them. One that was over before the rollout began does not
     count. Without a shared process, nothing is done.

@@ -288,7 +288,7 @@ class Keeper:
         try:
             return self._lake_state() != self._kept_state
         except RatchetError:
-            return True  # `keep_lake` says what is wrong
+            return True  # `keep_lake` reports the error
 
     def keep_lake(self, goes_on: Callable[[], bool]) -> None:
         """Merge the small files of the line's lake, in steps, until nothing is left to do or `goes_on` says no. Nothing is raised.

@@ -34,7 +34,7 @@ class LakeTable(Frozen):
 
 
 def keep_lake(where: LakePlace | Path, today: date, goes_on: Callable[[], bool] = lambda: True, dry_run: bool = False) -> list[LakeTable]:
-    """Keep a lake in order, and return what was done with its tables. Nothing is done if there is no lake.
+    """Keep a lake in order, and return the work done on its tables. Nothing is done if there is no lake.
 
     `today` is a day in UTC. `goes_on` is asked after each step, which takes seconds at most, whether another one may begin. With
     `dry_run`, nothing is changed. Raises Retryable if the storage or the catalog fails.

@@ -1,4 +1,4 @@
-"""What the values of the chart name: Secrets with their keys, images, and requests of the pods. No I/O.
+"""Names in the values of the chart: Secrets with their keys, images, and requests of the pods. No I/O.
 
 The chart itself is in k8s/chart; a test compares these functions with what Helm renders.
 """
@@ -68,7 +68,7 @@ def image_of(values: Mapping[str, Any], release: str) -> str:
 
 
 def requested(values: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Return resource -> what all pods of the chart request together, in the names and units of a ResourceQuota.
+    """Return resource -> sum of the requests of all pods of the chart, in the names and units of a ResourceQuota.
 
     Raises ValueError if a value is not a quantity.
     """

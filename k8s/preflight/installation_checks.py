@@ -1,6 +1,6 @@
-"""The list of a cluster's first day: what an installation by the chart needs before it can start, item by item. No I/O.
+"""The list of a cluster's first day: the requirements of an installation by the chart before it can start, item by item. No I/O.
 
-`installation_facts.py` collects the facts, and `release_checks.py` judges what is installed already. `ratchet k8s lint` asks in more detail
+`installation_facts.py` collects the facts, and `release_checks.py` judges an existing installation. `ratchet k8s lint` asks in more detail
 whether the gangs of one line can run.
 """
 

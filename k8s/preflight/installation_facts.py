@@ -1,7 +1,7 @@
 """Collects the facts that decide whether an installation by the chart can start, and whether one that exists is whole.
 
-`installation_checks.py`, `machine_checks.py` and `release_checks.py` interpret them. What may not be read is recorded as such. Of Secrets,
-the names of the keys are kept, and no value.
+`installation_checks.py`, `machine_checks.py` and `release_checks.py` interpret them. Objects that this account may not read are recorded as
+such. Of Secrets, the names of the keys are kept, and no value.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class BucketFacts:
-    """What a bucket answered."""
+    """Answers of a bucket."""
 
     url: str
     versioning: str | Unread = "Off"
@@ -126,7 +126,7 @@ class ExchangeFacts:
 
 @dataclass(frozen=True)
 class LedgerFacts:
-    """What is known of the ledger. Its URL is in a Secret, so only a pod or a shell that has it in RATCHET_LEDGER_URL can look."""
+    """Known facts about the ledger. Its URL is in a Secret, so only a pod or a shell that has it in RATCHET_LEDGER_URL can look."""
 
     state: Literal["postgres", "other", "away", "unknown"] = "unknown"
     detail: str = ""
@@ -173,7 +173,7 @@ class InstallationFacts:
     buckets: Mapping[str, BucketFacts | Unread] = field(default_factory=dict)
     """`exchange` and `artifacts`, if the values name them."""
     exchange: Mapping[str, ExchangeFacts | Unread] = field(default_factory=dict)
-    """Line -> what it has in the exchange."""
+    """Line -> its documents in the exchange."""
     ledger: LedgerFacts = LedgerFacts()
 
 

@@ -16,7 +16,7 @@ class Item:
     state: Literal["ok", "missing", "unknown"]
     text: str
     remedy: str = ""
-    """The exact command or page for what is missing. Empty if nothing is."""
+    """The exact command or page for a missing item. Empty if nothing is missing."""
     stops: bool = False
     """Whether an installation cannot start, or cannot do its work, until it is resolved."""
 

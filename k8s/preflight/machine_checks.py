@@ -19,7 +19,7 @@ _POLICY_ENGINES = re.compile(r"calico|cilium|anetd|antrea|weave-net|kube-router|
 
 
 def about_machines(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
-    """Yield the items about machines, and about what this account and the pods may do and use."""
+    """Yield the items about machines, and about the rights and quotas of this account and of the pods."""
     yield from _nodes(facts, wanted)
     yield from _pools(facts, wanted)
     yield from _network_policies(facts, wanted)
@@ -197,7 +197,7 @@ def _monitoring(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
 
 
 def _outside(wanted: Wanted) -> Iterator[Item]:
-    """Yield what no request to the cluster can show."""
+    """Yield the items that no request to the cluster can show."""
     reserved = [line.name for line in wanted.lines if line.profile is not None and line.profile.provider == "aws"]
     if reserved:
         yield unknown(

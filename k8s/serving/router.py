@@ -147,7 +147,7 @@ class ClusterRouter:
         )
 
     def _replicas(self, line: str) -> list[_Replica]:
-        """Return what the replicas have told last. Those that ended count for their requests."""
+        """Return the last reports of the replicas. Replicas that ended still count for their requests."""
         now, found = self._now(), []
         for name, (account, told) in self._exchange.reports(line).items():
             try:

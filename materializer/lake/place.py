@@ -41,7 +41,7 @@ class LakePlace:
 
     @property
     def remedy(self) -> str:
-        """What a person can do if the lake cannot be read or written."""
+        """Advice for a person if the lake cannot be read or written."""
         what = "check the database of RATCHET_CATALOG_URL and the bucket" if self.is_shared else "free disk space"
         return f"{what}, then try again"
 

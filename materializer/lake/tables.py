@@ -63,7 +63,7 @@ FAILURES = (CommitFailedException, ValidationException, OSError, SQLAlchemyError
 
 
 class Read(NamedTuple):
-    """What a writer has read of a table before it appends rows: its snapshot then, None for an empty table."""
+    """State of a table that a writer has read before it appends rows: its snapshot then, None for an empty table."""
 
     snapshot: int | None
 
@@ -171,7 +171,7 @@ class Lake:
             yield
 
     def compacting(self, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the lock of a compaction, across processes. Whoever takes both locks and waits takes this one first.
+        """Hold the lock of a compaction, across processes. A caller that takes both locks and waits takes this one first.
 
         Yields whether it is held. Without `wait`, it is not if another process holds it.
         """
@@ -256,8 +256,8 @@ class Lake:
     def append(self, name: TableName, rows: pa.Table, batch: Digest, read: Read | None = None) -> Commit | None:
         """Append rows in one commit that is marked with the digest of its batch. Without rows, there is no commit, and None is returned.
 
-        `read` is what the caller has read before it decided on these rows. Raises Retryable if the table has changed since, or if the
-        storage or the catalog fails. Then it may be unknown whether the commit was made; the next attempt finds its rows.
+        `read` is the state that the caller has read before it decided on these rows. Raises Retryable if the table has changed since, or if
+        the storage or the catalog fails. Then it may be unknown whether the commit was made; the next attempt finds its rows.
         """
         if rows.num_rows == 0:
             return None

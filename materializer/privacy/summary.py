@@ -38,7 +38,7 @@ class Placeholders:
                 self._names.update(_names(pl.Series([prompt])))
 
     def summary(self, settings: PrivacySettings) -> MaskedData:
-        """Return what was masked, and the rules that are in force."""
+        """Return the counts of masked texts, and the rules that are in force."""
         on = kinds_of(settings)
         known = [*get_args(PersonalData), *(name.lower() for name in NameSettings.model_fields["entities"].default)]
         found = {kind: n for kind in sorted({*on, *known}) if (n := self._names[kind])}

@@ -1,4 +1,4 @@
-"""Tells the service through the exchange what a replica knows about its lines."""
+"""Reports a replica's state of its lines to the service through the exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica of the router knows about a line, in files of its volume, and what it tells the service about it."""
+"""State of a line in a replica of the router, in files of its volume, and the report about it for the service."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LineFiles:
         return ""
 
     def account(self) -> dict[str, Any]:
-        """Return what the service has to know: the digest of the followed route, the requests in flight, and the document with the counts.
+        """Return the report for the service: the digest of the followed route, the requests in flight, and the document with the counts.
 
         The requests in flight are None if the router has not yet reported them since the route was set.
         """

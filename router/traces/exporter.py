@@ -117,7 +117,7 @@ class Exporter:
         """Send a batch and return the HTTP status: 200 once the receiver has the batch on disk, 0 if it does not answer."""
         address = read_json(self._receiver)
         url = _url_of(address)
-        if url is None:  # there is no receiver, or it could not open its port
+        if url is None:  # no receiver runs, or the receiver could not open its port
             return 0
         request = ExportTraceServiceRequest()
         resource = request.resource_spans.add()

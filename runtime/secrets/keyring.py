@@ -15,7 +15,7 @@ from ratchet.runtime.secrets.files import create_secret, locked, replace_secret
 from ratchet.runtime.watched_file import WatchedFile
 
 SETTLED_SECONDS = 600.0
-"""Age at which a key is used for signatures. Whoever verifies them has read it by then, also from a Secret that a node mounts."""
+"""Age at which a key is used for signatures. Each verifier has read it by then, also from a Secret that a node mounts."""
 
 
 class Key(Frozen):

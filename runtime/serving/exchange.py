@@ -1,8 +1,8 @@
 """The exchange: a bucket through which the pods of an installation on a cluster give each other small files.
 
 `spool/LINE/NAME` is a request that a receiver has accepted and the service has not taken yet. `lines/LINE/DOCUMENT` is a document that the
-service publishes, and that the receivers and routers of the line follow. `replicas/LINE/NAME` is what a replica of the router tells the
-service.
+service publishes, and that the receivers and routers of the line follow. `replicas/LINE/NAME` is the report of a replica of the router to
+the service.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Exchange:
         return self._bucket.get_changed(_place(line, document), tag)
 
     def report(self, line: str, replica: str, account: bytes) -> None:
-        """Replace what a replica of the router tells the service about a line."""
+        """Replace the report of a replica of the router about a line."""
         self._bucket.put(f"replicas/{line}/{replica}", account)
 
     def reports(self, line: str) -> dict[str, tuple[bytes, datetime]]:

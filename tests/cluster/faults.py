@@ -1,4 +1,4 @@
-"""What an installation in pods loses when its parts fail: each fault is done while users ask, and then everything is counted."""
+"""Counts the losses of an installation in pods when its parts fail: each fault is done while users ask, and then everything is counted."""
 
 from __future__ import annotations
 

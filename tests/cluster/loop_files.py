@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-SECTION = """
+CLUSTER = """
 [cluster]
 namespace = "{namespace}"
 queue = "default"
 profile = "machine.toml"
 image = "{image}"
 python = "{python}"
+"""
+"""Section [cluster] without its volume."""
+
+SECTION = (
+    CLUSTER
+    + """\
 volume = {{ mount = "{home}", host_path = true }}
 """
+)
 
 MACHINE = """
 provider = "any"

@@ -1,4 +1,4 @@
-"""Tests of the Helm chart: what it renders, what it refuses, and that a real API server takes it."""
+"""Tests of the Helm chart: its objects, its refusals, and that a real API server accepts it."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import httpx
 import yaml
 
 from ratchet.contracts.serving import RouterHeader
+from tests.cluster import loop_files
 from tests.cluster.bench import REAL
 from tests.cluster.loop_files import MACHINE
 from tests.cluster.rig.build import RigError, need
@@ -33,13 +34,9 @@ LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
 VOLUMES = ("home", "router-0", "router-1", "router-2")
 """Folders of this machine that are volumes of the pods, in any order."""
-CLUSTER = """
-[cluster]
-namespace = "{namespace}"
-queue = "default"
-profile = "machine.toml"
-image = "{image}"
-python = "{python}"
+CLUSTER = (
+    loop_files.CLUSTER
+    + """\
 [cluster.secrets]
 AWS_ACCESS_KEY_ID = "bucket/AWS_ACCESS_KEY_ID"
 AWS_SECRET_ACCESS_KEY = "bucket/AWS_SECRET_ACCESS_KEY"
@@ -50,6 +47,7 @@ url = "s3://{bucket}/jobs"
 endpoint = "{endpoint}"
 region = "us-east-1"
 """
+)
 SERVED = """[serving]
 kind = "kubernetes"
 router = "kubernetes"
@@ -91,7 +89,7 @@ class Whole:
         self.say(f"{time.monotonic() - self._begun:6.1f} s  {text}")
 
     def install(self, replicas: int = 2) -> None:
-        """Prepare what an administrator prepares, and install the chart."""
+        """Do the preparations of an administrator, and install the chart."""
         self._volumes()
         self._secrets()
         self._gateway()
@@ -102,7 +100,7 @@ class Whole:
         self.told("helm install is done")
 
     def remove(self) -> None:
-        """Uninstall the chart, and remove what it left on purpose and what `install` prepared."""
+        """Uninstall the chart, and remove the objects that it keeps on purpose and the preparations of `install`."""
         with contextlib.suppress(AssertionError):
             self.helm("uninstall", RELEASE, "--namespace", self.namespace)
         self.rig.kubectl("delete", "deployments,statefulsets,vcjob,pvc", "--all", "-n", self.namespace, "--wait=false", check=False)

@@ -1,4 +1,4 @@
-"""Figures of an installation in pods, each beside its baseline in the same run: what the router adds, and how a model server starts."""
+"""Figures of an installation in pods, each beside its baseline in the same run: latency of the router, start of a model server."""
 
 from __future__ import annotations
 

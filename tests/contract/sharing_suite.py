@@ -22,7 +22,7 @@ from tests.waiting import until
 
 
 class Shared(Protocol):
-    """What the rules need: a server with `shared` set, on the same files at each call, a version, and an adapter over it."""
+    """Parts that the rules need: a server with `shared` set, on the same files at each call, a version, and an adapter over it."""
 
     version: ModelVersion
     adapter: ModelVersion

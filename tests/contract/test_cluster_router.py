@@ -46,13 +46,6 @@ def router(exchange: Exchange) -> ClusterRouter:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.close()
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> CredentialStore:
     return CredentialStore(tmp_path / "service" / "credentials.json", lambda: datetime.now(UTC))
 

@@ -38,13 +38,6 @@ pytestmark = pytest.mark.slow  # real router processes
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.close()
-
-
-@pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalRouter]:
     with started(tmp_path) as router:
         yield router

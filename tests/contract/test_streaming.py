@@ -256,13 +256,6 @@ def test_an_answer_that_is_late_ends_at_the_deadline(site: Site, tmp_path: Path,
     assert site.attributes()[0].get("ratchet.partial", False) is streamed
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.close()
-
-
 def test_a_caller_with_too_many_requests_is_refused_and_others_are_not(site: Site, tmp_path: Path) -> None:
     hold, asked = threading.Event(), threading.Semaphore(0)
 

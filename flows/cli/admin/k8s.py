@@ -198,10 +198,10 @@ def lint(loop: str, as_json: bool) -> None:
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: that of the loop files, or the current one.")
 @json_option
 def doctor(loops: tuple[str, ...], values: Path | None, release: str, namespace: str, context: str | None, as_json: bool) -> None:
-    """Check what an installation of LOOPS by the chart needs, item by item, and the installation if it exists.
+    """Check the requirements of an installation of LOOPS by the chart, item by item, and the installation if it exists.
 
     LOOPS are the paths of loop files, or names of lines. Each item is ok, missing or unknown; an unknown one could not be looked at, often
-    because this account may not. For what is missing, the remedy is a command or a page. Of Secrets, only names and keys are shown. One
+    because this account may not. For a missing item, the remedy is a command or a page. Of Secrets, only names and keys are shown. One
     object is written to each bucket and deleted, to see whether conditional writes work. Exits with code 1 if an item would stop an
     installation.
     """

@@ -62,8 +62,8 @@ def fetch(version: str, folder: Path, merged: bool, as_json: bool) -> None:
 def card(line: str, version: str, out: Path | None, as_json: bool) -> None:
     """Show the model card of a version of LINE as Markdown.
 
-    VERSION is champion, previous, the number of a cycle, or 0 for the adopted model. The card says what the version was trained on, how
-    and at what cost, what was measured, who approved it, and what is not known. It comes from the ledger and has no text of a user. The
+    VERSION is champion, previous, the number of a cycle, or 0 for the adopted model. The card lists the version's training data, method
+    and cost, the measurements, who approved it, and the facts that are not known. It comes from the ledger and has no text of a user. The
     registry has it as the description of the version.
     """
     from ratchet.flows.composition.artifacts import open_artifacts

@@ -1,6 +1,6 @@
 """Finds refusals of whole traces beside the observations of Langfuse: a file with traces in the folder of a file with observations.
 
-Whoever saves both from the API has such a folder. Langfuse's blob export has a source of its own (`receive/langfuse`).
+A user who saves both from the API has such a folder. Langfuse's blob export has a source of its own (`receive/langfuse`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Executes the definition of a container image without a container engine: its steps as a shell script for a bare system.
 
-The base image is the bare system in which the script runs. Only what the project's definitions use is understood.
+The base image is the bare system in which the script runs. It understands only the instructions that the project's definitions use.
 """
 
 from __future__ import annotations

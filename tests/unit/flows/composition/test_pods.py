@@ -1,4 +1,4 @@
-"""Tests of an installation in pods: the Secret with its keys, and what it refuses."""
+"""Tests of an installation in pods: the Secret with its keys, and the settings that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the model card: its licence, and what it says of versions in every state."""
+"""Tests of the model card: its licence, and its text for versions in every state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of adapters in the champion's process: where one is refused, and what a rollout does when the process dies."""
+"""Tests of adapters in the champion's process: where one is refused, and the reaction of a rollout when the process dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a replica of the router: when it is ready, what it tells, and its metrics."""
+"""Tests of a replica of the router: when it is ready, its reports, and its metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def serve(line: LineFiles) -> None:
-    """Write what the router process writes when it answers for the line."""
+    """Write the file that the router process writes when it answers for the line."""
     write(line.root / "answers" / "shop.json", json.dumps({"pid": os.getpid(), "port": 8080}).encode())
 
 
@@ -74,7 +74,7 @@ def test_requests_in_flight_are_told_only_for_the_present_route(line: LineFiles)
 
 
 class Told:
-    """An exchange that keeps what is told."""
+    """An exchange that keeps the reports."""
 
     def __init__(self) -> None:
         self.accounts: list[dict[str, object]] = []
