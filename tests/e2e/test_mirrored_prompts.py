@@ -71,7 +71,7 @@ class Servers:
         model = write_model(folder / "model")
         self._model = model_ref(model, artifacts.put_folder(model))
         self._real = EmbeddedServer(folder / "serving", artifacts, "sim", threads=1)
-        self.capabilities = self._real.capabilities
+        self.capabilities = self._real.capabilities.model_copy(update={"sharing": False})
 
     def ensure(self, version: ModelVersion) -> Endpoint:
         return self._real.ensure(version.model_copy(update={"model": self._model}))
