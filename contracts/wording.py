@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from ratchet.contracts.errors import ConfigError
 
 FORMS: Final[dict[str, str]] = {
+    r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$": "text of the form `namespace/name`",
     r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 40",
     r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$": "text of lower-case letters, digits and hyphens, at most 63",
     r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*$": "`s3://` URL",

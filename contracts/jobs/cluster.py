@@ -105,6 +105,10 @@ class ClusterSettings(Frozen):
     """Context of the kubeconfig. None selects the current context, or the pod's service account if the service runs in a pod."""
     namespace: Annotated[Label, Field(max_length=55)] = "ratchet"
     """Namespace of the jobs. Pod templates are tried in a second namespace, with "-dry-run" after this name."""
+    account: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")] | None = None
+    """Service account of the service, as namespace/name, if another system created it, for example the chart: RELEASE-service in the
+    namespace of the release. `ratchet k8s render --admin` gives it the rights to run gangs. None selects `ratchet-controller` in
+    `namespace`, which the command then also renders."""
     queue: Label = "ratchet"
     """Volcano queue of the jobs."""
     profile: str = "generic-gpu"

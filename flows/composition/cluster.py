@@ -20,7 +20,7 @@ from ratchet.flows.config.home import Home
 
 if TYPE_CHECKING:
     from ratchet.k8s.gangs.executor import KubernetesExecutor
-    from ratchet.k8s.manifests.render import Site
+    from ratchet.k8s.manifests.render import Part, Site
 
 
 def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
@@ -73,11 +73,11 @@ def refuse_impossible_job(spec: JobSpec, loop: Loop, folder: Path, home: Home) -
         raise ConfigError(str(error)) from error
 
 
-def render_cluster(loop: Loop, folder: Path, home: Home, part: str, others: Sequence[tuple[Loop, Path]] = (), **options: Any) -> str:
+def render_cluster(loop: Loop, folder: Path, home: Home, part: Part, others: Sequence[tuple[Loop, Path]] = (), **options: Any) -> str:
     """Render the manifests that the loop file requires on its cluster, as YAML.
 
-    `part` is admin, gang or all. `others` are further lines in the same namespace with the folders of their loop files. `options` are
-    those of ratchet.k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace.
+    `part` selects them (`write_sheet`). `others` are further lines in the same namespace with the folders of their loop files. `options`
+    are those of ratchet.k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace.
     """
     from ratchet.k8s.manifests.environment import extras
     from ratchet.k8s.manifests.render import write_sheet
@@ -91,7 +91,7 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: str, others: Sequ
                 "render each namespace by itself"
             )
     options["others"] = [(other.settings, other.profile) for other in beside]
-    return write_sheet(site, jobs, extras(**options), "admin" if part == "admin" else "gang" if part == "gang" else "all")
+    return write_sheet(site, jobs, extras(**options), part)
 
 
 def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool, stop: Event | None = None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.k8s.manifests.cluster_objects import (
     MatchResources,
@@ -26,7 +27,7 @@ from ratchet.k8s.manifests.cluster_objects import (
 )
 from ratchet.k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET, RAY_SECRET, ROOT_CAPABILITIES
 from ratchet.k8s.manifests.pod_objects import Meta, Shape
-from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, dry_run_namespace
+from ratchet.k8s.manifests.policies import COMPONENT, JOB_ACCOUNT, MODEL_SERVER, dry_run_namespace, service_account
 from ratchet.k8s.profiles.profile import Profile
 
 Line = tuple[ClusterSettings, Profile]
@@ -36,8 +37,16 @@ NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 def admission_rules(lines: Sequence[Line]) -> tuple[Shape, ...]:
-    """Return the admission policies of the lines that share a namespace, and the bindings that put them in force."""
+    """Return the admission policies of the lines that share a namespace, and the bindings that put them in force.
+
+    Raises ConfigError if the lines name different accounts of the service.
+    """
     settings = lines[0][0]
+    if len(named := sorted({"/".join(service_account(one)) for one, _ in lines})) > 1:
+        raise ConfigError(
+            f"the lines of the namespace {settings.namespace} name different accounts of the service: {', '.join(named)}; set the same "
+            "cluster.account in each"
+        )
     policies = [_jobs(lines), _dry_runs(settings), _network(settings)]
     if any(one.pool.kind != "none" for one, _ in lines):
         policies.append(_pools(settings))
@@ -130,16 +139,24 @@ def _dry_runs(settings: ClusterSettings) -> ValidatingPolicy:
 
 
 def _network(settings: ClusterSettings) -> ValidatingPolicy:
-    """Return the rule for network policies that the service changes: each is about the pods of one gang and names its peers."""
-    label = f"'{GANG}'"
-    gang = f"has(body.spec.podSelector.matchLabels) && {label} in body.spec.podSelector.matchLabels"
-    named = "!has(object.spec.egress) || object.spec.egress.all(one, has(one.to) && size(one.to) > 0)"
+    """Return the rule for network policies that the service changes.
+
+    Each is about the pods of one gang or about model servers, or opens nothing but the way to model servers, and it names its peers.
+    """
+    labels, peer = "body.spec.podSelector.matchLabels", "peer.podSelector.matchLabels"
+    gang = f"has({labels}) && '{GANG}' in {labels}"
+    server = f"has({labels}) && '{COMPONENT}' in {labels} && {labels}['{COMPONENT}'] == '{MODEL_SERVER}'"
+    to_server = f"has(peer.podSelector) && has({peer}) && '{COMPONENT}' in {peer} && {peer}['{COMPONENT}'] == '{MODEL_SERVER}'"
+    way = "!has(body.spec.ingress) && body.spec.policyTypes == ['Egress'] && has(body.spec.egress) && "
+    way += f"body.spec.egress.all(one, has(one.to) && one.to.all(peer, {to_server}))"
+    named = "(!has(object.spec.egress) || object.spec.egress.all(one, has(one.to) && size(one.to) > 0)) && "
+    named += "(!has(object.spec.ingress) || object.spec.ingress.all(one, has(one.from) && size(one.from) > 0))"
     return _policy(
         f"ratchet-network-{settings.namespace}",
         _rule("networking.k8s.io", "networkpolicies", "CREATE", "UPDATE", "DELETE"),
         [
-            (_each(gang), "the service may change only the network policies of gangs"),
-            (f"request.operation == 'DELETE' || {_any([named])}", "a gang's network policy must name the peers of all traffic"),
+            (_each(_any([gang, server, way])), "the service may change only the network policies of gangs and of model servers"),
+            (f"request.operation == 'DELETE' || {_any([named])}", "a network policy of the service must name the peers of all traffic"),
         ],
         namespace=settings.namespace,
         condition=_by_the_service(settings),
@@ -184,7 +201,7 @@ def _rule(group: str, resources: str | tuple[str, ...], *operations: str) -> Nam
 
 
 def _by_the_service(settings: ClusterSettings) -> PolicyCondition:
-    user = f"system:serviceaccount:{settings.namespace}:{CONTROLLER}"
+    user = ":".join(("system:serviceaccount", *service_account(settings)))
     return PolicyCondition(name="by-the-service", expression=f"request.userInfo.username == {_text(user)}")
 
 

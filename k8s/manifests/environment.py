@@ -21,9 +21,10 @@ from ratchet.k8s.manifests.pools import REPLACE, Account
 from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
 from ratchet.k8s.profiles.profile import Profile
 
-By = Literal["an administrator, once", "the service, per gang"]
+By = Literal["an administrator, once", "the service, per gang", "you, per run; the service does not observe it"]
 ONCE: By = "an administrator, once"
 PER_GANG: By = "the service, per gang"
+BY_HAND: By = "you, per run; the service does not observe it"
 
 
 class Rendered(NamedTuple):
@@ -87,7 +88,9 @@ def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterato
         "namespace in which pod templates are tried; stores no pod",
     )
     yield from zip(policies.namespaces(settings, profile), spaces, strict=True)
-    yield from zip(policies.accounts(settings), _ACCOUNTS, strict=True)
+    if settings.account is None:
+        yield policies.controller_account(settings), "identity of the service, if it runs in the cluster"
+    yield from zip(policies.job_accounts(settings), _ACCOUNTS, strict=True)
     yield from zip(policies.roles(settings), _RIGHTS, strict=True)
     for rule in admission.admission_rules([(settings, profile), *extras.others]):
         yield (
@@ -95,6 +98,11 @@ def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterato
             "limits the service to its own gangs, pools and dry runs; RBAC cannot" if isinstance(rule, ValidatingPolicy) else "in force",
         )
     yield from zip(policies.network(settings), _NETWORK, strict=True)
+    if settings.account is None:
+        yield (
+            policies.service_network(settings),
+            "allows all outgoing traffic of the service; the service itself allows jobs the traffic within their gang",
+        )
     yield pools.queue(settings, profile), f"limits the line's gangs to {settings.pool.max_nodes} nodes; not reclaimable"
     yield pools.scheduler(), "configures Volcano's scheduler for the whole cluster, without `enqueue`, which would keep an empty pool empty"
     yield from _nodes(settings, profile, extras.account)
@@ -110,11 +118,7 @@ def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterato
 
 
 _LIMIT = "limits what the service may create or change, beyond what RBAC can express"
-_ACCOUNTS = (
-    "identity of the service, if it runs in the cluster",
-    "identity of the jobs, without rights and without a token",
-    "the same name for dry runs",
-)
+_ACCOUNTS = ("identity of the jobs, without rights and without a token", "the same name for dry runs")
 _RIGHTS = (
     "rights of the service in the namespace; they do not include creating pods",
     "grants the role to the service",
@@ -125,11 +129,7 @@ _RIGHTS = (
     "lets the service read the scheduler's configuration, for `ratchet k8s lint`",
     "grants the role to the service",
 )
-_NETWORK = (
-    "denies all traffic of the namespace's pods",
-    "allows DNS for all pods",
-    "allows all outgoing traffic of the service; the service itself allows jobs the traffic within their gang",
-)
+_NETWORK = ("denies all traffic of the namespace's pods", "allows DNS for all pods")
 
 
 def _nodes(settings: ClusterSettings, profile: Profile, account: Account) -> Iterator[tuple[Shape, str]]:

@@ -35,6 +35,8 @@ CONTROLLER, JOB_ACCOUNT = "ratchet-controller", "ratchet-job"
 VOLCANO_NAMESPACE, SCHEDULER_CONFIG, SCHEDULER_KEY = "volcano-system", "volcano-scheduler-configmap", "volcano-scheduler.conf"
 """Location of the scheduler's configuration in a default installation of Volcano."""
 COMPONENT = "app.kubernetes.io/component"
+MODEL_SERVER = "model"
+"""Component of the model servers of versions."""
 SERVICE = {**RATCHET, COMPONENT: "service"}
 """Labels of the service's own pods, if it runs in the cluster."""
 DNS_PORT = 53
@@ -72,10 +74,20 @@ def namespaces(settings: ClusterSettings, profile: Profile) -> tuple[Namespace, 
     )
 
 
-def accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount, ServiceAccount]:
-    """Return the account of the service, the one of the jobs, which has no rights and no token, and its copy for dry runs."""
+def service_account(settings: ClusterSettings) -> tuple[str, str]:
+    """Return namespace and name of the service's account."""
+    namespace, _, name = (settings.account or f"{settings.namespace}/{CONTROLLER}").partition("/")
+    return namespace, name
+
+
+def controller_account(settings: ClusterSettings) -> ServiceAccount:
+    """Return the account of the service, for installations in which no other system creates it."""
+    return ServiceAccount(metadata=_meta(CONTROLLER, settings.namespace), automount_service_account_token=True)
+
+
+def job_accounts(settings: ClusterSettings) -> tuple[ServiceAccount, ServiceAccount]:
+    """Return the account of the jobs, which has no rights and no token, and its copy for dry runs."""
     return (
-        ServiceAccount(metadata=_meta(CONTROLLER, settings.namespace), automount_service_account_token=True),
         ServiceAccount(metadata=_meta(JOB_ACCOUNT, settings.namespace), automount_service_account_token=False),
         ServiceAccount(metadata=_meta(JOB_ACCOUNT, dry_run_namespace(settings)), automount_service_account_token=False),
     )
@@ -134,8 +146,8 @@ def roles(settings: ClusterSettings) -> tuple[Shape, ...]:
     )
 
 
-def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
-    """Return the namespace's network policies: deny all traffic, allow DNS, and allow outgoing traffic of the service's pods.
+def network(settings: ClusterSettings) -> tuple[NetworkPolicy, NetworkPolicy]:
+    """Return the namespace's network policies: deny all traffic, and allow DNS.
 
     Network policies do not apply to volumes, because the nodes mount them.
     """
@@ -152,12 +164,13 @@ def network(settings: ClusterSettings) -> tuple[NetworkPolicy, ...]:
     return (
         _policy(settings.namespace, "ratchet-deny", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Ingress", "Egress"))),
         _policy(settings.namespace, "ratchet-names", NetworkPolicySpec(pod_selector=Selector(), policy_types=("Egress",), egress=(names,))),
-        _policy(
-            settings.namespace,
-            "ratchet-service",
-            NetworkPolicySpec(pod_selector=Selector(match_labels=SERVICE), policy_types=("Egress",), egress=(Egress(),)),
-        ),
     )
+
+
+def service_network(settings: ClusterSettings) -> NetworkPolicy:
+    """Return the network policy that allows all outgoing traffic of the service's pods, for installations without the chart."""
+    spec = NetworkPolicySpec(pod_selector=Selector(match_labels=SERVICE), policy_types=("Egress",), egress=(Egress(),))
+    return _policy(settings.namespace, "ratchet-service", spec)
 
 
 def open_server(namespace: str, name: str, labels: dict[str, str], port: int) -> tuple[NetworkPolicy, NetworkPolicy]:
@@ -180,11 +193,12 @@ def _rule(group: str, resources: tuple[str, ...], *verbs: str) -> AccessRule:
 
 
 def _bind(settings: ClusterSettings, kind: Literal["Role", "ClusterRole"], name: str, where: str | None) -> RoleBinding:
+    namespace, account = service_account(settings)
     return RoleBinding(
         kind="RoleBinding" if kind == "Role" else "ClusterRoleBinding",
         metadata=_meta(name, where),
         role_ref=RoleRef(kind=kind, name=name),
-        subjects=(Subject(name=CONTROLLER, namespace=settings.namespace),),
+        subjects=(Subject(name=account, namespace=namespace),),
     )
 
 

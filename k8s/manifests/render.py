@@ -14,14 +14,16 @@ from typing import Any, Literal
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.contracts.jobs.training import JobSpec
-from ratchet.k8s.manifests.environment import PER_GANG, Extras, Rendered, reminders, render_environment
-from ratchet.k8s.manifests.gang_manifest import RenderContext, render
+from ratchet.k8s.manifests.environment import BY_HAND, PER_GANG, Extras, Rendered, reminders, render_environment
+from ratchet.k8s.manifests.gang_manifest import RAY_SECRET, RenderContext, render
 from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
 from ratchet.k8s.manifests.pools import node_class_name, refuse_larger, static_pool
+from ratchet.k8s.manifests.ray_job import SECRET_KEY, ray_job, ray_job_policy
 from ratchet.k8s.profiles.profile import Profile
+from ratchet.runtime.jobs.job_protocol import PodTask
 
-Part = Literal["all", "admin", "gang"]
+Part = Literal["all", "admin", "gang", "ray-job"]
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,17 @@ def write_sheet(site: Site, jobs: Sequence[tuple[str, JobSpec | str]], extras: E
     """Return the rendered manifests as a YAML stream.
 
     `jobs` are pairs of a method and a sample job, or the reason why there is no job. `part` selects the administrator's objects, the
-    gangs' objects or all.
+    gangs' objects, both, or the gangs as RayJobs. Raises ConfigError for RayJobs if no job runs on Ray.
     """
+    if part == "ray-job":
+        return _ray_jobs(site, jobs)
     objects = render_environment(site.settings, site.profile, extras) if part != "gang" else []
     gangs = [(method, site.gang(job)) for method, job in jobs if not isinstance(job, str)] if part != "admin" else []
     for method, gang in gangs:
         objects += _of_gang(site, method, gang)
     lines = [f"# Line {site.line} on profile {site.settings.profile}.", *_absent(jobs, part)]
     documents = ["\n".join(lines), *(_document(rendered) for rendered in objects)]
-    nemo = any(task.name == "head" for _, gang in gangs for task in gang.spec.tasks)
+    nemo = any(task.name == PodTask.HEAD.value for _, gang in gangs for task in gang.spec.tasks)
     return "\n---\n".join(documents) + "\n" + _needed(reminders(site.settings, site.profile, extras, nemo), part)
 
 
@@ -88,6 +92,22 @@ def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
     found.append(Rendered(gang_policy, f"allows the gang's pods traffic with {whom} and nothing else (a sample for {method})", PER_GANG))
     found.append(Rendered(gang, f"one training attempt; all of its pods start together (a sample for {method})", PER_GANG))
     return found
+
+
+def _ray_jobs(site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> str:
+    gangs = [(method, site.gang(job)) for method, job in jobs if not isinstance(job, str)]
+    on_ray = [(method, gang) for method, gang in gangs if any(task.name == PodTask.HEAD.value for task in gang.spec.tasks)]
+    if not on_ray:
+        problems = [f"{method}: {why}" for method, why in jobs if isinstance(why, str)]
+        needed = 'no job of this line runs on Ray; a RayJob needs GRPO on NeMo RL (training.grpo_on = "nemo-rl")'
+        raise ConfigError("; ".join([needed, *problems]))
+    objects = []
+    for method, gang in on_ray:
+        policy = ray_job_policy(gang, site.settings.volume.bucket)
+        objects.append(Rendered(policy, "lets the pods talk to each other, and KubeRay's operator read the job's state", BY_HAND))
+        objects.append(Rendered(ray_job(gang), f"one training attempt on a Ray cluster of KubeRay (a sample for {method})", BY_HAND))
+    key = f"# KubeRay reads Ray's token from the key {SECRET_KEY} of the Secret {RAY_SECRET}, and needs Volcano as its batch scheduler."
+    return "\n---\n".join([key, *(_document(rendered) for rendered in objects)]) + "\n"
 
 
 def _absent(jobs: Sequence[tuple[str, JobSpec | str]], part: Part) -> list[str]:

@@ -30,14 +30,12 @@ from ratchet.k8s.manifests.pod_objects import (
     ValueFrom,
     Volume,
 )
-from ratchet.k8s.manifests.policies import COMPONENT
+from ratchet.k8s.manifests.policies import COMPONENT, MODEL_SERVER
 from ratchet.k8s.manifests.serving import ELSEWHERE, GRACE, PORT, VERSION, probe, server_container, server_objects
 from ratchet.k8s.manifests.serving_objects import NodeAffinity, PullSecret, ServerAffinity, ServerPodSpec
 from ratchet.k8s.profiles.profile import Profile
 from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
 
-COMPONENT_NAME = "model"
-"""Value of the label that model servers have."""
 MODEL = "ratchet.dev/model"
 """Label with the beginning of the digest of a version's files."""
 NUMBER = "ratchet.dev/number"
@@ -87,7 +85,7 @@ def server_name(version: ModelVersion) -> str:
 
 def server_labels(line: str) -> dict[str, str]:
     """Return the labels by which the model servers of a line are found."""
-    return {COMPONENT: COMPONENT_NAME, LINE: line}
+    return {COMPONENT: MODEL_SERVER, LINE: line}
 
 
 def server_url(name: str, namespace: str) -> str:
@@ -125,7 +123,7 @@ def version_server(version: ModelVersion, site: ServingSite, replicas: int) -> t
         MODEL: version.model.files[:16],
         "app.kubernetes.io/name": name,
     }
-    selector = Match(match_labels={COMPONENT: COMPONENT_NAME, "app.kubernetes.io/name": name})
+    selector = Match(match_labels={COMPONENT: MODEL_SERVER, "app.kubernetes.io/name": name})
     meta = Meta(name=name, namespace=site.namespace, labels=labels)
     # Headless: the router balances its connections over the servers, also where many requests share few connections.
     return server_objects(meta, selector, _pod(version, site), replicas=replicas, load=site.load, headless=True)

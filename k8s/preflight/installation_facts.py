@@ -221,22 +221,22 @@ def _all(cluster: Cluster, kind: Kind, namespace: str | None, labels: Mapping[st
     return read_or_reason(lambda: tuple(cluster.list(kind, namespace, labels).items))
 
 
-def _denied(cluster: Cluster, wanted: Wanted) -> Iterator[str]:
+def _denied(cluster: Cluster, wanted: Wanted, account: str | None = None) -> Iterator[str]:
+    """Yield the rights of the service that this account, or a service account given as NAMESPACE:NAME, does not have."""
     asked: list[tuple[AccessRule, str | None]] = [(rule, wanted.models_namespace) for rule in MODEL_RIGHTS]
     for line in wanted.lines:
         if line.loop is not None and line.loop.cluster is not None:
             asked += [(rule, line.loop.cluster.namespace) for rule in rights()]
             asked += [(rule, None) for rule in wide_rights(line.loop.cluster)]
     for rule, where in dict.fromkeys(asked):
-        yield from (f"{word} in {where or 'all namespaces'}" for word in denied_by(cluster, rule, where))
+        yield from (f"{word} in {where or 'all namespaces'}" for word in denied_by(cluster, rule, where, account))
 
 
 def _service_denied(cluster: Cluster, wanted: Wanted, accounts: Objects | Unread) -> tuple[str, ...] | Unread | None:
-    name, where = f"{wanted.release}-service", wanted.models_namespace
+    name = f"{wanted.release}-service"
     if isinstance(accounts, Unread) or not any(one["metadata"]["name"] == name for one in accounts):
         return None
-    account = f"{wanted.namespace}:{name}"
-    return read_or_reason(lambda: tuple(word for rule in MODEL_RIGHTS for word in denied_by(cluster, rule, where, account)))
+    return read_or_reason(lambda: tuple(_denied(cluster, wanted, f"{wanted.namespace}:{name}")))
 
 
 def _buckets(values: Values) -> Iterator[tuple[str, BucketFacts | Unread]]:

@@ -147,10 +147,11 @@ def _rights(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
         yield missing(
             about,
             f"it may not {', '.join(facts.service_denied)}",
-            f"helm upgrade {wanted.release} k8s/chart -n {wanted.namespace} --values values.yaml",
+            f"helm upgrade {wanted.release} k8s/chart -n {wanted.namespace} --values values.yaml, for model servers; for training jobs set "
+            f'cluster.account = "{wanted.namespace}/{wanted.release}-service" in the loop file, and {RENDER}',
         )
     else:
-        yield ok(about, "all that model servers need")
+        yield ok(about, "all that model servers and training jobs need")
     names = set() if isinstance(facts.accounts, Unread) else {one["metadata"]["name"] for one in facts.accounts}
     bare = [part for part in ("service", "router", "receiver", "model") if not wanted.values["accounts"][part]]
     if bare and not wanted.values["bucket"]["secret"] and wanted.given:

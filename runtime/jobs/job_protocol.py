@@ -288,3 +288,17 @@ def result_file(node: int | str) -> str:
 def trainer_log(node: int | str) -> str:
     """Return the name of the log with the output of a node's trainer. Node 0 uses `trainer.log`."""
     return f"trainer{node or ''}.log"
+
+
+RAY_PORTS = {
+    "node-manager-port": 9911,
+    "object-manager-port": 9912,
+    "runtime-env-agent-port": 9913,
+    "dashboard-agent-grpc-port": 9914,
+    "dashboard-agent-listen-port": 9915,
+    "metrics-export-port": 9916,
+    "min-worker-port": 10002,
+    "max-worker-port": 11000,
+}
+"""Options of `ray start` with the ports of Ray on every node. By default, Ray takes any free ones, which vLLM (from 20001) and the
+release's process groups (25000 to 28000) may need later. All are below the ephemeral ports, from 32768, which outgoing connections take."""

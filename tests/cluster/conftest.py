@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from kubernetes import config
 
 from ratchet.k8s.api.client import QUEUE, KubernetesCluster
 from ratchet.k8s.manifests.policies import CONTROLLER, SCHEDULER_CONFIG, VOLCANO_NAMESPACE
 from ratchet.k8s.preflight.cluster_facts import CONFIG_MAP
+from tests.cluster.chart import CHART, VALUES
 from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
@@ -220,3 +224,27 @@ def prepared(full: Rig, cluster: KubernetesCluster, namespace: str) -> Iterator[
     full.kubectl("delete", "clusterroles,clusterrolebindings", f"{CONTROLLER}-{namespace}", "--ignore-not-found")
     full.kubectl("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
     full.kubectl("delete", "nodepools,ec2nodeclasses", "--all")
+
+
+@pytest.fixture
+def helm(helm_parts: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A function that runs a command of Helm on the chart, with values."""
+
+    def run(*command: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        environment = {**os.environ, **{f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}}
+        given = [str(build.need("helm")), *command, str(CHART), "--values", str(file)]
+        return subprocess.run(given, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    return run
+
+
+@pytest.fixture
+def rendered(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., list[dict[str, Any]]]:
+    def render(**changes: Any) -> list[dict[str, Any]]:
+        done = helm("template", "prod", "--namespace", "ratchet", values={**VALUES, **changes})
+        assert done.returncode == 0, done.stderr
+        return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+    return render

@@ -35,6 +35,7 @@ KINDS = {
     "EC2NodeClass": Kind("karpenter.k8s.aws/v1", "ec2nodeclasses", namespaced=False),
     "NodePool": Kind("karpenter.sh/v1", "nodepools", namespaced=False),
     "Job": JOB,
+    "RayJob": Kind("ray.io/v1", "rayjobs"),
     "Deployment": Kind("apps/v1", "deployments"),
     "Service": Kind("v1", "services"),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),

@@ -14,6 +14,7 @@ from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import manifest
 from ratchet.k8s.manifests.policies import CONTROLLER
 from ratchet.k8s.manifests.pools import static_pool
+from ratchet.k8s.manifests.version_server import version_server
 from ratchet.k8s.preflight.cluster_facts import pod_of
 from ratchet.k8s.profiles.profile import load_profile
 from tests.cluster.prepared_namespace import PreparedNamespace
@@ -125,9 +126,20 @@ def test_the_service_opens_no_network(prepared: PreparedNamespace) -> None:
         "metadata": {"name": "ratchet-deny", "namespace": prepared.name}
     }
     changed["spec"] = changed["spec"] | {"policyTypes": ["Ingress"]}
-    assert "only the network policies of gangs" in refusal(lambda: service.apply(NETWORK_POLICY, changed))
-    assert "only the network policies of gangs" in refusal(lambda: service.delete(NETWORK_POLICY, "ratchet-deny", prepared.name))
+    assert "only the network policies of gangs and of model servers" in refusal(lambda: service.apply(NETWORK_POLICY, changed))
+    assert "only the network policies of gangs and of model servers" in refusal(
+        lambda: service.delete(NETWORK_POLICY, "ratchet-deny", prepared.name)
+    )
     assert refusal(lambda: service.delete(NETWORK_POLICY, "a-gang", prepared.name)) == ""
+    made = version_server(samples.version(), samples.serving_site(namespace=prepared.name), 1)
+    doors = [body for body in map(manifest, made) if body["kind"] == "NetworkPolicy"]
+    assert [refusal(lambda body=body: service.apply(NETWORK_POLICY, body)) for body in doors] == ["", ""]  # type: ignore[misc]
+    doors[0]["spec"]["ingress"] = [{}]
+    assert "must name the peers" in refusal(lambda: service.apply(NETWORK_POLICY, doors[0]))
+    doors[1]["spec"]["egress"][0]["to"].append({"ipBlock": {"cidr": "0.0.0.0/0"}})
+    assert "only the network policies" in refusal(lambda: service.apply(NETWORK_POLICY, doors[1]))
+    for name in [body["metadata"]["name"] for body in doors]:
+        assert refusal(lambda name=name: service.delete(NETWORK_POLICY, name, prepared.name)) == ""  # type: ignore[misc]
 
 
 def test_the_service_touches_no_pool_of_others(prepared: PreparedNamespace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -12,46 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.rig.build import need
+from tests.cluster.chart import LOOP, VALUES
 from tests.cluster.rig.cluster import Rig
-from tests.cluster.whole import CHART
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-LOOP = '[line]\nname = "support"\n'
-VALUES: dict[str, Any] = {
-    "image": {"repository": "registry.example/ratchet", "tag": "1"},
-    "lines": [{"name": "support", "routerPort": 8080, "receiverPort": 4318, "loop": LOOP}],
-    "bucket": {"exchange": "s3://exchange/x", "artifacts": "s3://artifacts/a"},
-    "ledger": {"secret": "ratchet-db"},
-    "lake": {"warehouse": "s3://lakes/l", "catalog": {"secret": "ratchet-db", "key": "catalog"}},
-    "prefect": {"database": {"secret": "ratchet-db", "key": "prefect"}},
-}
-
-
-@pytest.fixture
-def helm(helm_parts: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """A function that runs a command of Helm on the chart, with values."""
-
-    def run(*command: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-        file = tmp_path / "values.yaml"
-        file.write_text(yaml.safe_dump(values))
-        environment = {**os.environ, **{f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}}
-        given = [str(need("helm")), *command, str(CHART), "--values", str(file)]
-        return subprocess.run(given, env=environment, capture_output=True, text=True, check=False, timeout=120)
-
-    return run
-
-
-@pytest.fixture
-def rendered(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., list[dict[str, Any]]]:
-    def render(**changes: Any) -> list[dict[str, Any]]:
-        done = helm("template", "prod", values={**VALUES, **changes})
-        assert done.returncode == 0, done.stderr
-        return [one for one in yaml.safe_load_all(done.stdout) if one]
-
-    return render
 
 
 def pods_of(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

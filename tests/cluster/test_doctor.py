@@ -122,4 +122,4 @@ def test_the_rights_of_the_services_account_are_asked_for(prepared: PreparedName
     prepared.rig.kubectl("create", "role", "models", *rules, "-n", prepared.name)
     bound = ("--role=models", f"--serviceaccount={prepared.name}:ratchet-service")
     prepared.rig.kubectl("create", "rolebinding", "models", *bound, "-n", prepared.name)
-    assert of_the_service() == ("ok", "all that model servers need")
+    assert of_the_service() == ("ok", "all that model servers and training jobs need")

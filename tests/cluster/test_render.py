@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from kubernetes import config
 
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import JobState
-from ratchet.contracts.serving import ModelVersion
 from ratchet.k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
 from ratchet.k8s.manifests.admission import admission_rules
 from ratchet.k8s.manifests.environment import Extras, render_environment
@@ -21,6 +21,7 @@ from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import manifest
 from ratchet.k8s.manifests.policies import CONTROLLER, JOB_ACCOUNT, VOLCANO_NAMESPACE, dry_run_rights, rights, wide_rights
 from ratchet.k8s.manifests.pools import Account, static_pool
+from ratchet.k8s.manifests.ray_job import ray_job, ray_job_policy
 from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
 from ratchet.k8s.manifests.version_server import version_server
 from ratchet.k8s.preflight.cluster_facts import pod_of
@@ -60,6 +61,19 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
     assert len(tried) > 14
 
 
+def test_a_ray_job_is_what_the_server_of_kuberay_takes(prepared: PreparedNamespace, crds: Callable[[str], Path]) -> None:
+    rig = prepared.rig
+    rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crds("kuberay")))
+    rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crds("kuberay")))
+    made = samples.gang("generic-gpu", samples.job(nodes=3, nemo=True), namespace=prepared.name)
+    prepared.apply(ray_job_policy(made), dry_run=True)
+    prepared.apply(ray_job(made), dry_run=True)
+    for task in made.spec.tasks:
+        pod = manifest(ray_job(made).spec.ray_cluster_spec.head_group_spec.template)
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {**pod["metadata"], "name": task.name}, "spec": pod["spec"]}
+        prepared.cluster.create(POD, {**body, "metadata": {**body["metadata"], "namespace": prepared.name}}, dry_run=True)
+
+
 def test_the_server_refuses_a_reservation_that_nobody_has_named(prepared: PreparedNamespace) -> None:
     profile = load_profile("aws-p5en-efa")
     settings = samples.settings(profile="aws-p5en-efa", namespace=prepared.name, pool={"kind": "dynamic", "capacity": "reserved"})
@@ -71,12 +85,10 @@ def test_the_server_refuses_a_reservation_that_nobody_has_named(prepared: Prepar
 def test_servers_are_what_the_server_takes(prepared: PreparedNamespace) -> None:
     settings, profile = samples.settings(namespace=prepared.name, profile="generic-gpu"), load_profile("generic-gpu")
     prepared.apply(render_environment(settings, profile)[0].shape)
-    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64)
-    version = ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
     server = ModelServer(image="vllm:1", gpus=2, most=4, metric="vllm_requests_waiting")
     made = (
         *judge_fleet(Path("/fsx/judge"), settings, profile, server),
-        *version_server(version, samples.serving_site(namespace=prepared.name, profile=profile), 2),
+        *version_server(samples.version(), samples.serving_site(namespace=prepared.name, profile=profile), 2),
     )
     for shape in made:
         prepared.apply(shape, dry_run=True)

@@ -17,8 +17,10 @@ import httpx
 import yaml
 
 from ratchet.contracts.serving import RouterHeader
+from ratchet.k8s.manifests.policies import VOLCANO_NAMESPACE
 from tests.cluster import loop_files
 from tests.cluster.bench import REAL
+from tests.cluster.chart import CHART
 from tests.cluster.loop_files import MACHINE
 from tests.cluster.rig.build import RigError, need
 from tests.cluster.rig.cluster import REPO, Rig
@@ -29,7 +31,6 @@ from tests.s3 import KEYS, S3
 from tests.toy_line import LOOP, TRAINING, like, write_loop, write_traffic
 from tests.waiting import until
 
-CHART = REPO / "k8s" / "chart"
 LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
 VOLUMES = ("home", "router-0", "router-1", "router-2")
@@ -92,6 +93,7 @@ class Whole:
         """Do the preparations of an administrator, and install the chart."""
         self._volumes()
         self._secrets()
+        self._rights(replicas)
         self._gateway()
         write_traffic_to(self.s3, self.folder)
         values = self.folder / "values.yaml"
@@ -202,18 +204,49 @@ class Whole:
         write_loop(loop.parent, LINE).rename(loop)
         printed = subprocess.run([*RATCHET, "k8s", "keys", str(loop)], capture_output=True, text=True, check=True, cwd=self.folder).stdout
         keys = yaml.safe_load(printed)
-        admin = json.loads(self.rig.kubeconfig.read_text())
-        admin["clusters"][0]["cluster"]["server"] = self.rig.site.server.replace("127.0.0.1", self.rig.gateway)
         for name, content in {
             "ratchet-db": databases,
             "bucket": KEYS,
             "prefect-auth": {"auth": "ratchet:a-password-of-this-test"},
-            "kubeconfig": {"config": json.dumps(admin)},
+            "kubeconfig": {"config": self._kubeconfig()},
         }.items():
             self.rig.apply(
                 {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": content}, namespace=self.namespace
             )
         self.rig.apply(keys, namespace=self.namespace)
+
+    def _rights(self, replicas: int) -> None:
+        """Give the account that the chart makes the rights that `ratchet k8s render --admin` prints."""
+        folder = self.folder / "admin"
+        folder.mkdir()
+        loop = folder / "loop.toml"
+        loop.write_text(self.loop(replicas))
+        (folder / "machine.toml").write_text(self._machine())
+        command = [*RATCHET, "k8s", "render", str(loop), "--admin"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
+        self.rig.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": VOLCANO_NAMESPACE}})
+        for body in yaml.safe_load_all(printed):
+            if body and body["kind"] != "ConfigMap":  # the scheduler of the test cluster has its configuration
+                self.rig.apply(body, namespace=body["metadata"].get("namespace", self.namespace))
+
+    def _kubeconfig(self) -> str:
+        """Return a kubeconfig with a token of the account that the chart makes for the service.
+
+        The account exists before the chart, with Helm's marks, so that Helm takes it over. The test cluster mounts no tokens into pods.
+        """
+        name = f"{RELEASE}-service"
+        marks = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": self.namespace}
+        metadata = {"name": name, "annotations": marks, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
+        self.rig.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}, namespace=self.namespace)
+        token = self.rig.kubectl("create", "token", name, "-n", self.namespace, "--duration=4h").strip()
+        found = json.loads(self.rig.kubeconfig.read_text())
+        found["clusters"][0]["cluster"]["server"] = self.rig.site.server.replace("127.0.0.1", self.rig.gateway)
+        found["users"][0]["user"] = {"token": token}
+        return json.dumps(found)
+
+    def _machine(self) -> str:
+        """Return the profile of the machines of training jobs and model servers."""
+        return MACHINE.format(mounts=list(REAL.mounts), repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
 
     def _gateway(self) -> None:
         port = int(self.rig.web.rpartition(":")[2])
@@ -230,11 +263,12 @@ class Whole:
         text = LOOP.format(name=LINE).replace("[serving.options]\nthreads = 1\n", SERVED.format(**words))
         assert SERVED.format(**words) in text
         text = text.replace(f'path = "traces-{LINE}"', f'path = "s3://{self.s3.bucket}/traces"')
-        return text + CLUSTER.format(**words, bucket=self.s3.bucket, endpoint=self.s3.settings.endpoint)
+        cluster = CLUSTER.format(**words, bucket=self.s3.bucket, endpoint=self.s3.settings.endpoint)
+        own = f'queue = "{self.namespace}"\naccount = "{self.namespace}/{RELEASE}-service"'
+        return text + cluster.replace('queue = "default"', own)
 
     def _values(self, replicas: int) -> dict[str, Any]:
         golden = (self.folder / "offline" / "golden.jsonl").read_text()
-        machine = MACHINE.format(mounts=list(REAL.mounts), repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
         mounts = host_mounts(
             *(path for path in REAL.mounts if not path.startswith("/usr") and path not in ("/bin", "/lib", "/lib64")), self.model
         )
@@ -250,7 +284,7 @@ class Whole:
                     "routerPort": ROUTER_PORT,
                     "receiverPort": RECEIVER_PORT,
                     "loop": self.loop(replicas),
-                    "files": {"golden.jsonl": golden, "machine.toml": machine},
+                    "files": {"golden.jsonl": golden, "machine.toml": self._machine()},
                 }
             ],
             "bucket": {

@@ -28,6 +28,7 @@ from ratchet.runtime.jobs.job_protocol import (
     MASTER_PORT,
     NODE,
     NODES,
+    RAY_PORTS,
     SILENT_SECONDS,
     TrainerBackend,
     beat_file,
@@ -41,18 +42,8 @@ PEER_SECONDS = 45.0
 A silent peer counts as lost. The cluster itself needs about a minute to detect a lost machine."""
 JOIN_SECONDS = 900.0
 """Seconds that the Ray head waits for the other nodes."""
-RAY_PORTS = {
-    "node-manager-port": 9911,
-    "object-manager-port": 9912,
-    "runtime-env-agent-port": 9913,
-    "dashboard-agent-grpc-port": 9914,
-    "dashboard-agent-listen-port": 9915,
-    "metrics-export-port": 9916,
-    "min-worker-port": 10002,
-    "max-worker-port": 11000,
-}
-"""Ports of Ray on every node. By default, Ray takes any free ones, which vLLM (from 20001) and the release's process groups
-(25000 to 28000) may need later. All are below the ephemeral ports, from 32768, which outgoing connections take."""
+WITHIN_RAY = "--within-ray"
+"""Argument of a process that finds a running Ray cluster, such as the entrypoint of a KubeRay RayJob (`k8s/manifests/ray_job.py`)."""
 HEAD_PORTS = {"dashboard-port": 8265}
 """A further port of Ray's head. The server for Ray clients takes 10001, and exists only where `ray[client]` is installed."""
 
@@ -115,12 +106,24 @@ class PodEntrypoint:
         code = self._attend([*_RAY, "start", "--head", f"--port={port}", "--dashboard-host=127.0.0.1", *_ports(HEAD_PORTS), *self._offer()])
         try:
             if code == 0 and not self.stopped:
-                code = self._attend([sys.executable, "-m", "ratchet.trainers.job.pod_entrypoint", "--joined", str(self.nodes)])
-            if code == 0 and not self.stopped:
-                code = self._attend([sys.executable, "-m", "ratchet.trainers.job.supervisor"])
+                code = self._train()
         finally:
             subprocess.run([*_RAY, "stop", "--grace-period=5"], env=self.environment, check=False, capture_output=True)
         return self._believed(code) if not self.stopped or code != 0 else STOPPED
+
+    def within_ray(self) -> int:
+        """Run the job on a Ray cluster that another system has started on the pods of the gang, and return the exit code."""
+        os.umask(umask_of(Path.cwd()))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        code = self._train()
+        return self._believed(code) if not self.stopped or code != 0 else STOPPED
+
+    def _train(self) -> int:
+        """Wait until all nodes have joined, and run the supervisor. Return the exit code."""
+        code = self._attend([sys.executable, "-m", "ratchet.trainers.job.pod_entrypoint", "--joined", str(self.nodes)])
+        if code == 0 and not self.stopped:
+            code = self._attend([sys.executable, "-m", "ratchet.trainers.job.supervisor"])
+        return code
 
     def _worker(self) -> int:
         """Provide the machine to Ray until the head ends or the cluster stops the pod. Neither is a failure of this pod."""
@@ -193,7 +196,8 @@ def main() -> int:
     if sys.argv[1:2] == ["--joined"]:
         return joined(int(sys.argv[2]))
     try:
-        return PodEntrypoint(os.environ).run()
+        entrypoint = PodEntrypoint(os.environ)
+        return entrypoint.within_ray() if sys.argv[1:2] == [WITHIN_RAY] else entrypoint.run()
     except Permanent as error:
         sys.stderr.write(f"{error}\n")
         return PERMANENT

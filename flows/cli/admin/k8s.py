@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -19,6 +19,9 @@ from ratchet.flows.cli.output import json_line, json_option, open_installation, 
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
+
+if TYPE_CHECKING:
+    from ratchet.k8s.manifests.render import Part
 
 
 @click.group()
@@ -40,6 +43,12 @@ def _opened(loop: str, quiet: bool) -> tuple[Loop, Path, Home]:
 @loop_argument
 @click.option("--admin", "part", flag_value="admin", help="Print only the manifests that an administrator applies once.")
 @click.option("--gang", "part", flag_value="gang", help="Print only samples of the manifests that the service applies for each gang.")
+@click.option(
+    "--ray-job",
+    "part",
+    flag_value="ray-job",
+    help="Print samples of the gangs on Ray as RayJobs of KubeRay. You submit them; the service does not observe them.",
+)
 @click.option(
     "--eks", metavar="NAME", help="Name of the EKS cluster, for nodes on AWS. Its subnets and security groups must carry the cluster's tag."
 )
@@ -69,7 +78,7 @@ def _opened(loop: str, quiet: bool) -> tuple[Loop, Path, Home]:
     help="Loop file of another line in the same namespace, whose images and Secrets the admission rules also allow. Repeat the option "
     "for several.",
 )
-def render(loop: str, part: str | None, others: tuple[Path, ...], **options: Any) -> None:
+def render(loop: str, part: Part | None, others: tuple[Path, ...], **options: Any) -> None:
     """Print the Kubernetes manifests that LOOP requires.
 
     The output is YAML in the order in which to apply it, with a sample of each gang. The cluster is not changed.

@@ -7,6 +7,7 @@ from typing import Any
 
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.contracts.jobs.training import JobSpec
+from ratchet.contracts.serving import ModelVersion
 from ratchet.k8s.manifests.gang_manifest import RenderContext, render
 from ratchet.k8s.manifests.pod_objects import VolcanoJob
 from ratchet.k8s.manifests.version_server import ServingSite
@@ -15,6 +16,12 @@ from ratchet.k8s.profiles.profile import Profile, load_profile
 PLAN = "ab" * 32
 BUCKET = {"mount": "/ratchet", "bucket": {"url": "s3://models/ratchet", "region": "eu-west-1", "disk": "800Gi"}}
 """A bucket in place of a shared volume."""
+
+
+def version() -> ModelVersion:
+    """Return a model version to be served."""
+    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64)
+    return ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
 
 
 def serving_site(**changes: Any) -> ServingSite:

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
-from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.composition.cluster import cluster_site, render_cluster
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
@@ -29,18 +28,12 @@ from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
 from ratchet.k8s.manifests.version_server import version_server
 from ratchet.k8s.profiles.profile import Profile, known, load_profile
 from tests.unit.k8s.golden import agrees
-from tests.unit.k8s.samples import BUCKET, gang, job, serving_site, settings
+from tests.unit.k8s.samples import BUCKET, gang, job, serving_site, settings, version
 
 REPO = Path(__file__).resolve().parents[4]
 EXAMPLE = REPO / "loops" / "07-team-cluster"
 PROFILES = ["aws-p4d-efa", "aws-p5en-efa", "cpu", "generic-gpu", "gke-a3", "gke-a4-rdma"]
 ACCOUNT = Account(cluster="prod", ami="al2023@v20260901")
-
-
-def version() -> ModelVersion:
-    """Return a model version to be served."""
-    reference = dict.fromkeys(("weights", "tokenizer", "chat_template", "generation_config", "others", "files"), "a" * 64)
-    return ModelVersion.model_validate({"line": "support", "number": 3, "tag": "v-abc", "model": reference, "cycle": None})
 
 
 def pooled(name: str, kind: str) -> Profile:
