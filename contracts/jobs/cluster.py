@@ -69,13 +69,15 @@ class VolumeSettings(Frozen):
 class PoolSettings(Frozen):
     """How nodes are provisioned for a gang."""
 
-    kind: Literal["none", "static", "dynamic"] = "none"
+    kind: Literal["none", "static", "dynamic", "compute-class"] = "none"
     """none: nodes exist already or are provisioned by another system. static: one Karpenter pool per gang with a fixed size (requires
-    Karpenter's feature gate StaticCapacity). dynamic: a Karpenter pool that grows when pods do not fit."""
-    capacity: Literal["spot", "on-demand", "reserved"] = "spot"
+    Karpenter's feature gate StaticCapacity). dynamic: a Karpenter pool that grows when pods do not fit. compute-class: GKE makes the nodes
+    by a ComputeClass, which `ratchet k8s render` prints, and removes them when they are idle."""
+    capacity: Literal["spot", "on-demand", "reserved", "flex-start"] = "spot"
     """Capacity type to request. It also selects the price for the cost meter. reserved: the capacity reservations that
     `ratchet k8s render --reservation` names, and nothing else; a gang waits while they are full or have not begun. Their price is that of
-    on-demand capacity, unless the price table has another one."""
+    on-demand capacity, unless the price table has another one. flex-start: Google's queued capacity, which waits for machines and gives
+    them for at most seven days; only with compute-class."""
     zone: str | None = None
     """Zone for all nodes of a gang. Traffic between zones is slow and is billed."""
     zones: tuple[str, ...] = ()
@@ -91,6 +93,17 @@ class PoolSettings(Frozen):
         if len(set(self.zones)) != len(self.zones):
             raise ValueError("zones names a zone twice")
         return self
+
+    @model_validator(mode="after")
+    def _flex_start_of_google(self) -> PoolSettings:
+        if self.capacity == "flex-start" and self.kind not in ("none", "compute-class"):
+            raise ValueError('capacity "flex-start" is capacity of Google: set kind = "compute-class"')
+        return self
+
+    @property
+    def karpenter(self) -> bool:
+        """Whether Karpenter makes the nodes."""
+        return self.kind in ("static", "dynamic")
 
     @property
     def allowed_zones(self) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class GangInformers:
 
     def claims(self) -> list[Object]:
         """Return the NodeClaims of Ratchet's pools, launched or not, that are not being deleted."""
-        if self.settings.pool.kind == "none":
+        if not self.settings.pool.karpenter:
             return []
         return [claim for claim in self._informers.objects(NODE_CLAIM, labels=RATCHET) if "deletionTimestamp" not in claim["metadata"]]
 

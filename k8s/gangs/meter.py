@@ -133,9 +133,10 @@ def _prices() -> dict[str, dict[str, float]]:
 def price_of(profile: Profile, capacity: str) -> float | None:
     """Return the price of a node and hour: the highest of the profile's instance types, so that estimates are upper bounds.
 
-    Reserved capacity without a price of its own counts at the price on demand. Returns None if the price table has none of the types.
+    Reserved and flex-start capacity without a price of its own count at the price on demand. Returns None if the price table has none of
+    the types.
     """
-    usual = "on-demand" if capacity == "reserved" else capacity
+    usual = "on-demand" if capacity in ("reserved", "flex-start") else capacity
     prices = [_prices().get(name, {}) for name in profile.instance_types]
     known = [table.get(capacity, table.get(usual)) for table in prices]
     return max((price for price in known if price is not None), default=None)

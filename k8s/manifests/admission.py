@@ -48,7 +48,7 @@ def admission_rules(lines: Sequence[Line]) -> tuple[Shape, ...]:
             "cluster.account in each"
         )
     policies = [_jobs(lines), _dry_runs(settings), _network(settings)]
-    if any(one.pool.kind != "none" for one, _ in lines):
+    if any(one.pool.karpenter for one, _ in lines):
         policies.append(_pools(settings))
     bindings = [
         PolicyBinding(metadata=one.metadata, spec=PolicyBindingSpec(policy_name=one.metadata.name or "", validation_actions=("Deny",)))

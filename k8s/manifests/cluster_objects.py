@@ -262,3 +262,30 @@ class VolumeClaim(Shape):
     kind: Literal["PersistentVolumeClaim"] = "PersistentVolumeClaim"
     metadata: Meta
     spec: ClaimSpec
+
+
+class TopologyTerm(Shape):
+    """Values of a label of nodes."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+class Topology(Shape):
+    """Where volumes of a storage class may be."""
+
+    match_label_expressions: tuple[TopologyTerm, ...]
+
+
+class StorageClass(Shape):
+    """Kind of volumes that a CSI driver makes for claims."""
+
+    api_version: Literal["storage.k8s.io/v1"] = "storage.k8s.io/v1"
+    kind: Literal["StorageClass"] = "StorageClass"
+    metadata: Meta
+    provisioner: str
+    parameters: dict[str, str]
+    reclaim_policy: Literal["Retain"] = "Retain"
+    """A deleted claim keeps its files."""
+    volume_binding_mode: Literal["Immediate"] = "Immediate"
+    allowed_topologies: tuple[Topology, ...] | None = None

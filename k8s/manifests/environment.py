@@ -13,7 +13,15 @@ from typing import Literal, NamedTuple
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.k8s.manifests import admission, policies, pools
-from ratchet.k8s.manifests.cluster_objects import ClaimSpec, StorageRequest, ValidatingPolicy, VolumeClaim
+from ratchet.k8s.manifests.cluster_objects import (
+    ClaimSpec,
+    StorageClass,
+    StorageRequest,
+    Topology,
+    TopologyTerm,
+    ValidatingPolicy,
+    VolumeClaim,
+)
 from ratchet.k8s.manifests.gang_manifest import RATCHET, RAY_SECRET
 from ratchet.k8s.manifests.pod_objects import Meta, Shape
 from ratchet.k8s.manifests.pool_objects import Ec2NodeClass
@@ -21,6 +29,8 @@ from ratchet.k8s.manifests.pools import REPLACE, Account
 from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
 from ratchet.k8s.profiles.profile import Profile
 
+LUSTRE_SIZES = {1000: 9000, 500: 18000, 250: 36000, 125: 72000}
+"""Throughput of a volume on Managed Lustre in MB/s per TiB -> size of the smallest volume in GiB. Larger ones are multiples of it."""
 By = Literal["an administrator, once", "the service, per gang", "you, per run; the service does not observe it"]
 ONCE: By = "an administrator, once"
 PER_GANG: By = "the service, per gang"
@@ -41,8 +51,10 @@ class Extras:
 
     account: Account = field(default_factory=Account)
     """Values of the AWS account."""
-    size: str = "1Ti"
-    """Size of the shared volume."""
+    size: str | None = None
+    """Size of the shared volume. None means 1Ti, or the smallest volume of Managed Lustre."""
+    lustre: int | None = None
+    """Throughput of a volume on Google's Managed Lustre, in MB/s per TiB. None means that no storage class is rendered."""
     storage_class: str | None = None
     """Storage class whose volumes support writes from many nodes. None means the cluster's default class."""
     judge: tuple[Path, ModelServer] | None = None
@@ -60,6 +72,7 @@ def extras(
     reservation: Sequence[str] = (),
     storage_class: str | None = None,
     size: str | None = None,
+    lustre: str | None = None,
     judge: str | None = None,
     vllm: str | None = None,
     others: Sequence[admission.Line] = (),
@@ -68,12 +81,14 @@ def extras(
 
     Raises ConfigError if only one of `judge` and `vllm` is given.
     """
-    standard, volume = Account(), Extras()
+    standard = Account()
     account = Account(eks or standard.cluster, ami or standard.ami, node_role or "", placement_group, tuple(reservation))
     if (judge is None) != (vllm is None):
         raise ConfigError("judges need both the folder of their model (--judge) and vLLM's image (--vllm)")
+    if lustre and storage_class:
+        raise ConfigError("--lustre renders a storage class of its own; leave out --storage-class")
     served = (Path(judge), ModelServer(image=vllm)) if judge and vllm else None
-    return Extras(account, size or volume.size, storage_class, served, tuple(others))
+    return Extras(account, size, int(lustre) if lustre else None, storage_class, served, tuple(others))
 
 
 def render_environment(settings: ClusterSettings, profile: Profile, extras: Extras | None = None) -> list[Rendered]:
@@ -106,6 +121,10 @@ def _all(settings: ClusterSettings, profile: Profile, extras: Extras) -> Iterato
     yield pools.queue(settings, profile), f"limits the line's gangs to {settings.pool.max_nodes} nodes; not reclaimable"
     yield pools.scheduler(), "configures Volcano's scheduler for the whole cluster, without `enqueue`, which would keep an empty pool empty"
     yield from _nodes(settings, profile, extras.account)
+    if extras.lustre and not settings.volume.claim:
+        raise ConfigError("--lustre makes the volume of cluster.volume.claim, which the loop file does not name")
+    if settings.volume.claim and extras.lustre:
+        yield lustre_class(settings, extras.lustre), "volumes on Managed Lustre, near the machines of the line"
     if settings.volume.claim:
         yield (
             _claim(settings.volume.claim, settings, extras),
@@ -135,6 +154,9 @@ _NETWORK = ("denies all traffic of the namespace's pods", "allows DNS for all po
 def _nodes(settings: ClusterSettings, profile: Profile, account: Account) -> Iterator[tuple[Shape, str]]:
     if settings.pool.kind == "none":
         return
+    if settings.pool.kind == "compute-class":
+        yield pools.compute_class(settings, profile, account.reservations), "the nodes that GKE makes for the line's gangs"
+        return
     if profile.provider == "aws" and not profile.node_class:
         yield pools.node_class(settings, profile, account), "configures the EC2 machines of the line's pools"
     if settings.pool.kind == "dynamic":
@@ -144,8 +166,25 @@ def _nodes(settings: ClusterSettings, profile: Profile, account: Account) -> Ite
 
 
 def _claim(name: str, settings: ClusterSettings, extras: Extras) -> VolumeClaim:
-    spec = ClaimSpec(storage_class_name=extras.storage_class, resources=StorageRequest(requests={"storage": extras.size}))
+    smallest = f"{LUSTRE_SIZES[extras.lustre]}Gi" if extras.lustre else "1Ti"
+    chosen = lustre_class(settings, extras.lustre).metadata.name if extras.lustre else extras.storage_class
+    spec = ClaimSpec(storage_class_name=chosen, resources=StorageRequest(requests={"storage": extras.size or smallest}))
     return VolumeClaim(metadata=Meta(name=name, namespace=settings.namespace, labels=dict(RATCHET)), spec=spec)
+
+
+def lustre_class(settings: ClusterSettings, throughput: int) -> StorageClass:
+    """Return the storage class of volumes on Managed Lustre with this throughput, in MB/s per TiB, in the zones of the pool.
+
+    Source: https://cloud.google.com/kubernetes-engine/docs/reference/lustre-csi-driver/lustre-csi-driver-reference
+    """
+    zones = settings.pool.allowed_zones
+    where = (Topology(match_label_expressions=(TopologyTerm(key="topology.gke.io/zone", values=zones),)),) if zones else None
+    return StorageClass(
+        metadata=Meta(name=f"{settings.namespace}-lustre", labels=dict(RATCHET)),
+        provisioner="lustre.csi.storage.gke.io",
+        parameters={"perUnitStorageThroughput": str(throughput)},
+        allowed_topologies=where,
+    )
 
 
 def reminders(settings: ClusterSettings, profile: Profile, extras: Extras, nemo: bool) -> list[str]:
@@ -156,7 +195,9 @@ def reminders(settings: ClusterSettings, profile: Profile, extras: Extras, nemo:
         found.append(
             f"Secret {RAY_SECRET} with the key token: any long random string, with which the processes of a Ray cluster authenticate"
         )
-    if settings.volume.claim and extras.storage_class is None:
+    if extras.lustre:
+        found.append("the CSI driver of Managed Lustre (gcloud container clusters update --update-addons=LustreCsiDriver=ENABLED)")
+    elif settings.volume.claim and extras.storage_class is None:
         found.append(
             "a storage class whose volumes support writes from many nodes (--storage-class); the cluster's default class seldom does"
         )
@@ -172,7 +213,13 @@ def reminders(settings: ClusterSettings, profile: Profile, extras: Extras, nemo:
             f"the values for {REPLACE} in the EC2NodeClass: --eks NAME --ami FAMILY@VERSION"
             + (", and --reservation ID" if settings.pool.capacity == "reserved" else "")
         )
-    if settings.pool.kind != "none":
+    if settings.pool.kind == "compute-class":
+        found.append("GKE 1.33.3 or later, which creates node pools for a ComputeClass")
+        if settings.pool.capacity == "flex-start":
+            found.append("quota for flex-start (preemptible GPUs of the region); a node lives at most seven days")
+        if settings.pool.capacity == "reserved" and not extras.account.reservations:
+            found.append(f"the name in place of {REPLACE} in the ComputeClass: --reservation NAME")
+    elif settings.pool.kind != "none":
         gate = " with the feature gate StaticCapacity" if settings.pool.kind == "static" else ""
         found.append(f"Karpenter{gate}, and its interruption queue if the capacity is spot")
     return found + list(profile.notes)

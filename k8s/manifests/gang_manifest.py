@@ -6,6 +6,7 @@ This module knows Volcano's rules and the paths in a pod. It does not depend on 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +78,8 @@ CACHES = "/tmp/cache"  # noqa: S108 -- inside the pod
 """Folder for the caches of libraries: on the disk of the pod, because HOME is the run folder, which all nodes share."""
 ROOT_CAPABILITIES = ("DAC_OVERRIDE", "FOWNER")
 """Capabilities that root needs to read and write the folders of the service's user. All others are dropped."""
+COMPUTE_CLASS = "cloud.google.com/compute-class"
+"""Label by which a pod on GKE selects a ComputeClass, and of its nodes."""
 NODE_GONE = 15
 """Seconds that a pod stays bound to a node that is not ready. The gang is broken then; an earlier restart wastes less machine time."""
 
@@ -232,7 +235,7 @@ def _pod(
     pod = PodSpec(
         service_account_name="ratchet-job",
         termination_grace_period_seconds=_grace(spec, profile),
-        node_selector=dict(profile.labels),
+        node_selector=_selected(context),
         tolerations=_tolerations(profile),
         affinity=_apart(name) if profile.one_per_node and spec.nodes > 1 else None,
         host_network=True if profile.host_network else None,
@@ -290,6 +293,18 @@ def _tolerations(profile: Profile) -> tuple[Toleration, ...]:
         for what in ("not-ready", "unreachable")
     ]
     return (*taint_tolerations(profile), *gone)
+
+
+def node_class_name(settings: ClusterSettings) -> str:
+    """Return the name of the node class for a namespace and profile. Lines with the same namespace and profile share it."""
+    stem = settings.profile.rsplit("/", 1)[-1].removesuffix(".toml").lower()
+    return f"{settings.namespace}-{re.sub(r'[^a-z0-9-]+', '-', stem).strip('-') or 'nodes'}"
+
+
+def _selected(context: RenderContext) -> dict[str, str]:
+    """Return the labels of the nodes that a gang's pods may run on."""
+    chosen = {COMPUTE_CLASS: node_class_name(context.settings)} if context.settings.pool.kind == "compute-class" else {}
+    return {**context.profile.labels, **chosen}
 
 
 def _apart(name: str) -> Affinity:

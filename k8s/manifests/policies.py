@@ -119,7 +119,7 @@ def wide_rights(settings: ClusterSettings) -> tuple[AccessRule, ...]:
     also create, change and delete NodePools.
     """
     found = [_rule("", ("nodes",), "get", "list", "watch"), _rule("scheduling.volcano.sh", ("queues",), "get", "list", "watch")]
-    if settings.pool.kind != "none":
+    if settings.pool.karpenter:
         found.append(_rule("", ("pods",), "list"))  # in all namespaces, because a node with any other pod is not idle
         found.append(_rule("karpenter.sh", ("nodeclaims",), "get", "list", "watch", "delete"))
         own = ("create", "patch", "delete") if settings.pool.kind == "static" else ()

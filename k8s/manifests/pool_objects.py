@@ -148,3 +148,80 @@ class Ec2NodeClass(Shape):
     kind: Literal["EC2NodeClass"] = "EC2NodeClass"
     metadata: Meta
     spec: Ec2NodeClassSpec
+
+
+class Switch(Shape):
+    """A feature that is on."""
+
+    enabled: bool = True
+
+
+class Accelerator(Shape):
+    """GPUs of a machine."""
+
+    type: str
+    count: int
+
+
+class ZoneList(Shape):
+    """Zones for new nodes."""
+
+    zones: tuple[str, ...]
+
+
+class NamedReservation(Shape):
+    """A reservation of Compute Engine in the cluster's project."""
+
+    name: str
+
+
+class SpecificReservations(Shape):
+    """Reservations that nodes must come from."""
+
+    affinity: Literal["Specific"] = "Specific"
+    specific: tuple[NamedReservation, ...]
+
+
+class MachineChoice(Shape):
+    """One kind of machine that a ComputeClass may use, and how it is bought."""
+
+    machine_type: str
+    gpu: Accelerator | None = None
+    spot: bool | None = None
+    flex_start: Switch | None = None
+    reservations: SpecificReservations | None = None
+    location: ZoneList | None = None
+
+
+class Consolidation(Shape):
+    """When idle nodes are removed."""
+
+    consolidation_delay_minutes: int
+
+
+class ClassNodes(Shape):
+    """Labels of the nodes of a ComputeClass."""
+
+    node_labels: dict[str, str]
+
+
+class ComputeClassSpec(Shape):
+    """Machines that GKE makes for pods that select the class, and for no others."""
+
+    priorities: tuple[MachineChoice, ...]
+    node_pool_auto_creation: Switch = Switch()
+    node_pool_config: ClassNodes
+    autoscaling_policy: Consolidation
+    when_unsatisfiable: Literal["DoNotScaleUp"] = "DoNotScaleUp"
+
+
+class ComputeClass(Shape):
+    """GKE's description of the nodes that it makes for pods.
+
+    Source: https://cloud.google.com/kubernetes-engine/docs/reference/crds/computeclass. Google publishes no schema; no test validates it.
+    """
+
+    api_version: Literal["cloud.google.com/v1"] = "cloud.google.com/v1"
+    kind: Literal["ComputeClass"] = "ComputeClass"
+    metadata: Meta
+    spec: ComputeClassSpec

@@ -5,22 +5,28 @@ This module does not depend on jobs. `docs/kubernetes/setup.md` gives the reason
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.k8s.api.quantities import multiple
 from ratchet.k8s.manifests.cluster_objects import ConfigMap, Queue, QueueSpec
-from ratchet.k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET
+from ratchet.k8s.manifests.gang_manifest import GANG, NAMESPACE, RATCHET, node_class_name
 from ratchet.k8s.manifests.pod_objects import Meta
 from ratchet.k8s.manifests.policies import SCHEDULER_CONFIG, SCHEDULER_KEY, VOLCANO_NAMESPACE
 from ratchet.k8s.manifests.pool_objects import (
+    Accelerator,
     Budget,
+    ClassNodes,
+    ComputeClass,
+    ComputeClassSpec,
+    Consolidation,
     Disruption,
     Ec2NodeClass,
     Ec2NodeClassSpec,
     ImageTerm,
+    MachineChoice,
+    NamedReservation,
     NetworkInterface,
     NodeClassRef,
     NodeLabels,
@@ -32,11 +38,15 @@ from ratchet.k8s.manifests.pool_objects import (
     PlacementGroup,
     Requirement,
     ReservationTerm,
+    SpecificReservations,
+    Switch,
     TagTerm,
+    ZoneList,
 )
 from ratchet.k8s.profiles.profile import Profile
 
-IDLE = "15m"
+IDLE_MINUTES = 15
+IDLE = f"{IDLE_MINUTES}m"
 """Time without pods after which an idle node is removed."""
 LEAVE = "5m"
 """Time from the decision to remove a node until it is forced. By default, pods need 110 s at most."""
@@ -192,10 +202,45 @@ def _class(settings: ClusterSettings, profile: Profile) -> NodeClassRef:
     )
 
 
-def node_class_name(settings: ClusterSettings) -> str:
-    """Return the name of the node class for a namespace and profile. Lines with the same namespace and profile share it."""
-    stem = settings.profile.rsplit("/", 1)[-1].removesuffix(".toml").lower()
-    return f"{settings.namespace}-{re.sub(r'[^a-z0-9-]+', '-', stem).strip('-') or 'nodes'}"
+def compute_class(settings: ClusterSettings, profile: Profile, reservations: tuple[str, ...] = ()) -> ComputeClass:
+    """Return the class of nodes that GKE makes for the line's gangs. It has no limit of its own: the queue limits the gangs.
+
+    Raises ConfigError for a profile of another provider, without instance types, or with further networks, which GKE does not set up.
+    """
+    name = settings.profile
+    if profile.provider != "gke" or not profile.instance_types:
+        raise ConfigError(f'cluster.pool.kind = "compute-class" needs a profile of GKE with instance_types; {name!r} is not one')
+    if "networking.gke.io/interfaces" in profile.annotations:
+        raise ConfigError(
+            f"profile {name!r} needs nodes with several networks, which no ComputeClass makes; create the node pool yourself, and set "
+            'cluster.pool.kind = "none"'
+        )
+    capacity, accelerator = settings.pool.capacity, profile.labels.get("cloud.google.com/gke-accelerator")
+    zones = settings.pool.allowed_zones
+    choices = tuple(
+        MachineChoice(
+            machine_type=machine,
+            gpu=Accelerator(type=accelerator, count=profile.gpus) if accelerator and profile.gpus else None,
+            spot=True if capacity == "spot" else None,
+            flex_start=Switch() if capacity == "flex-start" else None,
+            reservations=_specific(reservations) if capacity == "reserved" else None,
+            location=ZoneList(zones=zones) if zones else None,
+        )
+        for machine in profile.instance_types
+    )
+    own = {**RATCHET, NAMESPACE: settings.namespace}
+    return ComputeClass(
+        metadata=Meta(name=node_class_name(settings), labels=own),
+        spec=ComputeClassSpec(
+            priorities=choices,
+            node_pool_config=ClassNodes(node_labels=own),
+            autoscaling_policy=Consolidation(consolidation_delay_minutes=IDLE_MINUTES),
+        ),
+    )
+
+
+def _specific(reservations: tuple[str, ...]) -> SpecificReservations:
+    return SpecificReservations(specific=tuple(NamedReservation(name=one) for one in reservations or (REPLACE,)))
 
 
 def _interfaces(cards: int) -> tuple[NetworkInterface, ...]:

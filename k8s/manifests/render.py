@@ -15,10 +15,10 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.k8s.manifests.environment import BY_HAND, PER_GANG, Extras, Rendered, reminders, render_environment
-from ratchet.k8s.manifests.gang_manifest import RAY_SECRET, RenderContext, render
+from ratchet.k8s.manifests.gang_manifest import RAY_SECRET, RenderContext, node_class_name, render
 from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import Shape, VolcanoJob, manifest
-from ratchet.k8s.manifests.pools import node_class_name, refuse_larger, static_pool
+from ratchet.k8s.manifests.pools import refuse_larger, static_pool
 from ratchet.k8s.manifests.ray_job import SECRET_KEY, ray_job, ray_job_policy
 from ratchet.k8s.profiles.profile import Profile
 from ratchet.runtime.jobs.job_protocol import PodTask

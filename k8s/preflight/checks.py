@@ -218,7 +218,7 @@ def _quotas(facts: ClusterFacts, members: Sequence[Member]) -> Iterator[Finding]
 
 def _nodes(facts: ClusterFacts, settings: ClusterSettings, members: Sequence[Member]) -> Iterator[Finding]:
     kind = settings.pool.kind
-    if kind != "none" and not facts.karpenter:
+    if settings.pool.karpenter and not facts.karpenter:
         yield _stop("pool", f"cluster.pool.kind = {kind}, but the server knows no karpenter.sh/v1", "install Karpenter, or set it to none")
         return
     if facts.node_class is False:

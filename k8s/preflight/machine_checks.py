@@ -53,7 +53,7 @@ def _nodes(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
         elif loop.cluster.pool.kind != "none":
             yield unknown(
                 about,
-                f"{len(fitting)} of {loop.training.nodes} nodes offer {what}; Karpenter makes the others, if there is capacity",
+                f"{len(fitting)} of {loop.training.nodes} nodes offer {what}; {_MAKER[loop.cluster.pool.kind]} makes the others, if it can",
                 f"ratchet k8s lint {line.name}",
             )
         else:
@@ -70,8 +70,15 @@ def _has(node: dict[str, Any], asked: dict[str, str], labels: dict[str, str]) ->
     return all(parse(room.get(name, "0")) >= parse(amount) for name, amount in asked.items())
 
 
+_MAKER = {"static": "Karpenter", "dynamic": "Karpenter", "compute-class": "GKE"}
+"""Kind of a pool -> the system that makes its nodes."""
+
+
 def _pools(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
-    pools = {line.loop.cluster.pool.kind for line in wanted.lines if line.loop is not None and line.loop.cluster is not None} - {"none"}
+    pools = {line.loop.cluster.pool.kind for line in wanted.lines if line.loop is not None and line.loop.cluster is not None} - {
+        "none",
+        "compute-class",
+    }
     if not pools:
         return
     if offered(facts, "karpenter") == "no":

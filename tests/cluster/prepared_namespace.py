@@ -30,6 +30,7 @@ KINDS = {
     "Queue": QUEUE,
     "ConfigMap": CONFIG_MAP,
     "PersistentVolumeClaim": CLAIM,
+    "StorageClass": Kind("storage.k8s.io/v1", "storageclasses", namespaced=False),
     "ValidatingAdmissionPolicy": Kind("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", namespaced=False),
     "ValidatingAdmissionPolicyBinding": Kind("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", namespaced=False),
     "EC2NodeClass": Kind("karpenter.k8s.aws/v1", "ec2nodeclasses", namespaced=False),

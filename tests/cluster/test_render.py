@@ -15,7 +15,7 @@ from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import JobState
 from ratchet.k8s.api.client import JOB, NETWORK_POLICY, POD, QUEUE, Kind, KubernetesCluster
 from ratchet.k8s.manifests.admission import admission_rules
-from ratchet.k8s.manifests.environment import Extras, render_environment
+from ratchet.k8s.manifests.environment import Extras, extras, render_environment
 from ratchet.k8s.manifests.gang_manifest import RATCHET
 from ratchet.k8s.manifests.network import gang_network_policy
 from ratchet.k8s.manifests.pod_objects import manifest
@@ -59,6 +59,16 @@ def test_every_rendered_object_is_what_the_server_takes(prepared: PreparedNamesp
         for task in gang.spec.tasks:
             prepared.cluster.create(POD, pod_of(gang, task.name, f"{prepared.name}-dry-run"), dry_run=True)
     assert len(tried) > 14
+
+
+def test_a_volume_on_lustre_is_what_the_server_takes(prepared: PreparedNamespace) -> None:
+    settings = samples.settings(profile="gke-a3", namespace=prepared.name, pool={"kind": "none", "zones": ["us-east4-a", "us-east4-b"]})
+    made = [one.shape for one in render_environment(settings, load_profile("gke-a3"), extras(lustre="250"))]
+    prepared.apply(made[0])
+    tried = [shape for shape in made if shape.model_dump()["kind"] in ("StorageClass", "PersistentVolumeClaim")]
+    for shape in tried:
+        prepared.apply(shape, dry_run=True)
+    assert len(tried) == 2
 
 
 def test_a_ray_job_is_what_the_server_of_kuberay_takes(prepared: PreparedNamespace, crds: Callable[[str], Path]) -> None:

@@ -64,7 +64,12 @@ def _opened(loop: str, quiet: bool) -> tuple[Loop, Path, Home]:
 @click.option(
     "--storage-class", metavar="NAME", help="Storage class of the shared volume. It must allow writes from many nodes (ReadWriteMany)."
 )
-@click.option("--size", metavar="QUANTITY", help="Size of the shared volume. Default: 1Ti.")
+@click.option(
+    "--lustre",
+    type=click.Choice(["125", "250", "500", "1000"]),
+    help="Also render a storage class of Google's Managed Lustre with this throughput, in MB/s per TiB, for the shared volume.",
+)
+@click.option("--size", metavar="QUANTITY", help="Size of the shared volume. Default: 1Ti, or the smallest volume of Managed Lustre.")
 @click.option(
     "--judge", metavar="FOLDER", help="Folder of the judge model on the shared volume. Also renders the judge servers; requires --vllm."
 )
