@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cluster.faults import faults, in_lake, run
+from tests.cluster.faults import faults, in_lake, run, upgrade, upgraded
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
 from tests.cluster.whole_figures import added_by_the_router, starts
@@ -88,6 +88,50 @@ def answer(whole: Whole, client: httpx.Client) -> str:
     except httpx.HTTPError:
         return ""
     return reply.json()["choices"][0]["message"]["content"] if reply.status_code == 200 else ""
+
+
+@pytest.mark.soak
+def test_a_rollout_survives_a_quota_an_upgrade_and_a_second_service(whole: Whole) -> None:
+    prepared(whole)
+    client, figures = httpx.Client(timeout=30, trust_env=False), dict[str, float]()
+    with whole.users(token_of(whole)) as traffic:
+        until(lambda: trained(whole), 600, 0.2, whole.story)
+        began = time.monotonic()
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full"}, "spec": {"hard": {"pods": "1"}}}
+        whole.rig.apply(quota, namespace=whole.namespace)
+        until(lambda: "exceeded quota" in whole.ratchet("status", LINE, check=False), 120, 1.0, whole.story)
+        figures["quota_told"] = time.monotonic() - began
+        whole.told(f"the status names the reached quota after {figures['quota_told']:.0f} s")
+        whole.rig.kubectl("delete", "resourcequota/full", "-n", whole.namespace)
+
+        until(lambda: len(whole.route()["backends"]) == 2, 300, 0.2, whole.story)
+        whole.told("the rollout is open")
+        began = time.monotonic()
+        upgrade(whole)
+        until(lambda: upgraded(whole), 300, 0.5, whole.story)
+        figures["upgraded"] = time.monotonic() - began
+        whole.told(f"every pod is replaced after {figures['upgraded']:.0f} s")
+        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 900, 3.0, whole.story)
+        whole.told("the candidate is promoted")
+
+        whole.rig.kubectl("scale", "statefulset/demo-service", "--replicas=2", "-n", whole.namespace)
+        until(
+            lambda: "another service" in whole.rig.kubectl("logs", "-n", whole.namespace, "demo-service-1", check=False),
+            120,
+            1.0,
+            whole.story,
+        )
+        whole.told("the second service says that another one has the lines")
+        whole.rig.kubectl("scale", "statefulset/demo-service", "--replicas=1", "-n", whole.namespace)
+        until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
+    assert traffic.failures == []
+    record("cluster_rollout", {"answers": len(traffic.answers), "failed": len(traffic.failures), **figures})
+    assert figures["quota_told"] < 60
+
+
+def trained(whole: Whole) -> bool:
+    """Whether a pod of a training job has succeeded."""
+    return any("ratchet.dev/gang" in pod["metadata"]["labels"] for pod in whole.rig.pods(whole.namespace, "Succeeded"))
 
 
 @pytest.mark.soak

@@ -33,7 +33,7 @@ from tests.waiting import until
 
 LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
-VOLUMES = ("home", "router-0", "router-1", "router-2")
+VOLUMES = ("home", "router-0", "router-1", "router-2", "spare")
 """Folders of this machine that are volumes of the pods, in any order."""
 CLUSTER = (
     loop_files.CLUSTER
@@ -148,6 +148,12 @@ class Whole:
             and "deletionTimestamp" not in pod["metadata"]
             and any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
         ]
+
+    def route(self) -> dict[str, Any]:
+        """Return the route of the line that the service has published to the routers."""
+        found = self.s3.client.get_object(Bucket=self.s3.bucket, Key=f"exchange/lines/{LINE}/route.json")
+        route: dict[str, Any] = json.loads(found["Body"].read())
+        return route
 
     def ask(self, client: httpx.Client, session: str, question: str) -> httpx.Response:
         """Send a request as a user does, through the Gateway."""
