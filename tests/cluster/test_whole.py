@@ -116,7 +116,7 @@ def test_a_rollout_survives_a_quota_an_upgrade_and_a_second_service(whole: Whole
 
         whole.rig.kubectl("scale", "statefulset/demo-service", "--replicas=2", "-n", whole.namespace)
         until(
-            lambda: "another service" in whole.rig.kubectl("logs", "-n", whole.namespace, "demo-service-1", check=False),
+            lambda: "served by another installation" in whole.rig.kubectl("logs", "-n", whole.namespace, "demo-service-1", check=False),
             120,
             1.0,
             whole.story,
