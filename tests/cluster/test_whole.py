@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.faults import faults, in_lake, run, upgrade, upgraded
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
-from tests.cluster.whole_figures import added_by_the_router, starts
+from tests.cluster.whole_figures import added_by_the_router, per_replica, starts
 from tests.postgres import PostgresServer, postgres_server
 from tests.s3 import S3, served
 from tests.soak_results import record
@@ -137,7 +137,7 @@ def trained(whole: Whole) -> bool:
 @pytest.mark.soak
 def test_faults_lose_no_answered_request_and_store_none_twice(whole: Whole) -> None:
     prepared(whole)
-    figures = {"latency": added_by_the_router(whole), "starts": starts(whole)}
+    figures = {"latency": added_by_the_router(whole), "starts": starts(whole), "replicas": per_replica(whole)}
     whole.told(str(figures))
     with whole.users(token_of(whole)) as traffic:
         until(lambda: len(traffic.answers) > 20, 120)

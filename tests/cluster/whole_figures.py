@@ -1,8 +1,10 @@
-"""Figures of an installation in pods, each beside its baseline in the same run: latency of the router, start of a model server."""
+"""Figures of an installation in pods, each beside its baseline in the same run: latency, start of a model server, replicas of the router."""
 
 from __future__ import annotations
 
+import os
 import statistics
+import threading
 import time
 from datetime import datetime
 from typing import Any
@@ -69,3 +71,53 @@ def starts(whole: Whole) -> list[dict[str, float]]:
         created = at(pod["metadata"]["creationTimestamp"])
         found.append({"pod": (ready - created).total_seconds(), "server": (ready - begun).total_seconds()})
     return found
+
+
+def per_replica(whole: Whole, counts: tuple[int, ...] = (1, 2), seconds: float = 20, users: int = 8) -> list[dict[str, Any]]:
+    """Return for each number of router replicas the requests a second of `users` at once, and what each replica answered and used.
+
+    The model servers share the machine's cores, so the rate says more about them; the CPU time of a request is the router's own.
+    """
+    found = []
+    for count in counts:
+        whole.rig.kubectl("scale", "statefulset/demo-router", f"--replicas={count}", "-n", whole.namespace)
+        until(lambda count=count: len(whole.ready("router")) == count, 120, 0.5, whole.story)  # type: ignore[misc]
+        names = sorted(pod["metadata"]["name"] for pod in whole.ready("router"))
+        before = {name: _used(whole, name) for name in names}
+        answers = _ask_for(whole, seconds, users)
+        used = {name: _used(whole, name) - before[name] for name in names}
+        found.append(
+            {
+                "replicas": count,
+                "requests_per_second": round(answers / seconds, 1),
+                "cpu_us_per_request": round(sum(used.values()) / max(answers, 1) * 1e6),
+                "cpu_share": [round(one / max(sum(used.values()), 1e-9), 2) for one in used.values()],
+            }
+        )
+    return found
+
+
+def _ask_for(whole: Whole, seconds: float, users: int) -> int:
+    """Let users ask for so long, each one after its own answers, and return the number of answers."""
+    end, counts = time.monotonic() + seconds, [0] * users
+
+    def ask(number: int) -> None:
+        client = httpx.Client(timeout=30, trust_env=False)
+        while time.monotonic() < end:
+            reply = whole.ask(client, f"user-{number}-{counts[number]}", TRAINING[number % len(TRAINING)])
+            counts[number] += reply.status_code == 200
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(users)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts)
+
+
+def _used(whole: Whole, pod: str) -> float:
+    """Return the CPU seconds of the processes of a pod's container."""
+    look = "cat /proc/[0-9]*/stat"
+    lines = whole.rig.kubectl("exec", "-n", whole.namespace, pod, "--", "sh", "-c", look, check=False).splitlines()
+    fields = [line.rpartition(")")[2].split() for line in lines if "python" in line]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
