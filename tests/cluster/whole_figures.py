@@ -1,4 +1,4 @@
-"""Figures of an installation in pods, each beside its baseline in the same run: latency, start of a model server, replicas of the router."""
+"""Figures of an installation in pods, each beside its baseline in one run: latency, start of a server, replicas of the router."""
 
 from __future__ import annotations
 
