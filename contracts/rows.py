@@ -163,6 +163,19 @@ class Asked(RowContent):
 # Rows of a line
 
 
+class HubSource(Frozen):
+    """Where an adopted model was downloaded, and the terms that were accepted for it."""
+
+    repository: str
+    revision: str
+    """Revision that was asked for."""
+    commit: str
+    """Commit to which it pointed, and which was downloaded."""
+    licence: str
+    link: str = ""
+    """Where the licence or the terms can be read."""
+
+
 class Adopted(RowContent):
     """The first model of a line."""
 
@@ -172,6 +185,8 @@ class Adopted(RowContent):
     """Folder of the loop file."""
     file: str
     """Name of the loop file; empty if there is none."""
+    source: HubSource | None = None
+    """Where the model came from, if it was adopted by name. `actor` has accepted its licence."""
 
 
 class ServedAs(RowContent):

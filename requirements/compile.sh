@@ -6,7 +6,7 @@ compile() { .venv/bin/uv pip compile --universal --python-version 3.11 --generat
 compile pyproject.toml --all-extras --group dev -o requirements/dev.lock
 compile pyproject.toml --extra train -c requirements/dev.lock -o requirements/train.lock
 compile pyproject.toml -c requirements/dev.lock -o requirements/control.lock
-compile pyproject.toml --extra cluster --extra postgres -c requirements/dev.lock -o requirements/pods.lock
+compile pyproject.toml --extra cluster --extra postgres --extra hub -c requirements/dev.lock -o requirements/pods.lock
 compile --group docs -c requirements/dev.lock -o requirements/docs.lock
 compile --group release -o requirements/release.lock
 compile --group harness -o requirements/harness.lock

@@ -86,6 +86,8 @@ def _model(version: ModelVersion, cycle: CycleView | None, line: LineView, licen
         f"- Base: {line.base.tag if line.base else UNKNOWN}, licence {licence}",
         f"- State: {_state(version, line)}",
     ]
+    if line.source:
+        found.append(f"- Downloaded from: {line.source.repository} at commit {line.source.commit} ({line.source.revision})")
     if cycle is not None:
         found.append(f"- Cycle: {cycle.id}, {str(cycle.state).replace('_', ' ')}" + (f": {cycle.reason}" if cycle.reason else ""))
         found.append(f"- Trained from: {'elsewhere' if cycle.given else cycle.start.tag}")

@@ -15,7 +15,7 @@ from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
 from ratchet.contracts.model import ModelRef, model_ref, refuse_code
-from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, FileTaken, GivenModel, Request, ServedAs, row_of
+from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, FileTaken, GivenModel, HubSource, Request, ServedAs, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from ratchet.contracts.ports import Ledger
 
 
-def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
+def adopt(context: LineContext, folder: Path, actor: str, source: HubSource | None = None) -> ModelVersion:
     """Adopt the model in `folder` as the line's version 0 and first champion. Adopting the same model again changes nothing.
+
+    `source` is where it was downloaded.
 
     Raises Permanent if `folder` is not a folder or contains code, or if the line has already adopted another model.
     """
@@ -42,7 +44,9 @@ def adopt(context: LineContext, folder: Path, actor: str) -> ModelVersion:
         raise Permanent(
             f"line {line.line!r} has already adopted {line.base.tag}; a line adopts one model only: create a new line for another model"
         )
-    row = row_of("adopted", Adopted(version=version, actor=actor, folder=str(context.folder), file=context.file), version.tag)
+    row = row_of(
+        "adopted", Adopted(version=version, actor=actor, folder=str(context.folder), file=context.file, source=source), version.tag
+    )
     named = row_of("served_as", ServedAs(name=context.loop.line.served_model))
     context.ledger.append([Append(stream=line_stream(line.line), after=line.seq, rows=(row, named))], None, context.clock.now())
     return version
@@ -59,7 +63,7 @@ def stored_model(context: LineContext, folder: Path) -> ModelRef:
     if not folder.is_dir():
         raise Permanent(
             f"{folder} is not a folder; pass the folder of a model (config.json, *.safetensors, tokenizer). "
-            "A model of a hub must be downloaded first, for example with `hf download OWNER/NAME --local-dir FOLDER`"
+            "A model of a hub is adopted by its name: `ratchet adopt LOOP hub:OWNER/NAME@REVISION`"
         )
     if not any(folder.iterdir()):
         raise Permanent(f"{folder} is empty; pass the folder of a model (config.json, *.safetensors, tokenizer)")

@@ -13,8 +13,9 @@ from ratchet.flows.core.model_card import UNKNOWN, base_licence, model_card
 
 
 def card_of(artifacts: Artifacts, version: ModelVersion, cycle: CycleView | None, line: LineView) -> str:
-    """Return the model card of a version. The licence is read from the stored model folder; a folder that is gone leaves it unknown."""
-    return model_card(version, cycle, line, licence_of(artifacts, line.base))
+    """Return the model card of a version. The licence is the one that was accepted at the adoption, or that of the stored folder."""
+    licence = line.source.licence if line.source else licence_of(artifacts, line.base)
+    return model_card(version, cycle, line, licence)
 
 
 def licence_of(artifacts: Artifacts, base: ModelVersion | None) -> str:

@@ -13,6 +13,7 @@ from ratchet.contracts.rows import (
     CycleEnd,
     CycleNoted,
     FileTaken,
+    HubSource,
     NewChampion,
     QuarantineAlarm,
     Reason,
@@ -59,6 +60,8 @@ class LineView:
     """The versions to which rollbacks return one after the other, oldest first, and the champion as the last one."""
     base: ModelVersion | None = None
     """The adopted model, version 0."""
+    source: HubSource | None = None
+    """The hub from which the adopted model was downloaded, if it was."""
     cycles: int = 0
     """Number of cycles opened so far."""
     evaluated: tuple[bool, ...] = ()
@@ -114,8 +117,9 @@ def fold_line(line: str, entries: Sequence[Entry]) -> LineView:
             case "recall_asked":
                 view["recall_asked"] = content_of(Reason, entry).reason
             case "adopted":
-                served = [content_of(Adopted, entry).version]
-                view["base"] = served[0]
+                adopted = content_of(Adopted, entry)
+                served = [adopted.version]
+                view |= {"base": adopted.version, "source": adopted.source}
             case "champion":
                 served.append(content_of(NewChampion, entry).version)
                 evaluated = [served[-1].tag if tag == "" else tag for tag in evaluated]
