@@ -77,7 +77,7 @@ def test_a_file_whose_folder_does_not_exist_or_whose_name_has_a_blank() -> None:
 
 def test_the_name_of_a_model_instead_of_its_folder() -> None:
     started()
-    assert "`hf download OWNER/NAME --local-dir FOLDER`" in said("adopt", "support.toml", "Qwen/Qwen3-0.6B", "--by", "ada")
+    assert "`ratchet adopt LOOP hub:OWNER/NAME@REVISION`" in said("adopt", "support.toml", "Qwen/Qwen3-0.6B", "--by", "ada")
 
 
 def test_a_model_file_of_another_program(folder: Path) -> None:
