@@ -96,8 +96,9 @@ def test_a_rollout_survives_a_quota_an_upgrade_and_a_second_service(whole: Whole
     client, figures = httpx.Client(timeout=30, trust_env=False), dict[str, float]()
     with whole.users(token_of(whole)) as traffic:
         until(lambda: trained(whole), 600, 0.2, whole.story)
-        began = time.monotonic()
         fill(whole)
+        until(lambda: len(whole.model_deployments()) == 2, 300, 0.2, whole.story)
+        began = time.monotonic()
         until(lambda: "exceeded quota" in whole.ratchet("status", LINE, check=False), 120, 1.0, whole.story)
         figures["quota_told"] = time.monotonic() - began
         whole.told(f"the status names the reached quota after {figures['quota_told']:.0f} s")

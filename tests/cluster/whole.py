@@ -149,6 +149,11 @@ class Whole:
             and any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
         ]
 
+    def model_deployments(self) -> list[dict[str, Any]]:
+        """Return the Deployments of the model servers."""
+        path = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
+        return [one for one in self.rig.api.items(path) if one["metadata"]["labels"].get("app.kubernetes.io/component") == "model"]
+
     def route(self) -> dict[str, Any]:
         """Return the route of the line that the service has published to the routers."""
         found = self.s3.client.get_object(Bucket=self.s3.bucket, Key=f"exchange/lines/{LINE}/route.json")
