@@ -198,3 +198,12 @@ def count_parameters(folder: Path) -> int:
     for path in folder.glob("*.safetensors"):
         total += sum(prod(tensor.shape) for tensor in read_header(path).values())
     return total
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the content of a model folder's config.json; empty if there is none, or none that is an object."""
+    try:
+        found = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -57,3 +57,27 @@ def estimate_plan_cost(plan: TrainingPlan, loop: Loop, folder: Path, artifacts: 
     found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model), plan.cross_validation is not None)
     caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
     return Cost(seconds=found["seconds"], price=found.get("price"), cap=min(caps, default=None), basis=found["basis"])
+
+
+def estimate_memory(
+    loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int, config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Estimate the memory of one GPU for a training, as JSON values.
+
+    It contains the uses of memory in each phase in GiB, the memory of the profile's GPU if that is known, the phases that do not fit, and
+    how many answers are generated at once. None without GPUs, or if `config` does not state the sizes of the model.
+    """
+    from ratchet.k8s.profiles.profile import load_profile
+    from ratchet.trainers.memory import PHASES, memory, model_sizes
+    from ratchet.trainers.recipes.completion import KINDS, complete
+
+    sizes = model_sizes(config, parameters)
+    on_nemo = method == Method.GRPO.value and loop.training.grpo_on == "nemo-rl"
+    kind = KINDS[Method(method)]
+    found = memory(complete(kind, recipe), sizes, loop.training.nodes, loop.training.gpus, on_nemo) if sizes else None
+    if found is None:
+        return None
+    room = load_profile(loop.cluster.profile, folder).gpu_memory if loop.cluster else None
+    phases: dict[str, Any] = {phase: {one.name: round(one.gib, 2) for one in getattr(found, phase)} for phase in PHASES}
+    fits = {"gpu": room, "too_large": found.too_large(room), "answers_at_once": found.answers_at_once(room)} if room else {"gpu": None}
+    return {**phases, **fits}

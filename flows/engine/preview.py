@@ -11,7 +11,7 @@ from typing import Any
 from ratchet.contracts.data.datasets import ProbeReport, Snapshot, TrainingSet
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, Method, Search
-from ratchet.contracts.model import count_parameters
+from ratchet.contracts.model import count_parameters, read_config
 from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.engine.choosing import choose_plan, drafts
 from ratchet.flows.engine.context import LineContext
@@ -35,6 +35,8 @@ class Preview:
     """The complete recipe of the first training; None if nothing would be trained."""
     parameters: int
     """Number of weights of the start model."""
+    config: dict[str, Any]
+    """Its config.json."""
     probed: bool
     """Whether the start model was probed."""
     search: Search | None = None
@@ -81,6 +83,7 @@ def preview(context: LineContext, probe: bool) -> Preview:
         choice,
         plan.recipe if plan else None,
         count_parameters(folder),
+        read_config(folder),
         report is not None,
         plan.search if plan else None,
     )

@@ -34,6 +34,8 @@ class Profile(Frozen):
     """Instance types of the provider. More types raise the chance of spot capacity. Empty means any type."""
     gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs per node; 0 for nodes without GPUs."""
+    gpu_memory: Annotated[float, Field(gt=0)] | None = None
+    """GiB of one GPU, by which `ratchet plan` says whether a training fits. None: it is not known."""
     gpu_resource: str = "nvidia.com/gpu"
     """Name of the extended resource that counts the GPUs."""
     cpu: str

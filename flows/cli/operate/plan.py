@@ -41,9 +41,10 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         context = installation.context(named_loop(installation, line, as_json))
         found = preview(context, not no_probe)
     cost = _cost(found, context)
+    memory = _memory(found, context)
     highest = highest_cost(context.loop, found.search.budget, context.price) if found.search else None
     if as_json:
-        print_json(_as_json(found, cost, highest))
+        print_json({**_as_json(found, cost, highest), "memory": memory})
         return
     rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
     table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
@@ -69,6 +70,7 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
                 f"{cost['folds']}-fold cross-validation over {found.data.cross_validated_prompts} training prompts. "
                 f"These are {cost['folds']} runs more."
             )
+        _show_memory(memory)
         _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:
             show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
@@ -104,6 +106,35 @@ def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
         return None
     validated = found.data.cross_validation is not None and found.search is None
     return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters, validated)
+
+
+def _memory(found: Preview, context: LineContext) -> dict[str, Any] | None:
+    from ratchet.flows.composition.cost import estimate_memory
+
+    if found.recipe is None or not context.loop.training.built_in(found.method):
+        return None
+    return estimate_memory(context.loop, context.folder, found.method, found.recipe, found.parameters, found.config)
+
+
+def _show_memory(memory: dict[str, Any] | None) -> None:
+    """Show the memory of one GPU in each phase, and whether it fits."""
+    if memory is None:
+        return
+    rows = [[phase, name, f"{gib:.1f}"] for phase in ("training", "generation") for name, gib in memory[phase].items()]
+    rows += [[phase, "together", f"{sum(memory[phase].values()):.1f}"] for phase in ("training", "generation") if memory[phase]]
+    table("Memory of one GPU, in GiB (computed from the sizes, not proven on a GPU)", ["phase", "use", "GiB"], rows)
+    if not memory["gpu"]:
+        return
+    if memory["too_large"]:
+        show(
+            f"The phase {' and the phase '.join(memory['too_large'])} does not fit on a GPU of {memory['gpu']:g} GiB: use more GPUs, "
+            "a smaller micro_batch, shorter answers, gradient_checkpointing or an adapter (lora).",
+            fg="yellow",
+        )
+    elif memory["generation"]:
+        show(f"An engine generates {memory['answers_at_once']} answers of full length at once on a GPU of {memory['gpu']:g} GiB.")
+    else:
+        show(f"It fits on a GPU of {memory['gpu']:g} GiB.")
 
 
 def _as_json(found: Preview, cost: dict[str, Any] | None, highest: HighestCost | None) -> dict[str, Any]:
