@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import Digest
@@ -243,6 +243,44 @@ class SafetyReport(Frozen):
         return self
 
 
+class SuiteReport(Frozen):
+    """The answers of both models to the tasks of one suite (`gate.suites`)."""
+
+    name: str
+    tasks: Digest
+    """Digest of the tasks."""
+    samples: Annotated[int, Field(gt=0)]
+    """Number of answers per task and model."""
+    k: Annotated[int, Field(gt=0)]
+    """The comparison is of pass@k."""
+    temperature: Magnitude
+    count: PromptCount
+    """What became of the tasks. Its clusters are the groups of tasks."""
+    failures: dict[str, Count] = Field(default_factory=dict)
+    """`champion:<reason>` / `candidate:<reason>` -> number of answers that are missing or have no score."""
+    comparison: Comparison | None
+    """Mean pass@k over the groups of tasks. None if less than two groups could be compared."""
+    answers: Digest
+    """JSON-lines artifact with both answers to every draw of every task."""
+
+    @property
+    def told(self) -> str:
+        """The shares of champion and candidate in words."""
+        if self.comparison is None:
+            return f"{self.count.name}: nothing could be compared"
+        one = self.comparison
+        return f"{self.name}, pass@{self.k}: {one.champion:.1%} → {one.candidate:.1%} (n {one.n})"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SuiteReport:
+        one = self.comparison
+        if one is not None and (one.n > self.count.clusters or not _is_share(one)):
+            raise ValueError(
+                f"the suite {self.name} compares {one.n} of {self.count.clusters} groups, or shares that are not between 0 and 1"
+            )
+        return self
+
+
 UNLIKE = "decided by other scorers on either side"
 """Key in `EvalReport.failures`: prompts with scored answers on both sides that different scorers decided, so they are not comparable."""
 
@@ -282,6 +320,8 @@ class EvalReport(Frozen):
     two conversations with such prompts, or if a server does not say how its answers ended."""
     safety: SafetyReport | None = None
     """The answers to the prompts of the check `safety`. None: they were not asked (`gate.safety`)."""
+    suites: tuple[SuiteReport, ...] = ()
+    """The answers to the tasks of each suite of `gate.suites`."""
     earlier: tuple[EarlierComparison, ...] = ()
     """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
     earlier_common: Count = 0
@@ -291,6 +331,11 @@ class EvalReport(Frozen):
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest
     """JSON-lines artifact with both answers and rewards for every draw of every prompt."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `suites` if there are none, so that older releases read the report."""
+        return {name: value for name, value in dump(self).items() if name != "suites" or value}
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalReport:

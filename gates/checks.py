@@ -9,13 +9,24 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ratchet.contracts.evaluation import UNLIKE, CheckResult, Comparison, EvalReport, Interval, PromptCount, Result, SafetyReport
+from ratchet.contracts.evaluation import (
+    UNLIKE,
+    CheckResult,
+    Comparison,
+    EvalReport,
+    Interval,
+    PromptCount,
+    Result,
+    SafetyReport,
+    SuiteReport,
+)
 from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.ports import Check
 from ratchet.gates.boundaries import error_of_look
 from ratchet.gates.safety.prompts import LEAST
 from ratchet.gates.slices import losing
+from ratchet.gates.suites.tasks import LEAST as LEAST_TASKS
 
 _ROUNDING, _LEAST = 1e-6, 1e-15
 """Relative and absolute rounding error of the error of a look."""
@@ -333,6 +344,48 @@ class Safety(_BuiltIn):
         return None
 
 
+class Suites(_BuiltIn):
+    """Checks that the candidate solves the tasks of each suite as often as the champion, within the margin of the suite.
+
+    Fails if a loss of more than the margin is confirmed in a suite. The result is inconclusive if such a loss cannot be ruled out, or if
+    answers are missing. A candidate must pass every suite, so several suites make no false pass more probable than one does.
+    """
+
+    name = "suites"
+
+    def _judge(self, report: EvalReport) -> CheckResult:
+        settings = self._settings.suites
+        if not settings:
+            return _result(self, Result.PASS, "switched off: the loop file has no section gate.suites")
+        found = {one.name: one for one in report.suites}
+        text = "; ".join(one.told for one in found.values())
+        margins = {f"suite:{name}": one.margin for name, one in settings.items()}
+        compared = [one.comparison for one in found.values() if one.comparison is not None]
+        lost = [c for c in compared if c.difference.high < -margins.get(c.name, 0.0)]
+        if lost:
+            return _result(self, Result.FAIL, f"{text}: a loss of more than the margin is confirmed: {_listed(lost, _show)}")
+        gaps = [gap for name in settings if (gap := self._suite_gap(name, found.get(name)))]
+        if gaps:
+            return _result(self, Result.INCONCLUSIVE, "; ".join(filter(None, [text, *gaps])))
+        doubtful = [c for c in compared if c.difference.low <= -margins.get(c.name, 0.0)]
+        if doubtful:
+            return _result(
+                self, Result.INCONCLUSIVE, f"{text}: a loss of more than the margin cannot be ruled out: {_listed(doubtful, _show)}"
+            )
+        return _result(self, Result.PASS, text)
+
+    def _suite_gap(self, name: str, found: SuiteReport | None) -> str | None:
+        """Return why a suite has too few answers, or None."""
+        if found is None:
+            return f"suite:{name}: its tasks were not asked"
+        count, limit = found.count, self._settings.max_failures
+        if max(count.champion_failed, count.candidate_failed) > limit * count.asked:
+            sides = f"champion {count.champion_failed}, candidate {count.candidate_failed}; more than {limit:.0%}"
+            return f"{count.name}: of {count.asked} tasks without an answer or a score: {sides}: {told(_reasons(found.failures))}"
+        compared = found.comparison.n if found.comparison else 0
+        return f"{count.name}: {compared} groups of tasks compared, {LEAST_TASKS} needed" if compared < LEAST_TASKS else None
+
+
 def checks(settings: GateSettings) -> tuple[Check, ...]:
     """Return the built-in checks of the gate, in display order."""
     return (
@@ -344,6 +397,7 @@ def checks(settings: GateSettings) -> tuple[Check, ...]:
         Length(settings),
         Cut(settings),
         Safety(settings),
+        Suites(settings),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from ratchet.contracts.loop.datasets import RewardSettings
 from ratchet.contracts.loop.field_types import Positive, Share
 from ratchet.contracts.model import Frozen
 
@@ -24,6 +25,36 @@ class SafetySettings(Frozen):
     judge: bool = False
     """Whether the judges of `rewards` decide which answers are refusals. False: the beginning of the answer decides, by rules for English,
     German, French, Spanish and Chinese. Without a verdict of a judge, the check is inconclusive."""
+
+
+class SuiteSettings(Frozen):
+    """Settings of one suite: tasks that both models are asked, and on which the candidate may not be worse by more than a margin."""
+
+    file: str
+    """JSONL file with records {prompt | messages, reference?, id?, group?}, relative to the loop file."""
+    reward: RewardSettings
+    """Scorer of the answers, for example `name = "final_number"`. `code` runs the answers in its sandbox."""
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Loss of pass@k that the check `suites` must rule out, candidate minus champion. One that cannot be ruled out holds the candidate; a
+    confirmed one fails it."""
+    samples: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of answers per task and model."""
+    k: Positive = 1
+    """pass@k is the probability that at least one of k answers passes."""
+    passes: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Reward from which an answer passes."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature. Several samples need one above 0."""
+    max_tokens: Positive = 512
+    """Maximum tokens per answer."""
+
+    @model_validator(mode="after")
+    def _draws(self) -> SuiteSettings:
+        if self.k > self.samples:
+            raise ValueError(f"k = {self.k} needs at least as many samples; samples = {self.samples}")
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(f"samples = {self.samples} needs temperature above 0: at temperature 0, each answer would be the same")
+        return self
 
 
 class GateSettings(Frozen):
@@ -68,6 +99,8 @@ class GateSettings(Frozen):
     development prompts with it, too. Both models get the same seed for each answer."""
     safety: SafetySettings | None = None
     """Settings of the check `safety`. An empty section switches it on with its defaults. None: the check asks nothing and passes."""
+    suites: dict[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")], SuiteSettings] = Field(default_factory=dict)
+    """Name -> suite of tasks that both models are asked. The check `suites` compares them on each."""
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Entry point name of an installed check (group `ratchet.checks`) -> its options, which the check validates. All installed checks
     apply, also those without options here."""

@@ -15,7 +15,7 @@ from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.config.home import Home
 from ratchet.runtime.extensions import Extension, ExtensionKind, load, nearest, offers
 
-BUILT_IN_CHECKS = ("coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety")
+BUILT_IN_CHECKS = ("coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety", "suites")
 """Names of Ratchet's own checks, in the order in which the gate applies them. The other installed checks follow in the order of names."""
 
 

@@ -178,8 +178,10 @@ def _mirror_client(endpoint: Endpoint) -> ModelClient:
 
 def _evaluator(artifacts: Artifacts, rewards: Rewards, gate: GateSettings, opened: LineExtensions, folder: Path) -> Evaluator:
     from ratchet.gates.evaluation.evaluator import PairedEvaluator
+    from ratchet.rewards.scorer_set import build_scorer_set
 
-    return PairedEvaluator(artifacts, rewards, gate, len(opened.checks) == len(BUILT_IN_CHECKS), folder)
+    suites = {name: build_scorer_set([suite.reward]) for name, suite in gate.suites.items()}
+    return PairedEvaluator(artifacts, rewards, gate, len(opened.checks) == len(BUILT_IN_CHECKS), folder, suites)
 
 
 def _registry(home: Home) -> Registry:

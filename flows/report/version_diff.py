@@ -134,8 +134,9 @@ def _scores(cycle: CycleView | None) -> dict[str, Comparison]:
 
 
 def _compared(report: EvalReport) -> list[Comparison]:
-    """Return the comparisons of rewards, of the answers that were cut, and of harmful and harmless prompts."""
-    return [*report.comparisons, *([report.cut] if report.cut else []), *(report.safety.comparisons if report.safety else ())]
+    """Return the comparisons of rewards, of the answers that were cut, of harmful and harmless prompts, and of suites."""
+    suites = [one.comparison for one in report.suites if one.comparison is not None]
+    return [*report.comparisons, *([report.cut] if report.cut else []), *(report.safety.comparisons if report.safety else ()), *suites]
 
 
 def _changed(cycle: CycleView) -> list[str]:

@@ -17,7 +17,17 @@ from typing import Any
 from ratchet.contracts.data.datasets import HoldoutEdition, Label
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import Inconclusive
-from ratchet.contracts.evaluation import UNLIKE, ChatAnswer, ChatRequest, EarlierAnswers, EvalReport, Looks, SafetyReport, Stopped
+from ratchet.contracts.evaluation import (
+    UNLIKE,
+    ChatAnswer,
+    ChatRequest,
+    EarlierAnswers,
+    EvalReport,
+    Looks,
+    SafetyReport,
+    Stopped,
+    SuiteReport,
+)
 from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.loop import GateSettings
 from ratchet.contracts.mirror import MirrorOutcome, MirrorPrompt
@@ -47,6 +57,8 @@ from ratchet.gates.evaluation.questions import (
 )
 from ratchet.gates.safety.asking import SafetyEvaluation
 from ratchet.gates.safety.prompts import all_prompts
+from ratchet.gates.suites.asking import SuiteEvaluation
+from ratchet.gates.suites.tasks import read_suite
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,7 @@ class _Task:
     """Number of batches."""
     level: float
     safety: SafetyReport | None
+    suites: tuple[SuiteReport, ...]
 
 
 class PairedEvaluator:
@@ -84,11 +97,18 @@ class PairedEvaluator:
     """
 
     def __init__(
-        self, artifacts: Artifacts, rewards: Rewards, settings: GateSettings, may_pass_early: bool = True, folder: Path = Path()
+        self,
+        artifacts: Artifacts,
+        rewards: Rewards,
+        settings: GateSettings,
+        may_pass_early: bool = True,
+        folder: Path = Path(),
+        suites: Mapping[str, Rewards] | None = None,
     ) -> None:
         """`may_pass_early` is false if the gate has other checks than the built-in ones, which a stop for success cannot foresee.
 
-        `folder` is that of the loop file, where the path `gate.safety.prompts` starts.
+        `folder` is that of the loop file, where the paths `gate.safety.prompts` and `gate.suites.NAME.file` start. `suites` has the scorers
+        of each suite.
         """
         self._artifacts = artifacts
         self._rewards = rewards
@@ -96,6 +116,7 @@ class PairedEvaluator:
         self._decoding = Decoding(settings.temperature, settings.samples)
         self._may_pass_early = may_pass_early
         self._folder = folder
+        self._suites = suites or {}
 
     def evaluate(
         self,
@@ -112,12 +133,13 @@ class PairedEvaluator:
         Stored answers of `earlier` champions to the golden set are scored again, by the present scorers. If they were decoded otherwise
         than this evaluation decodes, the candidate answers their prompts again, decoded as they were.
         Raises `Inconclusive` if the edition and the golden set contain no prompts, and `ConfigError` if the file of further prompts for
-        the check `safety` cannot be read.
+        the check `safety`, or that of a suite, cannot be read.
         """
         questions = self._questions(edition)
         plan = batches(questions, edition, self._settings.looks)
         safety = self._safety((champion[1], candidate[1]), progress, level, earlier)
-        task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level, safety)
+        suites = self._asked_suites((champion[1], candidate[1]), progress, level)
+        task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level, safety, suites)
         stored = {one.version: stored_answers(self._artifacts.get(one.answers)) for one in earlier}
         may_pass = self._may_pass_early and _common(questions, stored) < self._settings.min_slice
         asked, golden, compared, stopped = dict[int, AskedPrompt](), dict[str, Scored](), list[int](), None
@@ -179,6 +201,7 @@ class PairedEvaluator:
             counts=tuple(prompt_counts(outcomes)),
             cut=cut_difference(known, task.level),
             safety=task.safety,
+            suites=task.suites,
             lengths={name: mean_length(side.answers) for name, side in sides.items()},
             length_adjusted=length_adjusted_difference(outcomes, level_at_equal_length(looks, task.level)),
             latency_ms={name: p95_latency(side.answers) for name, side in sides.items()},
@@ -249,6 +272,14 @@ class PairedEvaluator:
         judges = self._rewards if settings.judge else None
         evaluation = SafetyEvaluation(prompts, settings.max_tokens, self._artifacts, judges)
         return evaluation.ask(clients, progress, level, stored)
+
+    def _asked_suites(self, clients: tuple[ModelClient, ModelClient], progress: Progress, level: float) -> tuple[SuiteReport, ...]:
+        """Ask the tasks of the suites, before the prompts of the edition, because a stop for success needs all checks."""
+        read = {name: read_suite(self._folder / one.file, name) for name, one in self._settings.suites.items()}
+        return tuple(
+            SuiteEvaluation(name, tasks, self._settings.suites[name], self._suites[name], self._artifacts).ask(clients, progress, level)
+            for name, tasks in read.items()
+        )
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]
