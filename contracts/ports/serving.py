@@ -68,7 +68,8 @@ class Router(Protocol):
     """Distributes sessions over model versions by weight, and attributes every answer to its version."""
 
     attribution: bool
-    """Whether answers are attributed to versions. A rollout requires attribution."""
+    """Whether answers are attributed to versions. Without attribution, a rollout decides by mirrored prompts only, and `forwarded` raises
+    Retryable."""
 
     def set(self, route: Route) -> None:
         """Replace the route of the line in `route`."""

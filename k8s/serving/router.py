@@ -41,6 +41,8 @@ class ClusterRouterOptions(Frozen):
     """As for routers of kind "local"."""
     per_caller: int = Field(default=64, ge=1)
     """As for routers of kind "local", in each replica."""
+    pins: bool = False
+    """As for routers of kind "local"."""
     spool_mb: int = Field(default=256, ge=1)
     """As for routers of kind "local", in each replica. It must fit on the replica's volume."""
 
@@ -144,6 +146,7 @@ class ClusterRouter:
             deadline=options.deadline,
             per_caller=options.per_caller,
             spool_mb=options.spool_mb,
+            pins=options.pins,
         )
 
     def _replicas(self, line: str) -> list[_Replica]:
