@@ -105,6 +105,20 @@ class Router(Protocol):
         ...
 
 
+class BypassingRouter(Router, Protocol):
+    """A router past which requests can be sent to the champion's server while it is down."""
+
+    can_bypass: bool
+    """Whether the settings of the line allow it."""
+
+    def bypass(self, champion: Endpoint) -> str:
+        """Send requests to this server if the router is down, and to the router again if it is back. Return what was changed, or "".
+
+        Raises Retryable if that is not known or not possible now.
+        """
+        ...
+
+
 class Metrics(Protocol):
     """Measurements of live traffic per model version."""
 

@@ -156,6 +156,13 @@ def open_router(loop: Loop, home: Home) -> Router:
     router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")
     if isinstance(router, LocalRouter):
         router.join(home.router_process, line)
+    if serving.router == "kubernetes":
+        from ratchet.k8s.api.client import connect
+        from ratchet.k8s.serving.gateway import namespace_of
+        from ratchet.k8s.serving.router import ClusterRouter
+
+        if isinstance(router, ClusterRouter) and router.can_bypass:
+            router.join(line, namespace_of(serving.kind, serving.options), lambda: connect(serving.options.get("context")))
     if serving.router == "gateway":
         from ratchet.k8s.serving.gateway import GatewayRouter, namespace_of
 

@@ -8,6 +8,7 @@ Source: Gateway API 1.5, gateway.networking.k8s.io/v1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -16,15 +17,18 @@ from pydantic import Field
 
 from ratchet.contracts.errors import ConfigError, Permanent
 from ratchet.contracts.schema import parse, stamped
-from ratchet.contracts.serving import Backend, Pin, Route, RouterHeader
+from ratchet.contracts.serving import Backend, Endpoint, Pin, Route, RouterHeader
 from ratchet.k8s.manifests.gang_manifest import LINE, RATCHET
 from ratchet.k8s.manifests.pod_objects import Meta, Shape
+from ratchet.k8s.manifests.serving import VERSION as SERVED
 
 Object = dict[str, Any]
 MANAGER = "ratchet-routes"
 """Field manager of every HTTPRoute that the service writes."""
 ROUTE = "ratchet.dev/route"
 """Annotation with the line's route from which the object was rendered."""
+SINCE = "ratchet.dev/since"
+"""Annotation with the time at which a bypass was put in force."""
 PATHS = (
     "/v1/chat/completions",
     "/v1/completions",
@@ -151,6 +155,28 @@ def weighted_route(route: Route, name: str, namespace: str, parent: ParentRef, h
             parent_refs=(parent,),
             hostnames=tuple(hostnames) or None,
             rules=(*rules, _rule(tuple(ref for ref in refs if ref.weight))),
+        ),
+    )
+
+
+def bypass_route(
+    champion: Endpoint, line: str, name: str, namespace: str, parent: ParentRef, hostnames: Sequence[str], since: datetime
+) -> HttpRoute:
+    """Render the HTTPRoute that sends all requests of a line to the champion's servers, past the routers.
+
+    Its paths are exact, so they take precedence over a route with the same host names and the prefix /v1. Raises Permanent if the server
+    is no Service of the namespace.
+    """
+    service, port = service_of(champion.url, namespace)
+    return HttpRoute(
+        metadata=Meta(
+            name=name,
+            namespace=namespace,
+            labels={**RATCHET, LINE: line, SERVED: champion.tag},
+            annotations={SINCE: since.isoformat()},
+        ),
+        spec=HttpRouteSpec(
+            parent_refs=(parent,), hostnames=tuple(hostnames) or None, rules=(_rule((BackendRef(name=service, port=port),)),)
         ),
     )
 

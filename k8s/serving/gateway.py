@@ -35,7 +35,8 @@ from ratchet.k8s.manifests.http_route import (
 
 HTTP_ROUTE = Kind("gateway.networking.k8s.io/v1", "httproutes")
 _POLL_SECONDS = 0.25
-_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+"""Names of Gateways and namespaces."""
 
 
 class GatewayRouterOptions(Frozen):
@@ -43,9 +44,9 @@ class GatewayRouterOptions(Frozen):
 
     url: str = Field(pattern=r"^https?://[^/@\s]+$")
     """Base URL for clients, without /v1: that of the Gateway."""
-    gateway: str = Field(pattern=_NAME)
+    gateway: str = Field(pattern=NAME)
     """Name of the Gateway to which the HTTPRoute is attached."""
-    gateway_namespace: str | None = Field(default=None, pattern=_NAME)
+    gateway_namespace: str | None = Field(default=None, pattern=NAME)
     """Namespace of the Gateway. None: that of the model servers."""
     listener: str | None = None
     """Listener of the Gateway. None: all that admit the route."""
@@ -178,7 +179,5 @@ def namespace_of(kind: str, options: Mapping[str, Any]) -> str:
     Raises ConfigError if they do not run on a cluster.
     """
     if kind != "kubernetes" or not options.get("namespace"):
-        raise ConfigError(
-            f'serving.router = "gateway": an HTTPRoute names Services, and serving.kind = "{kind}" has none; set it to "kubernetes"'
-        )
+        raise ConfigError(f'an HTTPRoute to model servers names Services, and serving.kind = "{kind}" has none; set it to "kubernetes"')
     return str(options["namespace"])

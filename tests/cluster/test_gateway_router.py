@@ -7,19 +7,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from ratchet.contracts.errors import Incomplete, Retryable
-from ratchet.contracts.serving import Pin, Route, RouterHeader
+from ratchet.contracts.schema import stamped
+from ratchet.contracts.serving import Endpoint, Pin, Route, RouterHeader
 from ratchet.extend.testkit import RouterSuite, make_route
 from ratchet.k8s.manifests.http_route import MANAGER
+from ratchet.k8s.serving.bypass import BypassOptions
 from ratchet.k8s.serving.gateway import HTTP_ROUTE, GatewayRouter, GatewayRouterOptions
+from ratchet.k8s.serving.router import ClusterRouter, ClusterRouterOptions
+from ratchet.runtime.serving.exchange import Exchange
 from tests.cluster.bench import client
 from tests.cluster.gangs import real
+from tests.cluster.rig.build import RigError
 from tests.cluster.rig.cluster import Rig
+from tests.s3 import S3
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -103,6 +110,13 @@ def serve(rig: Rig, namespace: str, name: str) -> None:
     rig.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}, namespace=namespace)
     door = {"clusterIP": "None", "selector": labels, "ports": [{"name": "http", "port": 8000}]}
     rig.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": door}, namespace=namespace)
+
+
+def http_route(name: str, path: dict[str, str], service: str) -> dict[str, Any]:
+    """Return an HTTPRoute with one rule, as the chart has it."""
+    rule = {"matches": [{"path": path}], "backendRefs": [{"name": service, "port": 8000}]}
+    spec = {"parentRefs": [{"name": "web"}], "hostnames": [HOST], "rules": [rule]}
+    return {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture
@@ -233,3 +247,72 @@ def _another_manager_is_named(rig: Rig, namespace: str, router: GatewayRouter, w
     rig.kubectl("patch", "httproute", "ratchet-line", "--type=json", "-n", namespace, "-p", json.dumps(given_back))
     router.set(weighted(50, 50))
     assert router.read("line") == weighted(50, 50), "after the fields were given back, the service repairs them"
+
+
+def test_the_services_account_writes_its_own_route_and_no_other(gateway_rig: Rig, namespace: str) -> None:
+    """The rule of the chart limits `create` by the name, which the request of a server-side apply has."""
+    account = f"system:serviceaccount:{namespace}:service"
+    rule = {"apiGroups": ["gateway.networking.k8s.io"], "resources": ["httproutes"], "resourceNames": ["ratchet-line"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "routes"}}
+    bound = {**role, "kind": "RoleBinding", "subjects": [{"kind": "User", "name": account}]}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "routes"}
+    gateway_rig.apply(
+        {**role, "rules": [{**rule, "verbs": ["get", "create", "patch"]}]}, {**bound, "roleRef": reference}, namespace=namespace
+    )
+
+    def apply(name: str) -> None:
+        body = json.dumps(http_route(name, {"type": "PathPrefix", "value": "/v1"}, "v-0"))
+        as_service = ("--server-side", f"--field-manager={MANAGER}", f"--as={account}", "-n", namespace)
+        gateway_rig.kubectl("apply", *as_service, "-f", "-", text=body)
+
+    apply("ratchet-line")
+    apply("ratchet-line")
+    with pytest.raises(RigError, match="forbidden"):
+        apply("another")
+    with pytest.raises(RigError, match="forbidden"):
+        gateway_rig.kubectl("delete", "httproute", "ratchet-line", "-n", namespace, f"--as={account}")
+
+
+def test_while_all_routers_are_gone_the_champion_answers_directly(gateway_rig: Rig, namespace: str, s3: S3) -> None:
+    """The routers are stand-ins whose reports the test writes; the Gateway, the API server and the bucket are real."""
+    serve(gateway_rig, namespace, "prod-router")
+    gateway_rig.apply(http_route("prod-line", {"type": "PathPrefix", "value": "/v1"}, "prod-router"), namespace=namespace)
+    exchange = Exchange(s3.settings.url)
+    options = BypassOptions(gateway="web", hostnames=(HOST,), service=f"{namespace}/prod-router", after=20)
+    router = ClusterRouter(lambda: exchange, False, ClusterRouterOptions(url="http://gateway", bypass=options), lambda: datetime.now(UTC))
+    router.join("line", namespace, lambda: client(gateway_rig))
+    champion, users = Endpoint(tag="v-0", url=f"http://v-0.{namespace}.svc:8000", model="v-0"), Users(gateway_rig)
+
+    def report() -> None:
+        exchange.report("line", "router-0", stamped({"route": None, "in_flight": {}, "forwarded": None, "ended": False}))
+
+    def scale(replicas: int) -> None:
+        gateway_rig.kubectl("scale", "deployment", "prod-router", f"--replicas={replicas}", "-n", namespace)
+
+    until(lambda: users.ask() == "prod-router", 60, 0.2)
+    report()
+    assert router.bypass(champion) == "", "the routers are there"
+    scale(0)
+    began = time.monotonic()
+    done = until(lambda: router.bypass(champion), 60, 1.0)
+    until(lambda: users.ask() == "v-0", 10, 0.1)
+    print(f"{done} ({time.monotonic() - began:.1f} s after the routers were removed)")
+    assert time.monotonic() - began < 20 + 10
+    assert "no router is ready" in done
+    assert router.bypass(champion) == "", "nothing is done twice"
+    with pytest.raises(Incomplete, match="without the router"):
+        router.forwarded("line", datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC))
+    other = Endpoint(tag="v-1", url=f"http://v-1.{namespace}.svc:8000", model="v-1")
+    assert router.bypass(other) == ""
+    until(lambda: users.ask() == "v-1", 10, 0.1, lambda: "a new champion answers instead")
+    scale(1)
+
+    def back() -> str:
+        report()
+        return router.bypass(other)
+
+    done = until(back, 90, 1.0)
+    assert "routers are ready again" in done
+    until(lambda: users.ask() == "prod-router", 20, 0.1)
+    assert Counter(users.ask() for _ in range(50)) == {"prod-router": 50}
+    print(done)
