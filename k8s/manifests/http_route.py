@@ -132,8 +132,8 @@ def service_of(url: str, namespace: str) -> tuple[str, int]:
     return name, found.port
 
 
-def weighted_route(route: Route, name: str, namespace: str, parent: ParentRef, hostnames: Sequence[str]) -> HttpRoute:
-    """Render the HTTPRoute of a line. Requests with the header x-ratchet-pin go to the version that it names.
+def weighted_route(route: Route, name: str, namespace: str, parent: ParentRef, hostnames: Sequence[str], pins: bool = False) -> HttpRoute:
+    """Render the HTTPRoute of a line. With `pins`, requests with the header x-ratchet-pin go to the version that it names.
 
     A pin to the candidate while there is none reaches no server: an answer of the champion would be mistaken for one of the candidate.
     Raises Permanent if no backend has a weight above 0 or one is no Service of the namespace, and ConfigError if a weight is not exact.
@@ -142,8 +142,8 @@ def weighted_route(route: Route, name: str, namespace: str, parent: ParentRef, h
         raise Permanent(f"the route {route.annotation} has no backend with a weight above 0")
     weights = integer_weights([backend.weight for backend in route.backends])
     refs = [_ref(backend, weight, namespace) for backend, weight in zip(route.backends, weights, strict=True)]
-    pins = {Pin.CHAMPION: refs[:1], Pin.CANDIDATE: refs[1:2]}
-    rules = [_rule(tuple(ref.model_copy(update={"weight": 1}) for ref in found), pin) for pin, found in pins.items()]
+    pinned = {Pin.CHAMPION: refs[:1], Pin.CANDIDATE: refs[1:2]} if pins else {}
+    rules = [_rule(tuple(ref.model_copy(update={"weight": 1}) for ref in found), pin) for pin, found in pinned.items()]
     return HttpRoute(
         metadata=Meta(
             name=name,

@@ -54,6 +54,9 @@ class GatewayRouterOptions(Frozen):
     """Host names of the route. Empty: those of the listener."""
     name: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
     """Name of the HTTPRoute, which is in the namespace of the model servers. Empty: `ratchet-` and the name of the line."""
+    pins: bool = False
+    """Whether a request chooses its version by the header `x-ratchet-pin: champion` or `candidate`. For testers. A Gateway cannot remove
+    the header before it looks at it, so enable this only if users' requests cannot carry it. Off: the header has no effect."""
     context: str | None = None
     """Context of the kubeconfig. None: the current one, or the service account of the service's pod."""
     accepted: float = Field(default=30, gt=0, le=600)
@@ -140,7 +143,8 @@ class GatewayRouter:
         """Do nothing: the Gateway belongs to the cluster and answers while no service runs."""
 
     def _rendered(self, route: Route) -> HttpRoute:
-        return weighted_route(route, self._name, self._namespace, self._parent, self._options.hostnames)
+        options = self._options
+        return weighted_route(route, self._name, self._namespace, self._parent, options.hostnames, options.pins)
 
     def _live(self) -> Object | None:
         return self._cluster.get(HTTP_ROUTE, self._name, self._namespace)

@@ -26,6 +26,7 @@ from tests.cluster.bench import client
 from tests.cluster.gangs import real
 from tests.cluster.rig.build import RigError
 from tests.cluster.rig.cluster import Rig
+from tests.pods import exchange_of
 from tests.s3 import S3
 from tests.waiting import until
 
@@ -121,7 +122,7 @@ def http_route(name: str, path: dict[str, str], service: str) -> dict[str, Any]:
 
 @pytest.fixture
 def router(gateway_rig: Rig, namespace: str) -> GatewayRouter:
-    options = GatewayRouterOptions(url=gateway_rig.web, gateway="web", hostnames=(HOST,))
+    options = GatewayRouterOptions(url=gateway_rig.web, gateway="web", hostnames=(HOST,), pins=True)
     made = GatewayRouter(lambda: client(gateway_rig), options)
     made.join("line", namespace, (10, 50, 90))
     return made
@@ -273,8 +274,12 @@ def test_the_services_account_writes_its_own_route_and_no_other(gateway_rig: Rig
         gateway_rig.kubectl("delete", "httproute", "ratchet-line", "-n", namespace, f"--as={account}")
 
 
-def test_while_all_routers_are_gone_the_champion_answers_directly(gateway_rig: Rig, namespace: str, s3: S3) -> None:
-    """The routers are stand-ins whose reports the test writes; the Gateway, the API server and the bucket are real."""
+def test_while_all_routers_are_gone_the_champion_answers_directly(
+    gateway_rig: Rig, namespace: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The routers are stand-ins whose reports the test writes; the Gateway, the API server and the S3 server are real."""
+    for name, value in exchange_of(s3).items():
+        monkeypatch.setenv(name, value)
     serve(gateway_rig, namespace, "prod-router")
     gateway_rig.apply(http_route("prod-line", {"type": "PathPrefix", "value": "/v1"}, "prod-router"), namespace=namespace)
     exchange = Exchange(s3.settings.url)

@@ -38,7 +38,7 @@ def route(*weights: float) -> Route:
 
 def live(*weights: float) -> dict[str, Any]:
     """Return the object as an API server returns it, with the defaults of the API."""
-    body = weighted_route(route(*weights), "ratchet-shop", "models", GATEWAY, ("shop.example",)).model_dump(
+    body = weighted_route(route(*weights), "ratchet-shop", "models", GATEWAY, ("shop.example",), pins=True).model_dump(
         mode="json", by_alias=True, exclude_none=True
     )
     body["metadata"]["generation"] = 3
@@ -91,6 +91,11 @@ def test_a_pin_to_the_candidate_never_reaches_the_champion() -> None:
     assert [ref["name"] for ref in live(0, 100)["spec"]["rules"][2]["backendRefs"]] == ["serve-1"]
 
 
+def test_without_pins_the_header_has_no_rule() -> None:
+    [users] = weighted_route(route(90, 10), "ratchet-shop", "models", GATEWAY, ()).spec.rules
+    assert all(match.headers is None for match in users.matches)
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://serve-1.other.svc:8000", "http://serve-1.models.svc"])
 def test_only_a_service_of_the_namespace_can_be_named(url: str) -> None:
     with pytest.raises(Permanent, match=r"serving\.kind"):
@@ -112,7 +117,7 @@ def test_a_written_route_is_read_again_and_damage_is_none() -> None:
 
 
 def test_defaults_of_the_api_are_no_difference_and_changed_fields_are_named() -> None:
-    wanted = weighted_route(route(90, 10), "ratchet-shop", "models", GATEWAY, ("shop.example",))
+    wanted = weighted_route(route(90, 10), "ratchet-shop", "models", GATEWAY, ("shop.example",), pins=True)
     found = live(90, 10)
     assert difference(found, wanted) == ""
     changed = copy.deepcopy(found)
