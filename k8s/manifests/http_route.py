@@ -109,7 +109,7 @@ class HttpRoute(Shape):
 
 def integer_weights(percentages: Sequence[float]) -> tuple[int, ...]:
     """Return integers in exactly the ratio of percentages. Raises ConfigError for a percentage with more than four decimals."""
-    exact = [Decimal(repr(float(one))) for one in percentages]
+    exact = [Decimal(repr(round(float(one), 8))) for one in percentages]  # 100 - 66.6667 is not 33.3333 in binary
     digits = max((max(0, -int(one.normalize().as_tuple().exponent)) for one in exact), default=0)
     if digits > _DIGITS:
         told = ", ".join(f"{one:g}" for one in percentages)

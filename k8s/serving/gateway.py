@@ -107,6 +107,8 @@ class GatewayRouter:
             live = self._cluster.apply(HTTP_ROUTE, body, manager=MANAGER, force=False)
         except FieldConflict as error:
             raise Retryable(f"{self._about()} is not changed: {self._remedy('; '.join(error.owners))}") from error
+        if differs := self._difference(live, wanted):  # a field that another manager has added, so that there is no conflict
+            raise Retryable(f"{self._about()} is not as it should be: {differs}")
         begun = self._clock()
         while why := not_accepted(live, self._parent):
             if self._clock() - begun >= self._options.accepted:
@@ -151,10 +153,13 @@ class GatewayRouter:
 
     def _obstacle(self, live: Object, route: Route) -> str:
         """Return why the route that is written on a live object is not in force; empty if it is."""
-        differs = difference(live, self._rendered(route))
+        return self._difference(live, self._rendered(route)) or not_accepted(live, self._parent)
+
+    def _difference(self, live: Object, wanted: HttpRoute) -> str:
+        """Return how a live object differs from the wanted one, and who owns its fields; empty if it does not."""
+        differs, others = difference(live, wanted), other_managers(live)
         if not differs:
-            return not_accepted(live, self._parent)
-        others = other_managers(live)
+            return ""
         told = "; ".join(f"{manager} owns {', '.join(fields)}" for manager, fields in others.items())
         return f"{differs}: {self._remedy(told)}" if others else differs
 

@@ -81,6 +81,35 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
     assert len(traffic.answers) > 30
 
 
+def test_a_gateway_serves_a_line_without_routers_and_the_service_repairs_its_route(whole: Whole) -> None:
+    whole.install(replicas=1, by_gateway=True)
+    whole.wait_ready("prefect", 1)
+    whole.wait_ready("service", 1)
+    assert "decides by up to 100 mirrored prompts" in whole.ratchet("check", f"/lines/{LINE}/loop.toml", check=False)
+    whole.ratchet("adopt", f"/lines/{LINE}/loop.toml", str(whole.model), "--by", "ada")
+    client = httpx.Client(timeout=30, trust_env=False)
+    until(lambda: answer(whole, client) == "no", 300, 1.0, whole.story)
+    whole.told("users get answers through the Gateway")
+    reply = whole.ask(client, "ann", TRAINING[0]).json()
+    assert reply["model"] == LINE, "the server answers to the model name of the line"
+    assert whole.ready("router") == []
+
+    def route(*command: str, check: bool = True) -> str:
+        return whole.rig.kubectl(*command, "-n", whole.namespace, check=check)
+
+    began = time.monotonic()
+    route("delete", "httproute", f"ratchet-{LINE}")
+    until(lambda: route("get", "httproute", f"ratchet-{LINE}", "-o", "name", check=False), 60, 0.5, whole.story)
+    until(lambda: answer(whole, client) == "no", 30, 0.5, whole.story)
+    whole.told(f"a deleted route is repaired after {time.monotonic() - began:.1f} s")
+    until(lambda: f"routed {LINE} to" in route("logs", "demo-service-0", "--tail=200"), 60, 1.0, whole.story)
+    change = '[{"op": "add", "path": "/spec/hostnames", "value": ["elsewhere.example"]}]'
+    route("patch", "httproute", f"ratchet-{LINE}", "--type=json", "--field-manager=argocd-controller", "-p", change)
+    until(lambda: "argocd-controller owns spec.hostnames" in route("logs", "demo-service-0", "--tail=200"), 120, 1.0, whole.story)
+    assert "elsewhere.example" in route("get", "httproute", f"ratchet-{LINE}", "-o", "yaml"), "it is not overwritten"
+    whole.told("another field manager is named")
+
+
 def answer(whole: Whole, client: httpx.Client) -> str:
     """Return the answer that a new user gets; empty if there is none."""
     try:

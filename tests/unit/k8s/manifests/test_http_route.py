@@ -65,7 +65,9 @@ def test_integers_have_exactly_the_ratio_of_the_percentages(percentages: list[fl
     assert all(a * y == b * x for a, x in zip(found, exact, strict=True) for b, y in zip(found, exact, strict=True))
 
 
-@pytest.mark.parametrize(("percentages", "expected"), [((95, 5), (95, 5)), ((99.5, 0.5), (995, 5)), ((66.6667, 33.3333), (666667, 333333))])
+@pytest.mark.parametrize(
+    ("percentages", "expected"), [((95, 5), (95, 5)), ((99.5, 0.5), (995, 5)), ((66.6667, 100 - 66.6667), (666667, 333333))]
+)
 def test_weights_of_a_rollout_are_readable(percentages: tuple[float, ...], expected: tuple[int, ...]) -> None:
     assert integer_weights(percentages) == expected
 
