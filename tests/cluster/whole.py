@@ -75,6 +75,11 @@ AWS_SECRET_ACCESS_KEY = "bucket/AWS_SECRET_ACCESS_KEY"
 """
 
 
+BYPASS = """[serving.router_options.bypass]
+gateway = "web"
+service = "{namespace}/{release}-router"
+after = 20
+[serving.options]"""
 GATEWAY = """url = "http://toy.example"
 gateway = "web"
 pins = true"""
@@ -95,8 +100,11 @@ class Whole:
         """Say what has happened, and when."""
         self.say(f"{time.monotonic() - self._begun:6.1f} s  {text}")
 
-    def install(self, replicas: int = 2, by_gateway: bool = False) -> None:
-        """Do the preparations of an administrator, and install the chart. With `by_gateway`, the line has no router of Ratchet."""
+    def install(self, replicas: int = 2, by_gateway: bool = False, bypass: bool = False) -> None:
+        """Do the preparations of an administrator, and install the chart.
+
+        With `by_gateway`, the line has no router of Ratchet. With `bypass`, requests bypass the routers while all of them are down.
+        """
         self._volumes()
         self._secrets()
         self._rights(replicas)
@@ -104,9 +112,12 @@ class Whole:
         write_traffic_to(self.s3, self.folder)
         values = self.folder / "values.yaml"
         given = self._values(replicas)
+        [line] = given["lines"]
         if by_gateway:
-            [line] = given["lines"]
             line["router"], line["loop"] = "gateway", without_router(line["loop"])
+        if bypass:
+            given["gateway"]["bypass"] = True
+            line["loop"] = line["loop"].replace("[serving.options]", BYPASS.format(namespace=self.namespace, release=RELEASE))
         values.write_text(yaml.safe_dump(given, sort_keys=False))
         self.helm("install", RELEASE, str(CHART), "--values", str(values), "--namespace", self.namespace)
         self.told("helm install is done")
