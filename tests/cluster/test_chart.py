@@ -102,7 +102,7 @@ def test_a_real_api_server_takes_every_object(
     on = {"enabled": True, "maxReplicas": 5, "cpu": 70}
     objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on})
     for one in objects:
-        if one["metadata"].get("namespace") == "default":
+        if one["metadata"].get("namespace") == "ratchet":
             one["metadata"]["namespace"] = namespace
         text = yaml.safe_dump(one)
         rig.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-", text=text)
@@ -118,7 +118,7 @@ def test_the_rule_for_model_servers_refuses_what_they_do_not_need(
         if one["kind"] in ("ServiceAccount", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
             text = yaml.safe_dump(one)
             for before in ("namespace: ", "serviceaccount:", "kubernetes.io/metadata.name: "):
-                text = text.replace(f"{before}default", f"{before}{namespace}")
+                text = text.replace(f"{before}ratchet", f"{before}{namespace}")
             rig.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", text=text)
     account = f"system:serviceaccount:{namespace}:prod-service"
 
