@@ -70,6 +70,15 @@ class RouterHeader(StrEnum):
     """In a response: tag of the version that answered, if the router is set to name it."""
     TRACE = "x-ratchet-trace"
     """In a response: ids of the trace and the span, separated by a colon. Feedback refers to them."""
+    PIN = "x-ratchet-pin"
+    """Version that must answer: `champion` or `candidate`. For testers; the request is evidence of no version."""
+
+
+class Pin(StrEnum):
+    """Value of the header x-ratchet-pin."""
+
+    CHAMPION = "champion"
+    CANDIDATE = "candidate"
 
 
 class Capabilities(Frozen):

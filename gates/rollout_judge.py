@@ -75,6 +75,8 @@ class EvidenceJudge:
 
     def judge(self, largest: bool, seconds: float, strata: Sequence[Stratum], mirrored: Mirrored | None = None) -> StepJudgement:
         """Roll back on evidence of harm, wait while evidence is missing or invalid, otherwise advance."""
+        if not strata:
+            return self._by_mirrored_prompts(seconds, mirrored)
         fresh = strata[-1].fresh
         counts = {"requests": fresh.champion.requests + fresh.candidate.requests, "candidate_requests": fresh.candidate.requests}
         flaw = _flaw(seconds, strata)
@@ -94,6 +96,28 @@ class EvidenceJudge:
         reasons = harm or missing or self._summary(largest, fresh, tests)
         intervals = {field: _interval(tests[name]) for name, field in _INTERVALS.items() if name in tests}
         return StepJudgement(result=result, reasons=tuple(reasons), tests=tests, **intervals, **counts)
+
+    def _by_mirrored_prompts(self, seconds: float, mirrored: Mirrored | None) -> StepJudgement:
+        """Judge a step whose answers are not attributed. Each step waits until the pairs exclude a loss, also the first one.
+
+        A larger weight would show nothing more about the candidate, so no user gets it before the pairs have decided.
+        """
+        found = mirrored_difference(mirrored.pairs if mirrored is not None else (), self._settings.margin)
+        test = None if found is None else self._mean_test(found)
+        few, least = self._few("mirrored", test), self._settings.min_seconds
+        if test is not None and few is None and test.harm >= test.harm_at:
+            reasons, result = [f"the {_WORDS['mirrored']} is lower: {_show(test, 'mirrored')}"], StepResult.ROLL_BACK
+        else:
+            reasons = [f"{seconds:.0f} of {least:g} s elapsed"] if seconds < least else []
+            if few is not None or test is None or test.equal < test.equal_at:
+                shown = few or (_show(test, "mirrored") if test is not None else "no pairs")
+                reasons.append(f"non-inferiority within {self._settings.margin:g} is not shown yet: {shown}")
+            reasons += self._left_out(mirrored)
+            result = StepResult.WAIT if reasons else StepResult.ADVANCE
+        if test is not None and result is StepResult.ADVANCE:
+            margin = self._settings.margin
+            reasons = [f"mirrored prompts {_show(test, 'mirrored')}, a loss of {margin:g} is excluded; live traffic is not attributed"]
+        return StepJudgement(result=result, reasons=tuple(reasons), tests={} if test is None else {"mirrored": test})
 
     def _shares(self) -> dict[str, _Pair]:
         ratio = self._settings.latency_ratio

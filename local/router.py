@@ -44,6 +44,10 @@ class RouterOptions(Frozen):
     per_caller: int = Field(default=64, ge=1)
     """Maximum number of requests of one caller at the same time; more get status 429. A caller is the user that a request names. If it
     names none, it is the credential in the header `Authorization`, and without a credential the address of the peer."""
+    pins: bool = False
+    """Whether a request chooses the version that answers it by the header `x-ratchet-pin: champion` or `candidate`. For testers: such a
+    request is evidence of no version. Enable it only if users' requests cannot carry the header, because each one loads the candidate's
+    server, which slows its answers to others."""
     spool_mb: int = Field(default=256, ge=1)
     """Maximum size in megabytes of the traces that wait for the receiver. Further traces are dropped and counted."""
 
@@ -158,6 +162,7 @@ class LocalRouter:
             deadline=options.deadline,
             per_caller=options.per_caller,
             spool_mb=options.spool_mb,
+            pins=options.pins,
         )
 
     def _kept_port(self) -> int | None:

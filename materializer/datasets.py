@@ -167,7 +167,7 @@ class LakeDatasets:
         """
         return self._once(name, TrainingSet, lambda: self._assemble(name, self._current(snapshot), probe))
 
-    def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+    def mirror_prompts(self, rollout: str, versions: tuple[str, ...], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return prompts of the rollout's traffic that may be asked again, as mirror.py chooses them."""
         return self._mirror.prompts(rollout, versions, window, asks)
 

@@ -57,7 +57,7 @@ class MirrorReader:
         self._known: set[str] = set()  # users who do not wait any more
         self._begin: Any = None  # when the line's first trace was ingested
 
-    def prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+    def prompts(self, rollout: str, versions: tuple[str, ...], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return the prompts that `asks` wants (see the port `Datasets`)."""
         key = self._key(rollout)
         name = digest(key)[:12]
@@ -87,13 +87,14 @@ class MirrorReader:
             write_atomic(path, stamped(stored))
         return bytes.fromhex(stored["key"])
 
-    def _rows(self, versions: tuple[str, str], window: tuple[datetime, datetime]) -> pl.DataFrame:
+    def _rows(self, versions: tuple[str, ...], window: tuple[datetime, datetime]) -> pl.DataFrame:
         """Return source, id, person, messages, tools and reference of the prompts that may be used and scored, one per distinct prompt."""
         since, until = (time.astimezone(UTC).isoformat() for time in window)
         within = And(GreaterThanOrEqual("time", since), LessThan("time", until))
         statements = self._lake.scan("consent")
         traces = preferred(settle(self._lake.scan("traces", where=And(within, EqualTo("origin", "traffic"))), statements))
-        live = traces.filter(pl.col("verified").fill_null(False) & pl.col("model_version").is_in(versions).fill_null(False))
+        signed = pl.col("verified").fill_null(False) & pl.col("model_version").is_in(versions).fill_null(False)
+        live = traces.filter(signed) if versions else traces
         blind = live.with_columns(status=pl.lit("ok"), answer=pl.lit("-"), finish_reason=pl.lit(None, dtype=pl.String))
         governed = govern(self._settled_in(blind, window[1]), self._loop.governance)
         if governed.used.is_empty():

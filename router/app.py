@@ -32,7 +32,7 @@ from ratchet.router.counts.forwarded import ForwardedCounts
 from ratchet.router.counts.outcomes import Outcomes
 from ratchet.router.forward import StreamedAnswer, error_reply, forward_whole
 from ratchet.router.models import ModelClient
-from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check_model, parsed
+from ratchet.router.requests import MAX_BODY, CallerLimit, Refused, caller_of, caller_value, check_model, parsed, pinned
 from ratchet.router.traces.exporter import Exporter
 from ratchet.runtime.serving.asgi import CallerGone, TooLarge, read_body
 
@@ -49,6 +49,8 @@ class RouterSettings:
     """Maximum seconds until an answer is complete."""
     per_caller: int = 64
     """Maximum number of requests of one caller at the same time."""
+    pins: bool = False
+    """Whether the header x-ratchet-pin of a request names the version that answers it."""
 
 
 APIS: tuple[Api, ...] = (ChatCompletions(), Completions(), Responses(), Messages(), Embeddings(), TokenCounts())
@@ -108,20 +110,25 @@ class Router:
         """Choose the version of a request and count it as in flight until it is finished. Raises Refused if the caller has too many."""
         session, user = (caller_value(request, body, header, field, api.user(body)) for header, field in _UNITS)
         unit = (user or session) if route.unit == "user" else (session or user)
-        backend = assign(route.backends, position(route.line, unit, route.salt) if unit else random.uniform(0, 100))
+        pin = request.headers.get(RouterHeader.PIN)
+        if pin is not None:
+            backend = pinned(route, pin, self._settings.pins)
+        else:
+            backend = assign(route.backends, position(route.line, unit, route.salt) if unit else random.uniform(0, 100))
         caller = caller_of(request, user)
         self._callers.enter(caller)
-        interval = self.forwarded.begin(backend.tag, time.time(), is_evidence=api.is_evidence)
+        interval = self.forwarded.begin(backend.tag, time.time(), is_evidence=api.is_evidence and pin is None)
 
         def ended() -> None:
             self.forwarded.end(interval)
             self._callers.leave(caller)
 
         def store(tag: str, span: Span) -> None:
-            self._outcomes.add(tag, span)
+            if pin is None:
+                self._outcomes.add(tag, span)
             self.exporter.add(span)
 
-        return Call(api, route, backend, body, request, self._settings.assume_consent, store, ended)
+        return Call(api, route, backend, body, request, self._settings.assume_consent, store, ended, is_pinned=pin is not None)
 
 
 def build_app(router: Router) -> Starlette:

@@ -24,7 +24,8 @@ class Call:
     """One request that is forwarded to `backend`, and to the champion if that fails.
 
     `keep` tells whether content goes into the trace if the caller does not mention consent. `store` gets each span with the tag of the
-    version that was asked. `ended` is called once, after the last span, and frees what the request holds.
+    version that was asked. `ended` is called once, after the last span, and frees what the request holds. A pinned request is evidence of
+    no version, so its trace names none, and no other version answers it.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Call:
         keep: bool,
         store: Callable[[str, Span], None],
         ended: Callable[[], None],
+        is_pinned: bool = False,
     ) -> None:
         self.api = api
         self.route = route
@@ -46,6 +48,7 @@ class Call:
         self.started_ns, self._steady_ns = time.time_ns(), time.monotonic_ns()
         self.done = False
         self._fallen_back = False
+        self._is_pinned = is_pinned
         self._request = request
         self._keep = keep
         self._store = store
@@ -73,7 +76,7 @@ class Call:
         the champion.
         """
         champion = self.route.backends[0]
-        if self.done or champion.tag == self.backend.tag:
+        if self.done or self._is_pinned or champion.tag == self.backend.tag:
             return False
         self._store(self.backend.tag, self._span(self._values(None), error))
         self.ids, self.backend, self._fallen_back = new_ids(), champion, True
@@ -120,7 +123,7 @@ class Call:
             **self.api.facts(reply),
             "gen_ai.conversation.id": self._value(RouterHeader.SESSION, "session") or None,
             "user.id": self._value(RouterHeader.USER, "user") or None,
-            "ratchet.model_version": None if self._fallen_back else self.backend.tag,
+            "ratchet.model_version": None if self._fallen_back or self._is_pinned else self.backend.tag,
             "ratchet.origin": "traffic",
             "metadata.consent": consent,
             "metadata.region": self._value(RouterHeader.REGION, "region") or None,

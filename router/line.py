@@ -41,7 +41,7 @@ class RouterSite:
         receiver = AsyncBoundedTransport(_MAX_REPLY, verify=_certificates())
         self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, transport=receiver)
         self._closed = False
-        settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller)
+        settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller, line.pins)
         self.app: App = build_app(Router(state.route, self._exporter, self._forwarded, self._client, settings, self._outcomes))
 
     def _figures(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from ratchet.contracts.ids import person_id
+from ratchet.contracts.serving import Backend, Pin, Route, RouterHeader
 from ratchet.runtime.http_replies import strict_json
 
 MAX_BODY = 8_000_000
@@ -44,6 +45,22 @@ def check_model(body: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raise Refused if a request asks for another model than `names`, the present one first."""
     if body.get("model") not in names:
         raise Refused(404, f"the model {str(body.get('model'))[:100]!r} is not served here; use {names[0]!r}")
+
+
+def pinned(route: Route, pin: str, allowed: bool) -> Backend:
+    """Return the backend that the header x-ratchet-pin names.
+
+    Raises Refused if pins are not allowed, for another value, and for a candidate while there is none: no other version answers then.
+    """
+    if not allowed:
+        raise Refused(403, f"the header {RouterHeader.PIN} is not allowed here; set serving.router_options.pins, or leave it out")
+    if pin == Pin.CHAMPION:
+        return route.backends[0]
+    if pin != Pin.CANDIDATE:
+        raise Refused(400, f"the header {RouterHeader.PIN} must be {Pin.CHAMPION} or {Pin.CANDIDATE}")
+    if len(route.backends) < 2:
+        raise Refused(404, "no candidate is being rolled out")
+    return route.backends[1]
 
 
 def caller_value(request: Request, body: Mapping[str, Any], header: str, field: str, own: Any = None) -> str:

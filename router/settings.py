@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from ratchet.runtime.serving.settings import ServedLine
 
 
@@ -19,3 +23,9 @@ class RouterLine(ServedLine):
     deadline: float
     per_caller: int
     spool_mb: int
+    pins: bool = False
+
+    @model_serializer(mode="wrap")
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `pins` if it is off, so that a router process that does not know the field reads the settings."""
+        return {name: value for name, value in dump(self).items() if name != "pins" or value}

@@ -30,8 +30,8 @@ class MemoryCluster:
         self.events: list[tuple[Kind, Object]] = []
         self._changed = threading.Condition()
 
-    def apply(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
-        """Store the object, and replace an existing one."""
+    def apply(self, kind: Kind, body: Object, dry_run: bool = False, manager: str = "", force: bool = True) -> Object:
+        """Store the object, and replace an existing one. There are no field managers here; real API servers test them."""
         return self._write(f"apply {kind.plural}", kind, body, dry_run)
 
     def create(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:

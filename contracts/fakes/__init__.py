@@ -10,6 +10,7 @@ from ratchet.contracts.fakes.compute import FakeCompute
 from ratchet.contracts.fakes.data import FakeDatasets, FakeQuarantine, FakeSource
 from ratchet.contracts.fakes.jobs import FakeExecutor, FakeTrainer
 from ratchet.contracts.fakes.serving import (
+    FakeBypassingRouter,
     FakeCheck,
     FakeClient,
     FakeEvaluator,
@@ -25,6 +26,7 @@ from ratchet.contracts.fakes.serving import (
 from ratchet.contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
 
 __all__ = [
+    "FakeBypassingRouter",
     "FakeCheck",
     "FakeClient",
     "FakeClock",

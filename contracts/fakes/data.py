@@ -140,7 +140,7 @@ class FakeDatasets:
         )
         return parse(ProbeReport, self.world.once(name, lambda: stamped(made)))
 
-    def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+    def mirror_prompts(self, rollout: str, versions: tuple[str, ...], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return prompts of `mirrored` that were not chosen before, or those that `asks` names."""
         del versions, window
         self.secret = self.secret or f"secret of {rollout}"

@@ -269,6 +269,25 @@ class FakeRouter:
         """Do nothing, because there is no process."""
 
 
+class FakeBypassingRouter(FakeRouter):
+    """`BypassingRouter` whose bypass is in force while `is_down` is true. `bypassed` is the tag of the version that it leads to."""
+
+    can_bypass = True
+
+    def __init__(self, world: FakeWorld) -> None:
+        super().__init__(world)
+        self.is_down = False
+        self.bypassed = ""
+
+    def bypass(self, champion: Endpoint) -> str:
+        """Follow `is_down`, and return what was changed."""
+        wanted = champion.tag if self.is_down else ""
+        if wanted == self.bypassed:
+            return ""
+        self.bypassed = wanted
+        return f"requests go to {wanted}" if wanted else "requests go to the router"
+
+
 class FakeMetrics:
     """`Metrics` that get the request counts of champion and candidate from a function of (since, until)."""
 

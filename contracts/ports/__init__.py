@@ -13,11 +13,12 @@ from ratchet.contracts.ports.decisions import Check, Evaluator, RolloutJudge
 from ratchet.contracts.ports.jobs import Executor, Trainer
 from ratchet.contracts.ports.progress import Progress
 from ratchet.contracts.ports.rewards import RewardFunction, Rewards
-from ratchet.contracts.ports.serving import Metrics, ModelClient, Registry, Router, ScalingServer, Server, SharingServer
+from ratchet.contracts.ports.serving import BypassingRouter, Metrics, ModelClient, Registry, Router, ScalingServer, Server, SharingServer
 from ratchet.contracts.ports.state import Artifacts, Clock, Ledger
 
 __all__ = [
     "Artifacts",
+    "BypassingRouter",
     "Check",
     "Clock",
     "Compute",

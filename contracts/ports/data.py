@@ -119,11 +119,12 @@ class Datasets(Protocol):
         """Let the model behind `client` answer training prompts of the snapshot that still have consent, and score the answers."""
         ...
 
-    def mirror_prompts(self, rollout: str, versions: tuple[str, str], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
+    def mirror_prompts(self, rollout: str, versions: tuple[str, ...], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return prompts of users that both versions of a rollout may be asked again, with the consent at the time of the call.
 
-        Only requests in the window [since, until) count that the router has signed as answered by one of `versions` (tags). The choice does
-        not depend on their answers. Stores nothing but the rollout's secret key for hashes of people.
+        Only requests in the window [since, until) count that the router has signed as answered by one of `versions` (tags). Without
+        `versions`, the line's router attributes nothing, and all traffic that its senders report counts. The choice does not depend on
+        the answers. Stores nothing but the rollout's secret key for hashes of people.
         """
 
     def forget_mirror(self) -> None:

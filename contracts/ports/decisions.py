@@ -59,6 +59,7 @@ class RolloutJudge(Protocol):
         """Decide whether the rollout advances, waits or rolls back.
 
         `largest` is true for the step with the largest weight below 100, which decides quality. `seconds` is the time since the step
-        began. `strata` is the evidence of the steps so far, in their order; the last one is the current step. `mirrored` is the evidence
-        of the mirrored prompts; None if the rollout asks none.
+        began. `strata` is the evidence of the steps so far, in their order; the last one is the current step. It is empty if
+        the router does not attribute answers to versions: mirrored prompts and the duration of the step then decide alone. `mirrored` is
+        the evidence of the mirrored prompts; None if the rollout asks none.
         """

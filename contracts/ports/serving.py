@@ -68,7 +68,8 @@ class Router(Protocol):
     """Distributes sessions over model versions by weight, and attributes every answer to its version."""
 
     attribution: bool
-    """Whether answers are attributed to versions. A rollout requires attribution."""
+    """Whether answers are attributed to versions. Without attribution, a rollout decides by mirrored prompts only, and `forwarded` raises
+    Retryable."""
 
     def set(self, route: Route) -> None:
         """Replace the route of the line in `route`."""
@@ -101,6 +102,20 @@ class Router(Protocol):
 
     def stop(self) -> None:
         """Stop the processes of the router on this machine, if there are any."""
+        ...
+
+
+class BypassingRouter(Router, Protocol):
+    """A router past which requests can be sent to the champion's server while it is down."""
+
+    can_bypass: bool
+    """Whether the settings of the line allow it."""
+
+    def bypass(self, champion: Endpoint) -> str:
+        """Send requests to this server if the router is down, and to the router again if it is back. Return what was changed, or "".
+
+        Raises Retryable if that is not known or not possible now.
+        """
         ...
 
 

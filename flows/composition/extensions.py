@@ -13,6 +13,7 @@ from ratchet.contracts.loop import GateSettings, Loop, SourceSettings
 from ratchet.contracts.ports import Artifacts, Check, Dialect, Metrics, Router, Server, TraceSource, Trainer
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.config.home import Home
+from ratchet.flows.core.rollout import candidate_share
 from ratchet.runtime.extensions import Extension, ExtensionKind, load, nearest, offers
 
 BUILT_IN_CHECKS = ("coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety", "suites")
@@ -155,6 +156,19 @@ def open_router(loop: Loop, home: Home) -> Router:
     router: Router = extension.create(*places, serving.router_port, assumed, options=serving.router_options, where="serving.router_options")
     if isinstance(router, LocalRouter):
         router.join(home.router_process, line)
+    if serving.router == "kubernetes":
+        from ratchet.k8s.api.client import connect
+        from ratchet.k8s.serving.gateway import namespace_of
+        from ratchet.k8s.serving.router import ClusterRouter
+
+        if isinstance(router, ClusterRouter) and router.can_bypass:
+            router.join(line, namespace_of(serving.kind, serving.options), lambda: connect(serving.options.get("context")))
+    if serving.router == "gateway":
+        from ratchet.k8s.serving.gateway import GatewayRouter, namespace_of
+
+        if isinstance(router, GatewayRouter):
+            shares = [candidate_share(weight, loop.rollout) for weight in loop.rollout.steps]
+            router.join(line, namespace_of(serving.kind, serving.options), shares)
     return router
 
 

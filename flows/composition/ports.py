@@ -136,6 +136,11 @@ def _named(server: Server, loop: Loop, ledger: Ledger) -> Server:
     if isinstance(server, EmbeddedServer | VllmServer):
         server.names = names
         server.shared = loop.serving.adapters == "shared"
+    if loop.serving.kind == "kubernetes":
+        from ratchet.k8s.serving.models import ClusterServer
+
+        if isinstance(server, ClusterServer):
+            server.names = names
     return server
 
 

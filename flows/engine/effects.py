@@ -284,11 +284,14 @@ def _lineage(cycle: CycleView) -> dict[str, str]:
 def roll_out(context: LineContext, cycle: CycleView, key: str) -> RollOutResult:  # noqa: ARG001
     """Start the candidate's server and open the rollout's stream. The rollout's ticks then change the weights.
 
-    Raises Permanent if the router does not attribute answers to versions.
+    Raises Permanent if nothing could decide: the router does not attribute answers to versions, and no prompts are mirrored.
     """
     candidate = _candidate(cycle)
-    if not context.router.attribution:
-        raise Permanent("the router does not attribute answers to versions; a rollout requires attribution")
+    if not context.router.attribution and not cycle.loop.rollout.mirror:
+        raise Permanent(
+            "the router does not attribute answers to versions, and rollout.mirror is 0, so nothing could decide the rollout; set "
+            "rollout.mirror, or use a router with attribution"
+        )
     context.server.ensure(candidate)
     opened = RolloutOpened(
         cycle=cycle.id,

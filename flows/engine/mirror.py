@@ -58,7 +58,8 @@ def _prompts(
         asks = MirrorAsk(limit=more, asked=frozenset(key for one in known for key, _ in one.prompts), turns=dict(turns(known)))
     else:
         return None
-    return context.datasets.mirror_prompts(view.id, (view.champion.tag, view.candidate.tag), window, asks)
+    versions = (view.champion.tag, view.candidate.tag) if context.router.attribution else ()
+    return context.datasets.mirror_prompts(view.id, versions, window, asks)
 
 
 def _begin(view: RolloutView, number: int, found: MirrorPrompts, context: LineContext, lease: Lease) -> tuple[RolloutView, Batch]:

@@ -103,8 +103,14 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     if seconds < 0:
         return _judge_before_its_begin(-seconds)
     try:
-        strata = [_stratum(view, settings, context, (since, until, now), weight) for weight, since, until in windows(view.steps, now)]
-        deliveries, unknown = _deliveries(view, settings, context, strata[-1].fresh) if seconds > settings.dark else ((), "")
+        strata: list[Stratum] = []
+        deliveries, unknown = tuple[Delivery, ...](), ""
+        if context.router.attribution:
+            strata = [_stratum(view, settings, context, (since, until, now), weight) for weight, since, until in windows(view.steps, now)]
+            if seconds > settings.dark:
+                deliveries, unknown = _deliveries(view, settings, context, strata[-1].fresh)
+        else:
+            unknown = _not_in_force(context)
         pairs = mirrored(batches(outside(view.mirrored, view.outages))) if settings.mirror else None
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
@@ -120,7 +126,20 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     gap = unknown or incomplete(deliveries)
     if gap and judgement.result is StepResult.ADVANCE:
         return judgement.model_copy(update={"result": StepResult.WAIT, "reasons": (gap,)})
+    if gap and not strata and judgement.result is StepResult.WAIT:
+        return judgement.model_copy(update={"reasons": (gap, *judgement.reasons)})
     return judgement
+
+
+def _not_in_force(context: LineContext) -> str:
+    """Return why the route that was set last is not in force, according to a router without counts; empty if it is."""
+    try:
+        context.router.in_flight(context.line)
+    except Incomplete as error:
+        return str(error)
+    except Retryable:  # the usual answer of such a router
+        pass
+    return ""
 
 
 def _stratum(

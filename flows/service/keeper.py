@@ -26,6 +26,7 @@ from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.rollout import Hold
 from ratchet.flows.core.triggers import cycle_is_due
 from ratchet.flows.engine.advance import unforeseen
+from ratchet.flows.engine.bypass import bypass
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import note_name
@@ -94,7 +95,7 @@ class Keeper:
         self._woken = False
         """Whether a bucket has notified the line of new objects since the last look at its sources."""
         self._spool_seen = 0
-        self._swept = self._polled = self._ticked = self._looked = self._asked = self._worked = _NEVER
+        self._swept = self._polled = self._ticked = self._looked = self._asked = self._worked = self._bypassed = _NEVER
         self._sweeps_every = SWEEP_SECONDS
         self._rolling = False
         self._urgent = False
@@ -182,6 +183,7 @@ class Keeper:
         `now` and `lengths` are those of `has_work`. Nothing is raised: a problem becomes a text, the other parts of the work go on, and a
         later round tries again.
         """
+        self._look_at_bypass(now)
         if not self._has_news(now, self._seen(lengths)) and self._all_alive():
             self._looked = now
             return None
@@ -277,6 +279,7 @@ class Keeper:
         with self._part(texts):
             self._misses_server(context)
         self._tell(texts, False)
+        self._look_at_bypass(now)
 
     def keeps_lake(self, now: float) -> bool:
         """Return whether `keep_lake` is to be called. Cheap. `now` is a monotonic time."""
@@ -380,6 +383,16 @@ class Keeper:
             return context.router.read(self.line) is not None and self._wanted <= {one.tag for one in context.server.running()}
         except Exception:  # of an extension; the complete look reports it
             return False
+
+    def _look_at_bypass(self, now: float) -> None:
+        """Let users reach the champion while the router is down, where the router of the line can be bypassed. Nothing is raised."""
+        if now - self._bypassed < ALIVE_SECONDS:
+            return
+        self._bypassed = now
+        texts: list[str] = []
+        with self._part(texts):
+            texts += bypass(self._valid)
+        self._tell(texts, False)
 
     def _revive_receiver(self, context: LineContext, texts: list[str]) -> None:
         """Start the receiver again if its process has ended."""

@@ -63,6 +63,14 @@ class ObjectConflict(Retryable):
     """The object changed meanwhile, is being deleted, or has another uid (HTTP 409). Try again."""
 
 
+class FieldConflict(ObjectConflict):
+    """Other field managers own fields of a server-side apply with other values (HTTP 409). `owners` has the server's words for each."""
+
+    def __init__(self, text: str, owners: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.owners = owners
+
+
 class Listing(NamedTuple):
     """Listed objects, and the resource version to watch from."""
 
@@ -76,8 +84,12 @@ class Cluster(Protocol):
     Every method raises Retryable if the server is away or busy, and Permanent if it refuses.
     """
 
-    def apply(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
-        """Apply an object server-side under Ratchet's field manager and return the result. Take over fields that other managers own."""
+    def apply(self, kind: Kind, body: Object, dry_run: bool = False, manager: str = FIELD_MANAGER, force: bool = True) -> Object:
+        """Apply an object server-side under a field manager and return the result.
+
+        With `force`, take over fields that other managers own. Without it, raises FieldConflict if one of them has another value.
+        """
+        ...
 
     def create(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
         """Create an object and return it. Raises AlreadyExists if the name exists."""
@@ -122,9 +134,9 @@ class KubernetesCluster:
     def __init__(self, api: ApiClient) -> None:
         self.api = api
 
-    def apply(self, kind: Kind, body: Object, dry_run: bool = False) -> Object:
+    def apply(self, kind: Kind, body: Object, dry_run: bool = False, manager: str = FIELD_MANAGER, force: bool = True) -> Object:
         """Apply an object with a server-side apply PATCH and strict field validation."""
-        query = [("fieldManager", FIELD_MANAGER), ("force", "true"), ("fieldValidation", "Strict"), *_dry(dry_run)]
+        query = [("fieldManager", manager), ("force", str(force).lower()), ("fieldValidation", "Strict"), *_dry(dry_run)]
         path = _path(kind, body["metadata"].get("namespace"), body["metadata"]["name"])
         return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
 
@@ -254,7 +266,7 @@ def _raise_for_status(status: int, what: str, message: str) -> None:
 
     Source: https://kubernetes.io/docs/reference/using-api/api-concepts/
     """
-    reason, message = _parse_status(message)
+    reason, message, owners = _parse_status(message)
     text = f"the API server answered {status} to {what}: {message[:500]}"
     if status == 404:
         raise NotFound(text)
@@ -262,6 +274,8 @@ def _raise_for_status(status: int, what: str, message: str) -> None:
         raise Expired(text)
     if status == 409 and reason == "AlreadyExists" and "being deleted" not in message:
         raise AlreadyExists(text)
+    if status == 409 and owners:
+        raise FieldConflict(text, owners)
     if status == 409:
         raise ObjectConflict(text)
     if status in (401, 408, 429) or status >= 500 or status == 0 or (status == 403 and "exceeded quota" in message):
@@ -269,13 +283,15 @@ def _raise_for_status(status: int, what: str, message: str) -> None:
     raise Permanent(text)
 
 
-def _parse_status(body: str) -> tuple[str, str]:
-    """Return (reason, message) of the server's Status. A body that is not a Status is the message."""
+def _parse_status(body: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return (reason, message, conflicting fields with their managers) of the server's Status. Another body is the message."""
     try:
         parsed = json.loads(body)
-        return str(parsed.get("reason", "")), str(parsed.get("message", ""))
+        causes = (parsed.get("details") or {}).get("causes") or ()
+        owners = [f"{one.get('field')}: {one.get('message')}" for one in causes if one.get("reason") == "FieldManagerConflict"]
+        return str(parsed.get("reason", "")), str(parsed.get("message", "")), tuple(owners)
     except (ValueError, AttributeError):
-        return "", body
+        return "", body, ()
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:

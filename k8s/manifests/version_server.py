@@ -7,6 +7,7 @@ server, and is ready when it answers. Each pod is placed on its own by the clust
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratchet.contracts.errors import ConfigError
@@ -103,9 +104,10 @@ def replicas_for(share: float, full: int) -> int:
     return max(1, math.ceil(round(share * full / 100, 6)))
 
 
-def version_server(version: ModelVersion, site: ServingSite, replicas: int) -> tuple[Shape, ...]:
-    """Render the objects of a version with this number of servers. The served model's name is the version's tag.
+def version_server(version: ModelVersion, site: ServingSite, replicas: int, names: Sequence[str] = ()) -> tuple[Shape, ...]:
+    """Render the objects of a version with this number of servers.
 
+    They answer to the version's tag and to `names`, the model names of the line, by which a Gateway passes requests of clients on.
     Raises ConfigError if the server does not fit the profile, or if the version is an adapter.
     """
     if version.model.parent is not None:
@@ -126,19 +128,21 @@ def version_server(version: ModelVersion, site: ServingSite, replicas: int) -> t
     selector = Match(match_labels={COMPONENT: MODEL_SERVER, "app.kubernetes.io/name": name})
     meta = Meta(name=name, namespace=site.namespace, labels=labels)
     # Headless: the router balances its connections over the servers, also where many requests share few connections.
-    return server_objects(meta, selector, _pod(version, site), replicas=replicas, load=site.load, headless=True)
+    return server_objects(meta, selector, _pod(version, site, names), replicas=replicas, load=site.load, headless=True)
 
 
-def _command(version: ModelVersion, site: ServingSite) -> tuple[str, ...]:
+def _command(version: ModelVersion, site: ServingSite, names: Sequence[str]) -> tuple[str, ...]:
+    # The names of the line first: vLLM may give the first one in its answers, which must not show users the version.
+    known = tuple(dict.fromkeys((*names, version.tag)))
     if site.engine == "embedded":
-        embedded = ("--name", version.tag, "--host", _ANY, "--port", str(PORT))
+        embedded = (*(part for name in known for part in ("--name", name)), "--host", _ANY, "--port", str(PORT))
         return (site.python, "-m", "ratchet.local.serve", MODEL_FOLDER, *embedded, *site.arguments)
     spread = ("--tensor-parallel-size", str(site.gpus)) if site.gpus > 1 else ()
-    given = ("--served-model-name", version.tag, "--host", _ANY, "--port", str(PORT), "--disable-uvicorn-access-log")
+    given = ("--served-model-name", *known, "--host", _ANY, "--port", str(PORT), "--disable-uvicorn-access-log")
     return ("vllm", "serve", MODEL_FOLDER, *given, *spread, *site.arguments)
 
 
-def _pod(version: ModelVersion, site: ServingSite) -> ServerPodSpec:
+def _pod(version: ModelVersion, site: ServingSite, names: Sequence[str]) -> ServerPodSpec:
     profile = site.profile
     asked = {"cpu": site.cpu, "memory": site.memory}
     if site.gpus:
@@ -168,7 +172,7 @@ def _pod(version: ModelVersion, site: ServingSite) -> ServerPodSpec:
     server = server_container(
         image=site.image,
         profile=profile,
-        command=_command(version, site),
+        command=_command(version, site, names),
         env=python,
         asked=asked,
         model=Mount(name="model", mount_path="/models", read_only=True),

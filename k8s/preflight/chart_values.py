@@ -73,6 +73,8 @@ def requested(values: Mapping[str, Any]) -> dict[str, Fraction]:
     Raises ValueError if a value is not a quantity.
     """
     replicas = {"service": 1, **{name: int(values[name]["replicas"]) for name in ("router", "receiver")}}
+    if values["lines"] and all(line.get("router") == "gateway" for line in values["lines"]):
+        replicas["router"] = 0
     resources = {name: values[name]["resources"] for name in _COMPONENTS}
     if not values["prefect"]["url"]:
         replicas["prefect"], resources["prefect"] = 1, values["prefect"]["resources"]

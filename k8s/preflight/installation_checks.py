@@ -139,8 +139,12 @@ def _volcano(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
 
 def _gateway(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
     given = wanted.values["gateway"]
+    for line in wanted.lines:
+        if line.loop is not None and line.loop.serving.router == "gateway":
+            look = f"kubectl describe httproute ratchet-{line.loop.line.name} -n {line.loop.serving.options.get('namespace')}"
+            yield unknown("Gateway", f"this command does not look at the Gateway that {line.name} names", look)
     if not given["name"]:
-        yield ok("Gateway", "not needed: the values name none; clients reach the routers' Service")
+        yield ok("Gateway", "not needed by the chart: the values name none")
         return
     name, space = given["name"], given["namespace"] or wanted.namespace
     if offered(facts, "gateway") == "no":

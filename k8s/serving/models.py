@@ -113,6 +113,8 @@ class ClusterServer:
         self._placed = options.placed
         self._clock = clock
         self._sleep = sleep
+        self.names: Callable[[], tuple[str, ...]] = tuple
+        """Returns the model names by which clients may call the line. A changed name replaces the servers one by one."""
 
     def join(self, line: str, folder: Path) -> None:
         """Serve the versions of a line, whose loop file is in `folder`. Raises ConfigError if its machine profile is not valid."""
@@ -168,7 +170,7 @@ class ClusterServer:
         """Apply the objects of a version. A changed image or argument replaces its servers one by one, each after its successor answers."""
         if not self._site.artifacts:
             raise ConfigError(f'serving.kind = "kubernetes": {ARTIFACTS_URL} is not set, so servers could not fetch their models; set it')
-        for shape in version_server(version, self._site, replicas):
+        for shape in version_server(version, self._site, replicas, self.names()):
             body = _body(shape)
             self._cluster.apply(KINDS[body["kind"]], body)
 
@@ -233,10 +235,12 @@ def _body(shape: Shape) -> Object:
     return shape.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def open_cluster_server(_folder: Path, _artifacts: Artifacts, _served_model: str, **options: Any) -> ClusterServer:
+def open_cluster_server(_folder: Path, _artifacts: Artifacts, served_model: str, **options: Any) -> ClusterServer:
     """Model servers on the cluster of the installation. RATCHET_ARTIFACTS_URL names the bucket from which they fetch their models."""
     try:
         parsed = ClusterServerOptions.model_validate(options)
     except ValidationError as error:
         raise invalid_options("serving.options", ClusterServerOptions, error) from None
-    return ClusterServer(lambda: connect(parsed.context), parsed)
+    server = ClusterServer(lambda: connect(parsed.context), parsed)
+    server.names = lambda: (served_model,)
+    return server

@@ -19,8 +19,10 @@ from ratchet.contracts.errors import Incomplete, Permanent, Retryable
 from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped, unstamped
-from ratchet.contracts.serving import Route
+from ratchet.contracts.serving import Endpoint, Route
 from ratchet.contracts.wording import invalid_options
+from ratchet.k8s.api.client import Cluster
+from ratchet.k8s.serving.bypass import Bypass, BypassOptions
 from ratchet.router.counts.forwarded import sent_between
 from ratchet.router.replica.state import ROUTE_SECONDS
 from ratchet.router.settings import RouterLine
@@ -41,8 +43,12 @@ class ClusterRouterOptions(Frozen):
     """As for routers of kind "local"."""
     per_caller: int = Field(default=64, ge=1)
     """As for routers of kind "local", in each replica."""
+    pins: bool = False
+    """As for routers of kind "local"."""
     spool_mb: int = Field(default=256, ge=1)
     """As for routers of kind "local", in each replica. It must fit on the replica's volume."""
+    bypass: BypassOptions | None = None
+    """Whether requests go to the champion's servers while all replicas are down, and how. None: they fail."""
 
 
 class _Replica(NamedTuple):
@@ -71,6 +77,22 @@ class ClusterRouter:
         self._assume_consent = assume_consent
         self._options = options
         self._now = now
+        self._bypass: Bypass | None = None
+
+    @property
+    def can_bypass(self) -> bool:
+        """Whether the options have a bypass."""
+        return self._options.bypass is not None
+
+    def join(self, line: str, namespace: str, connected: Callable[[], Cluster]) -> None:
+        """Prepare the bypass of a line, if its options have one. `namespace` is that of the model servers."""
+        options = self._options.bypass
+        if options is not None:
+            self._bypass = Bypass(connected, options, line, namespace, lambda: self._told(line), self._now)
+
+    def bypass(self, champion: Endpoint) -> str:
+        """Send requests to the champion's server while all replicas are down, and to the replicas again. Return what was changed."""
+        return "" if self._bypass is None else self._bypass.look(champion)
 
     @cached_property
     def _exchange(self) -> Exchange:
@@ -94,8 +116,11 @@ class ClusterRouter:
     def forwarded(self, line: str, since: datetime, until: datetime) -> Mapping[str, int]:
         """Return version tag -> number of requests that all replicas have sent, also those that have ended since.
 
-        Raises Incomplete if a replica has not told its counts since `until`, and Retryable if there is none.
+        Raises Incomplete if a replica has not told its counts since `until` or requests bypass the replicas, and Retryable if there is
+        none.
         """
+        if self._bypass is not None and (began := self._bypass.since()) is not None:
+            raise Incomplete(f"requests go to the champion since {began:%H:%M:%S} UTC without the router, which was down")
         replicas = self._replicas(line)
         if not replicas:
             raise Retryable("no replica of the router has ever reported, so the requests that it sent are unknown")
@@ -133,6 +158,10 @@ class ClusterRouter:
     def stop(self) -> None:
         """Do nothing: the replicas belong to the installation on the cluster and answer while no service runs."""
 
+    def _told(self, line: str) -> datetime | None:
+        """Return when a replica has reported last. One that has ended has reported that, too."""
+        return max((told for _, told in self._exchange.reports(line).values()), default=None)
+
     def _settings(self) -> RouterLine:
         options = self._options
         return RouterLine(
@@ -144,6 +173,7 @@ class ClusterRouter:
             deadline=options.deadline,
             per_caller=options.per_caller,
             spool_mb=options.spool_mb,
+            pins=options.pins,
         )
 
     def _replicas(self, line: str) -> list[_Replica]:

@@ -110,9 +110,9 @@ def make_plan(method: Method, recipe: dict[str, Any], **changes: Any) -> Trainin
     return TrainingPlan(method=method, recipe=recipe, **fields)
 
 
-def make_route(*weights: float, annotation: str = "one") -> Route:
-    """Return a route of the line `line` with one backend per weight, in percent."""
-    backends = tuple(Backend(tag=f"v-{n}", url="http://127.0.0.1:1", model=f"v-{n}", weight=weight) for n, weight in enumerate(weights))
+def make_route(*weights: float, annotation: str = "one", url: str = "http://127.0.0.1:1") -> Route:
+    """Return a route of the line `line` with one backend per weight, in percent. `{tag}` in `url` is replaced."""
+    backends = tuple(Backend(tag=f"v-{n}", url=url.format(tag=f"v-{n}"), model=f"v-{n}", weight=weight) for n, weight in enumerate(weights))
     return Route(line="line", served_model="model", backends=backends, annotation=annotation)
 
 
@@ -312,16 +312,24 @@ class ServerSuite:
 
 
 class RouterSuite:
-    """Rules of a router. Fixture `router`: a router of the line `line` without a route."""
+    """Rules of a router. Fixture `router`: a router of the line `line` without a route.
 
-    def test_read_returns_the_route_that_was_set(self, router: Router) -> None:
+    Fixture `backend_url`, which you may override: URL of a model server, in which `{tag}` is replaced by `v-0` or `v-1`.
+    """
+
+    @pytest.fixture
+    def backend_url(self) -> str:
+        """Return a URL where no server answers."""
+        return "http://127.0.0.1:1"
+
+    def test_read_returns_the_route_that_was_set(self, router: Router, backend_url: str) -> None:
         assert router.read("line") is None
-        one = make_route(100)
+        one = make_route(100, url=backend_url)
         router.set(one)
         router.set(one)
         assert router.read("line") == one
         assert router.read("other") is None
-        two = make_route(70, 30, annotation="two")
+        two = make_route(70, 30, annotation="two", url=backend_url)
         router.set(two)
         assert router.read("line") == two
         assert router.url().startswith(("http://", "https://"))

@@ -48,7 +48,10 @@ CLASSES: dict[str, list[str]] = {
         "gates.checks:Length",
     ],
     "Registry": ["contracts.fakes:FakeRegistry", "gates.registry:MlflowRegistry", "gates.registry_process:ProcessRegistry"],
-    "Router": ["contracts.fakes:FakeRouter", "local.router:LocalRouter", "k8s.serving.router:ClusterRouter"],
+    "Router": [
+        "contracts.fakes:FakeRouter", "local.router:LocalRouter", "k8s.serving.router:ClusterRouter", "k8s.serving.gateway:GatewayRouter",
+    ],
+    "BypassingRouter": ["contracts.fakes:FakeBypassingRouter", "k8s.serving.router:ClusterRouter"],
     "Metrics": ["contracts.fakes:FakeMetrics", "materializer.metrics:LakeMetrics"],
     "RolloutJudge": ["contracts.fakes:FakeJudge", "gates.rollout_judge:EvidenceJudge"],
     "Compute": [

@@ -102,7 +102,7 @@ def test_a_real_api_server_takes_every_object(
     on = {"enabled": True, "maxReplicas": 5, "cpu": 70}
     objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on})
     for one in objects:
-        if one["metadata"].get("namespace") == "default":
+        if one["metadata"].get("namespace") == "ratchet":
             one["metadata"]["namespace"] = namespace
         text = yaml.safe_dump(one)
         rig.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-", text=text)
@@ -118,7 +118,7 @@ def test_the_rule_for_model_servers_refuses_what_they_do_not_need(
         if one["kind"] in ("ServiceAccount", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
             text = yaml.safe_dump(one)
             for before in ("namespace: ", "serviceaccount:", "kubernetes.io/metadata.name: "):
-                text = text.replace(f"{before}default", f"{before}{namespace}")
+                text = text.replace(f"{before}ratchet", f"{before}{namespace}")
             rig.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", text=text)
     account = f"system:serviceaccount:{namespace}:prod-service"
 
@@ -154,3 +154,42 @@ def test_the_rule_for_model_servers_refuses_what_they_do_not_need(
     assert "runs as ratchet-model" in deployed(serviceAccountName="default")
     assert "not privileged" in deployed(containers=[{"name": "s", "image": "x", "securityContext": {"privileged": True}}])
     rig.kubectl("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "--all")
+
+
+def names_of(objects: list[dict[str, Any]], kind: str) -> set[str]:
+    return {one["metadata"]["name"] for one in objects if one["kind"] == kind}
+
+
+def route_rules(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rules of the service's account about HTTPRoutes."""
+    return [rule for one in objects if one["kind"] == "Role" for rule in one["rules"] if rule["resources"] == ["httproutes"]]
+
+
+def test_a_line_with_a_gateway_has_no_router_and_its_route_is_the_services_alone(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    plain = {"name": "search", "receiverPort": 4319, "loop": LOOP, "router": "gateway"}
+    both = rendered(lines=[*VALUES["lines"], plain], gateway={"name": "web"})
+    assert names_of(both, "HTTPRoute") == {"prod-support"}
+    command = next(one for one in both if one["kind"] == "StatefulSet" and one["metadata"]["name"] == "prod-router")
+    assert "search" not in str(command["spec"]["template"]["spec"]["containers"][0]["command"]), "it would wait for a route for ever"
+    assert [(one["resourceNames"], one["verbs"]) for one in route_rules(both)] == [(["ratchet-search"], ["get", "create", "patch"])]
+    assert "prod-gateway" in names_of(both, "NetworkPolicy")
+    alone = rendered(lines=[plain])
+    assert "prod-router" not in names_of(alone, "StatefulSet") | names_of(alone, "Service")
+    assert not names_of(alone, "HTTPRoute"), "the service writes it"
+
+
+def test_the_bypass_is_off_and_allows_one_named_route_per_line(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    assert route_rules(rendered(gateway={"name": "web"})) == []
+    assert "prod-gateway" not in names_of(rendered(), "NetworkPolicy")
+    objects = rendered(gateway={"name": "web", "bypass": True})
+    [rule] = route_rules(objects)
+    assert (rule["resourceNames"], rule["verbs"]) == (["ratchet-support-bypass"], ["get", "create", "patch", "delete"])
+    assert "prod-endpoints" in names_of(objects, "Role")
+
+
+def test_a_line_without_a_port_is_refused_unless_a_gateway_routes_it(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    bare = {"name": "support", "receiverPort": 4318, "loop": LOOP}
+    assert helm("template", "prod", values={**VALUES, "lines": [bare]}).returncode != 0
+    done = helm("template", "prod", values={**VALUES, "lines": [{**bare, "router": "gatway"}]})
+    assert done.returncode != 0
+    assert "router" in done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ratchet.contracts.serving import RouterHeader
 from tests.cluster.faults import faults, in_lake, run, upgrade, upgraded
 from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
@@ -45,9 +46,9 @@ def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer,
     whole.remove()
 
 
-def prepared(whole: Whole) -> None:
+def prepared(whole: Whole, bypass: bool = False) -> None:
     """Install everything, adopt the model, and wait until users get answers through the Gateway."""
-    whole.install()
+    whole.install(bypass=bypass)
     whole.wait_ready("prefect", 1)
     whole.wait_ready("receiver", 1)
     whole.wait_ready("service", 1)
@@ -79,6 +80,64 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
         whole.told(f"every user is on the former version {time.monotonic() - began:.1f} s after `ratchet rollback` began")
     assert traffic.failures == [], "no request fails because of a weight change, a promotion or a rollback"
     assert len(traffic.answers) > 30
+
+
+def test_a_gateway_serves_a_line_without_routers_and_the_service_repairs_its_route(whole: Whole) -> None:
+    whole.install(replicas=1, by_gateway=True)
+    whole.wait_ready("prefect", 1)
+    whole.wait_ready("service", 1)
+    assert "decides by up to 100 mirrored prompts" in whole.ratchet("check", f"/lines/{LINE}/loop.toml", check=False)
+    whole.ratchet("adopt", f"/lines/{LINE}/loop.toml", str(whole.model), "--by", "ada")
+    client = httpx.Client(timeout=30, trust_env=False)
+    until(lambda: answer(whole, client) == "no", 300, 1.0, whole.story)
+    whole.told("users get answers through the Gateway")
+    reply = whole.ask(client, "ann", TRAINING[0]).json()
+    assert reply["model"] == LINE, "the server answers to the model name of the line"
+    assert whole.ready("router") == []
+
+    def route(*command: str, check: bool = True) -> str:
+        return whole.rig.kubectl(*command, "-n", whole.namespace, check=check)
+
+    began = time.monotonic()
+    route("delete", "httproute", f"ratchet-{LINE}")
+    until(lambda: route("get", "httproute", f"ratchet-{LINE}", "-o", "name", check=False), 60, 0.5, whole.story)
+    until(lambda: answer(whole, client) == "no", 30, 0.5, whole.story)
+    whole.told(f"a deleted route is repaired after {time.monotonic() - began:.1f} s")
+    until(lambda: f"routed {LINE} to" in route("logs", "demo-service-0", "--tail=200"), 60, 1.0, whole.story)
+    change = '[{"op": "add", "path": "/spec/hostnames", "value": ["elsewhere.example"]}]'
+    route("patch", "httproute", f"ratchet-{LINE}", "--type=json", "--field-manager=argocd-controller", "-p", change)
+    until(lambda: "argocd-controller owns spec.hostnames" in route("logs", "demo-service-0", "--tail=200"), 120, 1.0, whole.story)
+    assert "elsewhere.example" in route("get", "httproute", f"ratchet-{LINE}", "-o", "yaml"), "it is not overwritten"
+    whole.told("another field manager is named")
+
+
+def test_the_champion_answers_while_all_routers_are_gone_and_the_routers_afterwards(whole: Whole) -> None:
+    prepared(whole, bypass=True)
+    client = httpx.Client(timeout=30, trust_env=False)
+
+    def through() -> str:
+        """Return by which way a request is answered: only the routers name a trace. Empty if it is not answered."""
+        reply = whole.ask(client, f"look-{time.monotonic_ns()}", TRAINING[0])
+        return ("router" if RouterHeader.TRACE in reply.headers else "direct") if reply.status_code == 200 else ""
+
+    def scale(replicas: int) -> None:
+        whole.rig.kubectl("scale", "statefulset", "demo-router", f"--replicas={replicas}", "-n", whole.namespace)
+
+    assert through() == "router"
+    pods = [pod["metadata"]["name"] for pod in whole.ready("router")]
+    scale(0)
+    whole.rig.kubectl("delete", "pods", *pods, "-n", whole.namespace, "--grace-period=0", "--force")
+    began = time.monotonic()
+    until(lambda: through() == "direct", 60, 0.5, whole.story)
+    whole.told(f"the champion answers directly {time.monotonic() - began:.1f} s after all routers were killed")
+    scale(2)
+    until(lambda: through() == "router", 120, 0.5, whole.story)
+    ways = [through() for _ in range(20)]
+    whole.told(f"the routers answer again {time.monotonic() - began:.1f} s after they were killed")
+    assert set(ways) == {"router"}
+    log = whole.rig.kubectl("logs", "demo-service-0", "--tail=300", "-n", whole.namespace)
+    assert "no router is ready" in log
+    assert "routers are ready again" in log
 
 
 def answer(whole: Whole, client: httpx.Client) -> str:

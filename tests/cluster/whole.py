@@ -17,6 +17,7 @@ import httpx
 import yaml
 
 from ratchet.contracts.serving import RouterHeader
+from ratchet.flows.cli.setup.check import NEEDS_ATTRIBUTION
 from ratchet.k8s.manifests.policies import VOLCANO_NAMESPACE
 from tests.cluster import loop_files
 from tests.cluster.bench import REAL
@@ -74,6 +75,16 @@ AWS_SECRET_ACCESS_KEY = "bucket/AWS_SECRET_ACCESS_KEY"
 """
 
 
+BYPASS = """[serving.router_options.bypass]
+gateway = "web"
+service = "{namespace}/{release}-router"
+after = 20
+[serving.options]"""
+GATEWAY = """url = "http://toy.example"
+gateway = "web"
+pins = true"""
+
+
 class Whole:
     """One installation in a namespace of a test cluster. `folder` has the model, and volumes of the pods. `say` receives progress."""
 
@@ -89,15 +100,25 @@ class Whole:
         """Say what has happened, and when."""
         self.say(f"{time.monotonic() - self._begun:6.1f} s  {text}")
 
-    def install(self, replicas: int = 2) -> None:
-        """Do the preparations of an administrator, and install the chart."""
+    def install(self, replicas: int = 2, by_gateway: bool = False, bypass: bool = False) -> None:
+        """Do the preparations of an administrator, and install the chart.
+
+        With `by_gateway`, the line has no router of Ratchet. With `bypass`, requests bypass the routers while all of them are down.
+        """
         self._volumes()
         self._secrets()
         self._rights(replicas)
         self._gateway()
         write_traffic_to(self.s3, self.folder)
         values = self.folder / "values.yaml"
-        values.write_text(yaml.safe_dump(self._values(replicas), sort_keys=False))
+        given = self._values(replicas)
+        [line] = given["lines"]
+        if by_gateway:
+            line["router"], line["loop"] = "gateway", without_router(line["loop"])
+        if bypass:
+            given["gateway"]["bypass"] = True
+            line["loop"] = line["loop"].replace("[serving.options]", BYPASS.format(namespace=self.namespace, release=RELEASE))
+        values.write_text(yaml.safe_dump(given, sort_keys=False))
         self.helm("install", RELEASE, str(CHART), "--values", str(values), "--namespace", self.namespace)
         self.told("helm install is done")
 
@@ -322,6 +343,13 @@ class Whole:
                 "HF_HUB_OFFLINE": "1",
             },
         }
+
+
+def without_router(loop: str) -> str:
+    """Return the loop file of a line whose weights are those of an HTTPRoute. Settings that would have no effect are left out."""
+    text = loop.replace('router = "kubernetes"', 'router = "gateway"').replace('url = "http://toy.example"', GATEWAY)
+    kept = [line for line in text.splitlines() if line.partition(" ")[0] not in NEEDS_ATTRIBUTION]
+    return "\n".join(kept).replace("[rollout]", "[rollout]\nmirror = 100") + "\n"
 
 
 class Traffic:

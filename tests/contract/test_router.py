@@ -500,3 +500,39 @@ def reported(router: LocalRouter) -> list[dict[str, int]]:
         return [dict(router.in_flight("line"))]
     except Retryable:
         return []
+
+
+@pytest.mark.slow
+def test_a_pinned_request_reaches_its_version_and_is_no_evidence(tmp_path: Path) -> None:
+    site = Site()
+    (tmp_path / "receiver.json").write_text(json.dumps({"port": site.open(site.receive)}))
+    try:
+        with started(tmp_path, pins=True) as router:
+            router.set(route(site.backend("old", 100), site.backend("new", 0)))
+            url = router.url()
+            for version, pin in (("new", "candidate"), ("old", "champion")):
+                assert ask(url, "s", headers={"x-ratchet-pin": pin}).headers["x-ratchet-version"] == version
+            assert ask(url, "s", headers={"x-ratchet-pin": "v-7"}).status_code == 400
+            assert ask(url, "s").headers["x-ratchet-version"] == "old"
+            until(lambda: len(site.spans) == 3)
+            versions = [{one.key: one.value.string_value for one in span.attributes}.get("ratchet.model_version") for span in site.spans]
+            assert sorted(map(str, versions)) == ["None", "None", "old"], "a pinned answer is evidence of no version"
+            until(lambda: sum(router.forwarded("line", datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC)).values()) == 1)
+            router.set(route(site.backend("old", 100)))
+            until(lambda: ask(url, "s", headers={"x-ratchet-pin": "candidate"}).status_code == 404)
+    finally:
+        site.close()
+
+
+@pytest.mark.slow
+def test_no_other_version_answers_for_a_pinned_one_that_fails(tmp_path: Path, site: Site) -> None:
+    with started(tmp_path, pins=True) as router:
+        router.set(route(site.backend("old", 100), placed("new", 0)))
+        assert ask(router.url(), "s", headers={"x-ratchet-pin": "candidate"}).status_code >= 500
+
+
+@pytest.mark.slow
+def test_a_pin_is_refused_unless_the_line_allows_it(local: LocalRouter, site: Site) -> None:
+    local.set(route(site.backend("old", 50), site.backend("new", 50)))
+    reply = ask(local.url(), "s", headers={"x-ratchet-pin": "candidate"})
+    assert (reply.status_code, "serving.router_options.pins" in reply.text) == (403, True)

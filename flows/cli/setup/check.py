@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
+from ratchet.contracts.loop import Loop
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
@@ -271,9 +272,39 @@ def _serving(context: LineContext) -> list[Finding]:
             ("error", "server", "the server does not support sampling, which the probe needs; set probe.prompts = 0 or use another server")
         )
     found += _adapters(context)
-    if not context.router.attribution:
-        found.append(("error", "router", "the router does not attribute answers to versions, which the rollout needs; use another router"))
-    return found
+    return [*found, *([] if context.router.attribution else _unattributed(context.loop))]
+
+
+NEEDS_ATTRIBUTION = ("unit", "error_margin", "latency_ratio", "slow_margin", "min_people", "min_requests", "metrics", "metrics_options")
+"""Settings of the rollout that have no meaning if the router does not attribute answers to versions."""
+
+
+def _unattributed(loop: Loop) -> list[Finding]:
+    """Say what a rollout can decide if the router does not attribute answers, and refuse settings that would have no effect."""
+    name, rollout = loop.serving.router, loop.rollout
+    about = f"{name}: answers are not attributed to versions"
+    remedy = 'use serving.router = "kubernetes" or "local"'
+    if not rollout.mirror:
+        return [
+            ("error", "router", f"{about}, so only mirrored prompts could decide a rollout, and rollout.mirror is 0; set it, or {remedy}")
+        ]
+    found: list[Finding] = [
+        (
+            "warning",
+            "router",
+            f"{about}. A rollout decides by up to {rollout.mirror} mirrored prompts and by the duration of its steps; ratings, errors and "
+            "latency of users decide nothing, and a session may be answered by both versions",
+        )
+    ]
+    default = type(rollout)()
+    return [
+        *found,
+        *(
+            ("error", "router", f"rollout.{setting} needs attribution, which the router {name!r} does not give; remove it, or {remedy}")
+            for setting in NEEDS_ATTRIBUTION
+            if getattr(rollout, setting) != getattr(default, setting)
+        ),
+    ]
 
 
 def _adapters(context: LineContext) -> list[Finding]:

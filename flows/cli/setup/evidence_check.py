@@ -70,6 +70,8 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     from ratchet.gates.sequential import MOST_RATINGS
 
     settings = context.loop.rollout
+    if not context.router.attribution:
+        return  # the traces name no versions, so they show nothing about how long a decision takes
     context.progress("reading the lake …", 0, 0)
     past = f"in the last {span(settings.max_seconds)}"
     live = _live(context, settings.max_seconds)

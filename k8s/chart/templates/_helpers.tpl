@@ -21,6 +21,25 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
+{{/* Lines whose requests Ratchet's router answers, as a JSON object with the key `lines`. */}}
+{{- define "ratchet.routed" -}}
+{{- $routed := list }}
+{{- range .Values.lines }}
+{{- if ne (.router | default "kubernetes") "gateway" }}{{ $routed = append $routed . }}{{ end }}
+{{- end }}
+{{- dict "lines" $routed | toJson }}
+{{- end }}
+
+{{/* HTTPRoutes that the service writes, as a JSON object with the keys `weights` and `bypass`. */}}
+{{- define "ratchet.httpRoutes" -}}
+{{- $weights := list }}{{- $bypass := list }}
+{{- range .Values.lines }}
+{{- if eq (.router | default "kubernetes") "gateway" }}{{ $weights = append $weights (printf "ratchet-%s" .name) }}
+{{- else if $.Values.gateway.bypass }}{{ $bypass = append $bypass (printf "ratchet-%s-bypass" .name) }}{{ end }}
+{{- end }}
+{{- dict "weights" $weights "bypass" $bypass | toJson }}
+{{- end }}
+
 {{- define "ratchet.container" -}}
 securityContext:
   allowPrivilegeEscalation: false

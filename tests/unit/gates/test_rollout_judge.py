@@ -389,3 +389,39 @@ def test_errors_and_slow_answers_must_still_be_excluded() -> None:
     found = judge.judge(True, LONG, [Stratum(share=50, fresh=seen, mature=seen)], mirrored_pairs(400))
     assert found.result is StepResult.WAIT
     assert all("error share" in reason or "slow" in reason for reason in found.reasons)
+
+
+def unattributed(mirrored: Mirrored | None, seconds: float = LONG, **changes: object) -> StepJudgement:
+    """Judge a step of a router that does not attribute answers."""
+    judge = EvidenceJudge(SETTINGS.model_copy(update={"mirror": 500, **changes}))
+    return judge.judge(False, seconds, [], mirrored)
+
+
+def test_without_attribution_mirrored_prompts_decide_every_step() -> None:
+    found = unattributed(mirrored_pairs(400))
+    assert found.result is StepResult.ADVANCE
+    assert "a loss of 0.1 is excluded; live traffic is not attributed" in found.reasons[0]
+    assert found.requests == 0
+    worse = unattributed(mirrored_pairs(400, loss=0.3))
+    assert worse.result is StepResult.ROLL_BACK
+    assert "mean reward of the mirrored prompts is lower" in worse.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "reason"),
+    [
+        (None, "not shown yet: no pairs"),
+        (mirrored_pairs(20), "20 of at least 50 mirrored pairs"),
+        (mirrored_pairs(400, people=2), "effective people"),
+        (mirrored_pairs(400, failed=200), "too many of 600 mirrored prompts are left out"),
+    ],
+)
+def test_without_attribution_a_step_waits_for_mirrored_prompts(mirrored: Mirrored | None, reason: str) -> None:
+    found = unattributed(mirrored)
+    assert found.result is StepResult.WAIT
+    assert any(reason in one for one in found.reasons), found.reasons
+
+
+def test_without_attribution_a_step_keeps_its_minimum_duration() -> None:
+    found = unattributed(mirrored_pairs(400), seconds=10, min_seconds=600)
+    assert (found.result, found.reasons) == (StepResult.WAIT, ("10 of 600 s elapsed",))

@@ -58,6 +58,15 @@ def test_only_signed_requests_of_both_versions_within_the_window_are_asked(tmp_p
     assert texts(chosen(datasets)) == {"one apple?", "two rivers?"}
 
 
+def test_without_versions_the_traces_that_applications_send_are_asked(tmp_path: Path) -> None:
+    """A Gateway names no version and signs nothing."""
+    datasets = make_datasets(tmp_path)
+    refused = call(2, prompt="no consent?", ratchet__model_version=None, metadata__consent=False)
+    datasets.ingest(batch(spans(call(1, prompt="an application's?", ratchet__model_version=None), refused)))
+    assert texts(chosen(datasets)) == set()
+    assert texts(datasets.mirror_prompts("rollout/math/0001", (), WINDOW, MirrorAsk(limit=100))) == {"an application's?"}
+
+
 def test_the_choice_does_not_depend_on_what_a_version_answered(tmp_path: Path) -> None:
     """Otherwise the prompts on which a version fails would be left out."""
     items = [

@@ -16,7 +16,7 @@ from ratchet.contracts.fakes import FakeSharingServer
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
-from ratchet.flows.cli.setup.check import _adapters, _jobs, _machine, _safety
+from ratchet.flows.cli.setup.check import _adapters, _jobs, _machine, _safety, _serving
 from ratchet.flows.cli.setup.evidence_check import decidable, newest_freeze
 from ratchet.flows.composition.extensions import open_trainers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -255,3 +255,27 @@ def test_check_says_whether_the_process_of_the_champion_can_load_adapters() -> N
     ]
     sharing.refusal = "its rank is too high; lower it"
     assert ("error", "adapters", 'dpo: serving.adapters = "shared": its rank is too high; lower it') in _adapters(context)
+
+
+def unattributed(**changes: Any) -> list[tuple[str, str, str]]:
+    """Return what is found about the router of a line with these settings of the rollout, which attributes nothing."""
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    settings = type(context.loop.rollout)(**changes)
+    context.router.attribution = False
+    found = _serving(replace(context, loop=context.loop.model_copy(update={"rollout": settings})))
+    return [one for one in found if one[1] == "router"]
+
+
+def test_without_attribution_the_decisions_of_a_rollout_are_named() -> None:
+    [(level, _, text)] = unattributed(mirror=200, holdback=0)
+    assert level == "warning"
+    assert "up to 200 mirrored prompts" in text
+    assert "ratings, errors and latency of users decide nothing" in text
+
+
+def test_without_attribution_settings_without_an_effect_are_refused() -> None:
+    [(level, _, text)] = unattributed()
+    assert (level, "rollout.mirror is 0; set it" in text) == ("error", True)
+    found = unattributed(mirror=200, unit="user", min_requests=7)
+    assert [text.partition(" ")[0] for level, _, text in found if level == "error"] == ["rollout.unit", "rollout.min_requests"]
+    assert 'use serving.router = "kubernetes" or "local"' in found[-1][2]

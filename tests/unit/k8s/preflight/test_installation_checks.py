@@ -334,3 +334,9 @@ def test_a_bucket_is_probed_with_one_object_that_is_deleted(s3: S3) -> None:
     line = found.exchange["support"]
     assert isinstance(line, ExchangeFacts)
     assert (line.waiting, line.oldest is not None, line.routed) == (1, True, False)
+
+
+def test_pods_of_routers_are_not_counted_where_a_gateway_routes_all_lines() -> None:
+    lines = [{"name": "support", "receiverPort": 4318, "loop": "x", "router": "gateway"}]
+    assert requested(values(lines=lines))["pods"] == 4
+    assert requested(values(lines=[*lines, {"name": "search", "routerPort": 8080}]))["pods"] == 6

@@ -1,0 +1,93 @@
+"""Tests of a rollout whose router does not attribute answers to versions, as a Gateway does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ratchet.contracts.errors import Incomplete, Permanent, Retryable
+from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.serving import StepJudgement, StepResult
+from ratchet.flows.core.rollout import Hold, RolloutDecision, SetWeight
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.effects import roll_out
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.engine.rollout import tick
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+
+
+class AdvancingJudge:
+    """A judge that always advances."""
+
+    def judge(self, _largest: bool, _seconds: float, strata: Any, _mirrored: Any = None) -> StepJudgement:
+        assert not strata, "there is no evidence of users"
+        return StepJudgement(result=StepResult.ADVANCE, reasons=("a test",))
+
+
+class NoMetrics:
+    """Metrics that nobody may ask."""
+
+    def evidence(self, *_: Any) -> Any:
+        raise AssertionError("the traces say nothing about versions")
+
+
+def raising(error: Exception) -> Callable[[], Mapping[str, int]]:
+    def raises() -> Mapping[str, int]:
+        raise error
+
+    return raises
+
+
+class Line:
+    """A line in the first step of a rollout. `in_force` says whether the router's weights are in force."""
+
+    def __init__(self, mirror: int = 20) -> None:
+        self.sim = SimulatedLine(Scenario(seed=1, people="auto", quiet=True))
+        context = self.sim.context
+        rollout = context.loop.rollout.model_copy(update={"mirror": mirror, "max_seconds": 1e6, "min_seconds": 0.0})
+        self.sim.context = replace(
+            context, loop=context.loop.model_copy(update={"rollout": rollout}), judge=AdvancingJudge(), metrics=NoMetrics()
+        )
+        self.sim.router.attribution = False
+        self.sim.router.open = raising(Retryable("a Gateway does not tell which requests are in flight"))
+        self.cycle = open_cycle(self.sim.context, "a test")
+
+    def begin(self) -> None:
+        while self.sim.context.rollout_view(rollout_stream(self.cycle)) is None:
+            self.sim.clock.sleep(1)
+            advance(self.cycle, self.sim.context)
+        assert isinstance(self.tick(), SetWeight)
+
+    def tick(self) -> RolloutDecision:
+        self.sim.clock.sleep(5)
+        return tick(rollout_stream(self.cycle), self.sim.context)
+
+
+def test_a_rollout_advances_without_evidence_of_users() -> None:
+    line = Line()
+    line.begin()
+    assert isinstance(line.tick(), SetWeight)
+
+
+def test_a_rollout_holds_with_the_reason_while_the_weights_are_not_in_force() -> None:
+    line = Line()
+    line.begin()
+    line.sim.router.open = raising(Incomplete("argocd-controller owns spec.rules"))
+    assert line.tick() == Hold("argocd-controller owns spec.rules")
+    line.sim.router.open = raising(Retryable("no counts"))
+    assert isinstance(line.tick(), SetWeight)
+
+
+def test_a_rollout_that_nothing_could_decide_is_refused() -> None:
+    line = Line(mirror=0)
+    while line.sim.context.rollout_view(rollout_stream(line.cycle)) is None:
+        line.sim.clock.sleep(1)
+        view = line.sim.context.cycle_view(line.cycle)
+        if view.candidate is not None:
+            break
+        advance(line.cycle, line.sim.context)
+    with pytest.raises(Permanent, match=r"rollout\.mirror is 0"):
+        roll_out(line.sim.context, line.sim.context.cycle_view(line.cycle), "key")
