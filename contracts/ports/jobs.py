@@ -10,7 +10,11 @@ from ratchet.contracts.jobs.training import Attempt, JobEvent, JobSpec, JobStatu
 
 
 class Trainer(Protocol):
-    """Converts training plans to jobs, without side effects."""
+    """Converts training plans to jobs, without side effects.
+
+    A trainer may have a method `cautions(plan) -> tuple[str, ...]`: what was never proven of a plan. Plan, explanation and approval show
+    it.
+    """
 
     method: str
     """Name of the training method."""

@@ -120,6 +120,9 @@ def _tried(
     if not all(check.holds for check in checks):
         return None, checks, NOTHING_KNOWN
     usable, known = _usable(context, method, job)
+    cautions: Callable[[TrainingPlan], tuple[str, ...]] | None = getattr(context.trainers[method], "cautions", None)
+    if cautions is not None:
+        known = known.model_copy(update={"warnings": (*cautions(plan), *known.warnings)})
     checks += usable
     return plan if all(check.holds for check in checks) else None, checks, known
 

@@ -111,6 +111,7 @@ def test_a_gateway_serves_a_line_without_routers_and_the_service_repairs_its_rou
     whole.told("another field manager is named")
 
 
+@pytest.mark.soak
 def test_the_champion_answers_while_all_routers_are_gone_and_the_routers_afterwards(whole: Whole) -> None:
     prepared(whole, bypass=True)
     client = httpx.Client(timeout=30, trust_env=False)

@@ -117,3 +117,10 @@ class GRPO(_OnTRL):
     method = "grpo"
     kind = GRPORecipe
     reads = "prompts"
+
+    def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
+        """Return the complete recipe as JSON data. Raises ConfigError also for settings of NeMo RL, which TRL does not have."""
+        found = super().recipe(changes, facts)
+        if found["nemo"]["overrides"]:
+            raise ConfigError('training.grpo.nemo.overrides are settings of NeMo RL; set training.grpo_on = "nemo-rl", or remove them')
+        return found

@@ -5,7 +5,7 @@ The module contains data only. The key names of the release are in `ratchet.trai
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -52,3 +52,7 @@ class NemoRL(Frozen, allow_inf_nan=False):
     """Steps between validations. None: save_every, so that every checkpoint has a validation reward; 0: no validation."""
     validation_prompts: Positive = 64
     """Number of training prompts set aside for validation, at most a tenth of them, if the line has no development prompts."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the release that no other key names, by their dotted keys or as tables, for example
+    `"policy.generation.vllm_cfg.precision" = "fp8"`. Keys and types are checked against the pinned release. None of them was proven with
+    Ratchet, which plan, explanation and approval say."""

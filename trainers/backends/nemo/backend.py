@@ -17,6 +17,7 @@ from ratchet.trainers.backends.job_spec import check_plan, job_spec
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
 from ratchet.trainers.backends.nemo.keys import PINNED, refuse_unknown, shipped
+from ratchet.trainers.backends.nemo.overrides import refuse_overrides, unproven, with_overrides
 from ratchet.trainers.choose import usable_prompts
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.derived import adjusted, measured
@@ -57,6 +58,13 @@ class NemoGRPO:
         as_run = adjusted(recipe, attempt.adjustment)
         check_arithmetic(as_run, cluster)
         config = render_config(as_run, cluster, ANYWHERE, RunCounts(train=1, validation=1), plan.seed)
+        refuse_overrides(recipe.nemo.overrides, config)
+        config = with_overrides(config, recipe.nemo.overrides)
         refuse_unknown(config, shipped(PINNED), f"NeMo RL {PINNED}")
         reads = ("prompts",) if plan.development is None else ("prompts", "development")
         return job_spec(plan, attempt, recipe, reads, BACKEND.to_env(TrainerBackend.NEMO_RL))  # Ray passes it on to its workers
+
+    def cautions(self, plan: TrainingPlan) -> tuple[str, ...]:
+        """Return what was never proven of a plan, for the people who approve it."""
+        found = unproven(complete(GRPORecipe, plan.recipe).nemo.overrides)
+        return (found,) if found else ()

@@ -13,6 +13,7 @@ from ratchet.runtime.jobs.job_protocol import NODES, TIMEOUT, RunFile
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, check_arithmetic, check_prompts, validate_every
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
 from ratchet.trainers.backends.nemo.keys import refuse_unknown
+from ratchet.trainers.backends.nemo.overrides import with_overrides
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import leave_out
 from ratchet.trainers.job.model_fit import recipe_problems
@@ -40,6 +41,7 @@ def prepare(job: Job, recipe: GRPORecipe, found: release.Release, work: Path) ->
     check_arithmetic(recipe, cluster, counts.train)
     left = time_left(job, recipe)
     config = render_config(recipe, cluster, _places(job, found, work), counts, job.plan.seed, found.dialect, job.adjustment.memory, left)
+    config = with_overrides(config, recipe.nemo.overrides)
     refuse_unknown(config, found.keys, f"the release at {found.root}")
     return release.write(config, work / "config.yaml"), recipe, validated
 
