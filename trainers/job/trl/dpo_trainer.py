@@ -31,6 +31,7 @@ from ratchet.trainers.job.parallel import agreed
 from ratchet.trainers.job.trl import losses
 from ratchet.trainers.job.trl.collate import Layout, lay_out
 from ratchet.trainers.job.trl.micro_batches import Groups, PairSize, in_order, plan_micro_batches
+from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.sampler import drawn
 from ratchet.trainers.job.trl.start_model import computes_shared_rows_exactly, no_reference, start_model, without_adapter
 from ratchet.trainers.recipes.dpo import DPORecipe
@@ -91,6 +92,7 @@ NOTHING = Rehearsal([], [], 0)
 """No rehearsal."""
 
 
+@replaces_private_methods
 class Stepwise(DPOTrainer):
     """DPO trainer on `pairs`, sampled by `weights`, with the losses of `recipe` (arXiv:2305.18290).
 

@@ -31,6 +31,7 @@ from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, r
 from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
 from ratchet.trainers.job.trl.figures import ABSTAINED
+from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
@@ -205,6 +206,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         shuffle_dataset=False,
     )
 
+    @replaces_private_methods
     class Prompted(GRPOTrainer):
         def _tokenize_prompts(self, prompts: list[Any]) -> Any:
             """Tokenize rendered prompts as they are. The library would add the special tokens of the tokenizer again."""

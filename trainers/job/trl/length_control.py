@@ -20,6 +20,7 @@ from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.trl.development import Development
 from ratchet.trainers.job.trl.figures import STATE
+from ratchet.trainers.job.trl.private_methods import load_weights
 from ratchet.trainers.length import (
     LEAST,
     SLICE_ERRORS,
@@ -203,8 +204,7 @@ class LengthControl:
     def restore(self, step: int) -> None:
         """Load the model to publish into the trainer, if it is not the model after `step`."""
         if self.length is not None and self._fixed is None and self.length.kept != step and self._kept_at is not None:
-            wrapped = {"model": self._trainer.model_wrapped} if self._trainer.is_fsdp_enabled else {}
-            self._trainer._load_from_checkpoint(str(self._kept_at), **wrapped)
+            load_weights(self._trainer, self._kept_at)
 
     def _cooling(self) -> tuple[int, int] | None:
         if self._fixed is not None:

@@ -17,6 +17,7 @@ from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, demonstrations, messages, tools_of
 from ratchet.trainers.job.trl.fitting import fit
+from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.job.trl.sampler import drawn, weight
 from ratchet.trainers.recipes.sft import SFTRecipe
@@ -97,6 +98,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     usable, left = dataset_of(tokenizer, answers, row_limit(job.run / RunFile.MODEL, recipe.max_length))
     leave_out(job, left)
 
+    @replaces_private_methods
     class Weighted(SFTTrainer):
         def _get_train_sampler(self, _dataset: Any = None) -> Any:
             return drawn(self.train_dataset["weight"], recipe.last_step * recipe.batch, job.plan.seed)
