@@ -1,15 +1,15 @@
-"""A ten-minute benchmark of a GPU machine: DPO against the plain script, SFT, GRPO without and with vLLM, FSDP2 on all GPUs, one step of
-NeMo RL, peak memory, resume, and running out of memory.
+"""A benchmark of a GPU machine in twenty minutes: DPO against the plain script, SFT, GRPO without and with vLLM, FSDP2 on all GPUs,
+one step of NeMo RL, peak memory, resume, and running out of memory.
 
 The model has about 1B parameters with random weights (the shape of Llama 3.2 1B) and trains in bf16 with float32 weights. The script writes
-the JSON report after each section, so that no result is lost if a later section fails.
+the JSON report and its page (`gpu_page.py`) after each section, so that no result is lost if a later section fails.
 
 The section `vllm` needs vllm in the environment, `fsdp2` at least two GPUs, and `nemo_rl` the image of a NeMo RL release, in which TRL is
 absent: run `--only nemo_rl` there. A section that cannot run says why, in the report and on standard error.
 
 This script has not run on a GPU. `--toy` runs the same sections on a CPU in seconds, which only tests the script.
 
-`python benchmarks/gpu.py --out report.json`
+`python benchmarks/gpu.py --out report.json` also writes `report.html`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import click
 from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
+from gpu_page import page
 
 from ratchet.contracts.errors import Permanent
 from ratchet.runtime.jobs.job_protocol import NEMO_RL
@@ -366,12 +367,13 @@ def run(setting: Setting, out: Path, minutes: float, only: Sequence[str] = ()) -
             click.echo(f"{name}: {report['sections'][name]['skipped']}", err=True)
         report["seconds"] = round(time.monotonic() - began, 1)
         out.write_text(json.dumps(report, indent=1) + "\n")
+        out.with_suffix(".html").write_text(page(report), encoding="utf-8")
     return report
 
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the JSON report.")
-@click.option("--minutes", default=8.0, help="Start no section after this many minutes.")
+@click.option("--minutes", default=15.0, help="Start no section after this many minutes.")
 @click.option("--toy", is_flag=True, help="Use a tiny model on the CPU; takes seconds.")
 @click.option("--only", multiple=True, type=click.Choice(list(SECTIONS)), help="Run only this section; may be repeated.")
 @click.option("--rank-of", type=click.Path(path_type=Path), hidden=True)

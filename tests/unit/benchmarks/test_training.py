@@ -55,6 +55,9 @@ def test_the_gpu_report_has_every_section(tmp_path: Path) -> None:
     assert short["failed_with"].startswith("OutOfMemoryError")
     assert short["tokens_in_memory"][1] == short["tokens_in_memory"][0] // 2
     assert math.isfinite(short["loss_afterwards"])
+    shown = (tmp_path / "gpu.html").read_text()
+    assert "6 of 8 sections ran on cpu" in shown
+    assert "A rehearsal on a CPU" in shown
 
 
 @pytest.mark.slow

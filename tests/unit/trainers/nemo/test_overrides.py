@@ -36,6 +36,14 @@ def test_overrides_reach_the_configuration_and_change_nothing_else() -> None:
     assert found == config
 
 
+def test_tensorboard_and_wandb_are_reached_by_overrides() -> None:
+    seen = {"logger.tensorboard_enabled": True, "logger.wandb_enabled": True, "logger.wandb": {"project": "retraining", "name": "support"}}
+    config = rendered()
+    refuse_overrides(seen, config)
+    assert with_overrides(config, seen)["logger"]["tensorboard_enabled"] is True
+    assert with_overrides(config, seen)["logger"]["log_dir"] == config["logger"]["log_dir"]
+
+
 def test_dotted_keys_and_tables_are_the_same() -> None:
     assert dict(flat(FP8)) == {
         "policy.generation.vllm_cfg.precision": "fp8",
