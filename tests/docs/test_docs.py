@@ -18,6 +18,7 @@ from ratchet.flows.config.load import load_loop
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "loops", "benchmarks", "requirements", ".ci")
 EXTERNAL = {
+    "WANDB_API_KEY",
     "LLMInferenceService",
     "cluster_faults",
     "ReadWriteOnce",
