@@ -145,6 +145,11 @@ def exports_stream(line: str) -> str:
     return f"exports/{line}"
 
 
+def reviews_stream(line: str) -> str:
+    """Return the ledger stream of the answers that a line got from reviewers."""
+    return f"reviews/{line}"
+
+
 def rollout_stream(cycle: str) -> str:
     """Return the ledger stream of a cycle's rollout. Its name is also the rollout's id."""
     return f"rollout/{cycle.removeprefix('cycle/')}"

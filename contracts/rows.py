@@ -285,6 +285,18 @@ class DatasetExported(RowContent):
     """Folder that the files were written to."""
 
 
+class ReviewTaken(RowContent):
+    """Answers of reviewers that were taken in."""
+
+    actor: str
+    answers: int
+    reviewers: int
+    questions: Digest
+    """JSON list of the prompt_id of all answered questions."""
+    expected: float
+    """Accuracy that the line gains if the model learns all of the answers and nothing else, as estimated when the questions were chosen."""
+
+
 # Rows of a rollout
 
 

@@ -1,0 +1,48 @@
+"""Decodes answers of reviewers, which `ratchet review import` delivers: right answers to questions, each about a trace of the line.
+
+A record is {trace, answer, reviewer, time}. `trace` is the id of the trace in the source of the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ports import Dialect
+from ratchet.materializer.dialects.values import name, person, short_text, start_time
+
+
+class ReviewDialect(Dialect):
+    """Answers of reviewers. Only batches in the format `review` have them."""
+
+    name = "review"
+
+    def decode(self, record: Any, position: str, limits: Limits, into: Decoded) -> None:
+        """Decode one answer into `into`, as a reference."""
+        try:
+            if not isinstance(record, dict):
+                raise Rejected("wrong_type", f"an answer must be an object, not {type(record).__name__}")
+            trace, text = name(record.get("trace")), short_text(record.get("answer"))
+            if trace is None:
+                raise Rejected("missing_id", "the answer names no trace")
+            if text is None:
+                raise Rejected("bad_value", "the answer is empty")
+            time = start_time(record.get("time"), limits.now)
+        except Rejected as error:
+            into.reject("feedback", position, error)
+            return
+        into.feedback.append(
+            {
+                "trace_id": trace,
+                "response_id": None,
+                "rater": person(record.get("reviewer")),
+                "kind": FeedbackKind.REFERENCE.value,
+                "time": time,
+                "value": None,
+                "text": text,
+                "signal": None,
+                "position": position,
+            }
+        )
