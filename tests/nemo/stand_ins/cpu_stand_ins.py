@@ -120,7 +120,9 @@ def _virtual_cluster(module: Any) -> None:
                 raise ConnectionError("the run starts its own Ray")
             return own(*arguments, **{**named, "address": joined, "_temp_dir": None})
         gpus = int(os.environ["NEMO_STAND_INS_GPUS"])
-        return own(*arguments, **{**named, "num_gpus": gpus, "num_cpus": 16, "include_dashboard": False, "object_store_memory": 200_000_000})
+        return own(
+            *arguments, **{**named, "num_gpus": gpus, "num_cpus": 16, "include_dashboard": False, "object_store_memory": 200_000_000}
+        )
 
     module.ray.init = init
 
