@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.nemo.runs import Bench, ray_folder, release_root
+from tests.nemo.runs import Bench, Run, ray_folder, release_root
 from tests.unit.trainers.conftest import WORDS, write_model
 
 EVEN = (*WORDS, "extra")
 """A vocabulary of 20 words, which two GPUs can share."""
+ADAPTER = {"lora": {"rank": 4, "alpha": 8.0, "dropout": 0.0}, "learning_rate": 0.03}
+"""Recipe of an adapter."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,6 +48,25 @@ def make_bench(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def bench(make_bench: Callable[..., Bench]) -> Bench:
     """Return a bench whose model has separate embedding and head, and a vocabulary that two GPUs can share."""
     return make_bench(words=EVEN)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(bench: Bench) -> Run:
+    """Return a finished run of full weights on one rank, with which others are compared."""
+    return bench.job(steps=8, save_every=2).done()
+
+
+@pytest.fixture(scope="session")
+def adapters(make_bench: Callable[..., Bench]) -> Callable[[bool], Run]:
+    """Return a function that finds the finished run of an adapter; the first call trains it. `tied`: the head is the embedding."""
+    known: dict[bool, Run] = {}
+
+    def find(tied: bool) -> Run:
+        if tied not in known:
+            known[tied] = make_bench(tied=tied).job(**ADAPTER).done()
+        return known[tied]
+
+    return find
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ AUTOMODEL = Path("3rdparty/Automodel-workspace/Automodel")
 """Folder of NeMo Automodel within the source folder of a release."""
 SECONDS = 480.0
 """Limit for one job. It is for failures only."""
-EXACT_MATCH = (RewardSettings(name="exact_match"),)
+YES = (RewardSettings(name="regex", options={"pattern": r"\byes\b"}),)
+"""Reward 1 for an answer that contains "yes". About a sixth of the answers of an untrained model do."""
 
 
 def release_root() -> Path:
@@ -86,9 +87,9 @@ class Run:
 
     def model(self, incarnation: int = 1) -> Path:
         """Return a copy of the published model's folder."""
-        bound = self.bench.artifacts.resolve(f"checkpoint/{self.spec.plan}/a1/i{incarnation}")
+        bound = self.bench.artifacts.resolve(f"checkpoint/{self.spec.plan}/a{self.spec.attempt}/i{incarnation}")
         assert bound, "the run published no model"
-        folder = self.bench.folder / "published" / f"{self.spec.plan[:16]}-i{incarnation}"
+        folder = self.bench.folder / "published" / f"{self.spec.plan[:16]}-a{self.spec.attempt}-i{incarnation}"
         if not folder.exists():
             self.bench.artifacts.fetch(parse(Checkpoint, self.bench.artifacts.get(bound)).files, folder)
         return folder
@@ -134,7 +135,7 @@ class Run:
         status = self.wait()
         assert status.outcome == Outcome.PREEMPTED, (status, self.log())
         event = self.of_kind("checkpoint")[-1]
-        resume = ResumePoint(attempt=1, incarnation=event.incarnation, step=event.step, **event.data)
+        resume = ResumePoint(attempt=self.spec.attempt, incarnation=event.incarnation, step=event.step, **event.data)
         self.bench.executor.pin(self.spec, resume)
         return resume
 
@@ -153,7 +154,7 @@ class Bench(Workshop):
         self._jobs = 0
 
     def job(
-        self, *, gpus: int = 1, nodes: int = 1, timeout: float = 3000.0, rewards: Sequence[RewardSettings] = EXACT_MATCH,
+        self, *, gpus: int = 1, nodes: int = 1, timeout: float = 3000.0, rewards: Sequence[RewardSettings] = YES,
         develop: bool = True, environment: Mapping[str, str] | None = None, **changes: Any,
     ) -> Run:  # fmt: skip
         """Return a job that is not started. `changes` are settings of the recipe, `environment` are further variables of the job.
@@ -165,12 +166,12 @@ class Bench(Workshop):
         plan = self.plan(Method.GRPO, rewards, **{**small, "precision": "float32", "learning_rate": 0.01, **changes, "nemo": nemo})
         if develop:
             plan = plan.model_copy(update={"development": self.development})
-        spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=gpus, nodes=nodes))
-        self._jobs += 1
+        self._jobs += 1  # a further job of the same plan is another attempt
+        spec = NemoGRPO().job(plan, Attempt(number=self._jobs, timeout=timeout, gpus=gpus, nodes=nodes))
         return Run(self, spec.model_copy(update={"environment": {**spec.environment, **self._environment(gpus), **(environment or {})}}))
 
     def _environment(self, gpus: int) -> dict[str, str]:
-        paths = [STAND_INS, self.root, self.root / AUTOMODEL, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [STAND_INS, ROOT, self.root, self.root / AUTOMODEL, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **NO_TELEMETRY,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),

@@ -83,7 +83,7 @@ class CpuGeneration(GenerationInterface):
             mask = torch.arange(top)[None] < at[:, None]
             logits = self.model(input_ids=out[:, :top], attention_mask=mask.long()).logits  # causal, so padding on the right is exact
             scores = (logits[rows, at - 1].float() / (self.cfg["temperature"] or 1.0)).log_softmax(-1)
-            token = scores.argmax(-1) if greedy else torch.multinomial(scores.exp(), 1, generator=random).squeeze(-1)
+            token = scores.argmax(-1) if greedy else torch.multinomial(scores.exp().nan_to_num(1.0), 1, generator=random).squeeze(-1)
             for row in range(number):
                 if not done[row]:
                     out[row, at[row]] = token[row]

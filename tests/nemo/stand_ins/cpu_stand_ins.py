@@ -140,6 +140,15 @@ def _grpo(module: Any) -> None:
     module.VllmGeneration = CpuGeneration
 
 
+def _model_fit(module: Any) -> None:
+    """With NEMO_STAND_INS_WITHOUT=refusal, a vocabulary that the ranks cannot share is not refused.
+
+    This is no stand-in: it lets a case show what the health rules do if the release is wrong for a reason that nobody knows yet.
+    """
+    if os.environ.get("NEMO_STAND_INS_WITHOUT") == "refusal":
+        module._shards = lambda *_: ()
+
+
 STAND_INS: dict[str, Callable[[Any], None]] = {
     "torch": _torch,
     "nemo_rl.utils.nvml": _nvml,
@@ -148,5 +157,6 @@ STAND_INS: dict[str, Callable[[Any], None]] = {
     "nemo_rl.distributed.virtual_cluster": _virtual_cluster,
     "nemo_rl.distributed.ray_actor_environment_registry": _registry,
     "nemo_rl.algorithms.grpo": _grpo,
+    "ratchet.trainers.job.model_fit": _model_fit,
 }
 """Module -> what is replaced in it, applied once directly after its import."""

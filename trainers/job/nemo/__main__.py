@@ -123,7 +123,8 @@ class ReleaseRun:
         if self.resume is None or not self.recipe.beta or found.keeps_reference or self._hooked("Policy") or self.told_reference:
             return
         self.told_reference = True
-        reason = f"this release creates its KL reference after loading; from now on the reference is step {self.resume.step}, not the start model"
+        now = f"from now on the reference is step {self.resume.step}, not the start model"
+        reason = f"this release creates its KL reference after loading; {now}"
         self.job.events.write("warning", self.kept, reason=reason)
 
     def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:

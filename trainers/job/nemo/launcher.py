@@ -1,7 +1,7 @@
 """Launcher of a NeMo RL run: registers Ratchet's components with the release and then runs its standard entry point.
 
-Usage: `python -m ratchet.trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Three classes of the release are replaced by subclasses, by name in
-the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
+Usage: `python -m ratchet.trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Three classes of the release are replaced by subclasses, by name
+in the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
 The subclass of the logger also writes the figures to a file. The subclass of the policy loads the checkpoint of a resume after the workers
 have copied the KL reference, so that it stays the start model. If the release has no such name, the run continues without the
 subclass; then a stop loses the steps since the last checkpoint, or the KL reference changes. The exit code is that of the release.
