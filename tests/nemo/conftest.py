@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.nemo import results
 from tests.nemo.runs import Bench, Run, ray_folder, release_root
 from tests.unit.trainers.conftest import WORDS, write_model
 
@@ -15,6 +16,8 @@ EVEN = (*WORDS, "extra")
 """A vocabulary of 20 words, which two GPUs can share."""
 ADAPTER = {"lora": {"rank": 4, "alpha": 8.0, "dropout": 0.0}, "learning_rate": 0.03}
 """Recipe of an adapter."""
+SPENT = pytest.StashKey[float]()
+"""Seconds of a case so far."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,6 +27,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.soak)
             item.add_marker(pytest.mark.timeout(1500))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the result of each case that ran. The time of a case includes the shared run that it was the first to need."""
+    report = yield
+    spent = item.stash.get(SPENT, 0.0) + report.duration
+    item.stash[SPENT] = spent
+    if (report.when == "call" and report.outcome != "skipped") or (report.when == "setup" and report.failed):
+        told = dict(report.user_properties).get("told", {})
+        results.record(item.name, report.outcome, spent, results.release_of(release_root()), told, _last_line(report))
+    return report
+
+
+def _last_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message).splitlines()[0][:300] if crash else ""
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +56,9 @@ def root() -> Path:
 def make_bench(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Bench]]:
     """Yield a function that makes a bench with a model of its own."""
 
-    def make(tied: bool = False, words: Sequence[str] = WORDS) -> Bench:
+    def make(tied: bool = False, words: Sequence[str] = WORDS, width: int = 32) -> Bench:
         folder = tmp_path_factory.mktemp("nemo")
-        return Bench(folder, write_model(folder / "model", tied=tied, words=words), root, ray)
+        return Bench(folder, write_model(folder / "model", width, tied, words), root, ray)
 
     with ray_folder() as ray:
         yield make

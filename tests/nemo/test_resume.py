@@ -1,4 +1,4 @@
-"""Preemption and resume: a disturbed run continues as if undisturbed. Sampling depends on weights and prompts only (`cpu_generation.py`)."""
+"""Preemption and resume: a disturbed run continues as if undisturbed, because sampling depends on weights and prompts only."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ SOURCE = Path(__file__).with_name("unreliable.py")
 
 
 @pytest.fixture(autouse=True)
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Install the scorer for this process and for the jobs."""
     folder = tmp_path / "site"
     install(folder, "1.0", source=SOURCE, scorer="Unreliable")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
-    yield folder
+    return folder
 
 
 def unreliable(way: str, **options: Any) -> tuple[RewardSettings, ...]:

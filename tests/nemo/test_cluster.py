@@ -1,0 +1,21 @@
+"""A job over two Ray nodes, as the head of a gang runs it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.nemo.comparison import close, published_as_sampled, summary
+from tests.nemo.runs import Bench, Run
+from tests.nemo.two_nodes import two_ray_nodes
+
+
+def test_a_job_over_two_ray_nodes_trains_as_one_rank(bench: Bench, undisturbed: Run, told: dict[str, Any]) -> None:
+    run = bench.job(nodes=2, gpus=1, steps=8, save_every=2, environment={"GLOO_SOCKET_IFNAME": "lo"})
+    with two_ray_nodes(bench.ray, run.spec.environment) as address:
+        run.spec.environment["NEMO_STAND_INS_RAY"] = address
+        run.done()
+    nodes = set(re.findall(r"127\.0\.0\.[23]", (run.bench.run_folder(run.spec) / "i1" / "trainer.log").read_text()))
+    told |= {"nodes": sorted(nodes)} | summary(run.figures()) | close(run.figures(), undisturbed.figures(), 1e-3)
+    assert nodes == {"127.0.0.2", "127.0.0.3"}
+    assert published_as_sampled(run, step=8)
