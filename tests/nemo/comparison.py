@@ -10,7 +10,12 @@ from tests.nemo.runs import Run
 
 Figures = Mapping[int, Mapping[str, float]]
 """Step -> figures."""
-COMPARED = ("loss", "kl", "reward", "grad_norm", "entropy", "answer_tokens")
+TOLERANCES = {"loss": 0.01, "kl": 0.005, "reward": 0.13, "grad_norm": 0.05, "entropy": 0.02, "answer_tokens": 0.3}
+"""Figure -> largest difference of two runs that compute the same.
+
+Sums in another order differ in the last digits. The first steps of Adam enlarge this, because they move every weight by the rate, whatever
+the size of its gradient. Then a sampled token can differ, of 64 in a step.
+"""
 SHOWN = ("reward", "kl", "generation_mismatch", "step_seconds")
 
 
@@ -26,15 +31,17 @@ def summary(figures: Figures) -> dict[str, Any]:
     return {"steps": len(figures), **ends}
 
 
-def close(found: Figures, expected: Figures, tolerance: float) -> dict[str, float]:
-    """Assert that each step has equal rates, and the other figures within `tolerance`. Return the largest difference of each."""
-    largest: dict[str, float] = {}
-    for step, known in found.items():
-        assert known["learning_rate"] == expected[step]["learning_rate"], step
-        for name in COMPARED:
-            largest[name] = max(largest.get(name, 0.0), abs(known[name] - expected[step][name]))
-    assert max(largest.values()) <= tolerance, largest
-    return {f"{name}_difference": _round(value) for name, value in largest.items()}
+def differences(found: Figures, expected: Figures) -> dict[str, float]:
+    """Return figure -> largest difference over all steps. The learning rates must be equal."""
+    assert {step: known["learning_rate"] for step, known in found.items()} == {
+        step: known["learning_rate"] for step, known in expected.items()
+    }
+    return {f"{name}_difference": _round(max(abs(found[step][name] - expected[step][name]) for step in found)) for name in TOLERANCES}
+
+
+def assert_close(differences: Mapping[str, float]) -> None:
+    """Assert that each difference is within its tolerance."""
+    assert all(differences[f"{name}_difference"] <= most for name, most in TOLERANCES.items()), differences
 
 
 def published_as_sampled(run: Run, step: int, incarnation: int = 1) -> bool:

@@ -14,7 +14,7 @@ from tests.unit.trainers.conftest import WORDS, write_model
 
 EVEN = (*WORDS, "extra")
 """A vocabulary of 20 words, which two GPUs can share."""
-ADAPTER = {"lora": {"rank": 4, "alpha": 8.0, "dropout": 0.0}, "learning_rate": 0.03}
+ADAPTER = {"lora": {"rank": 4, "alpha": 8.0, "dropout": 0.0}, "learning_rate": 0.03, "steps": 6, "save_every": 3}
 """Recipe of an adapter."""
 SPENT = pytest.StashKey[float]()
 """Seconds of a case so far."""
@@ -73,7 +73,7 @@ def bench(make_bench: Callable[..., Bench]) -> Bench:
 @pytest.fixture(scope="session")
 def undisturbed(bench: Bench) -> Run:
     """Return a finished run of full weights on one rank, with which others are compared."""
-    return bench.job(steps=8, save_every=2).done()
+    return bench.job(steps=6, save_every=3).done()
 
 
 @pytest.fixture(scope="session")

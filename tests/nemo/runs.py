@@ -159,10 +159,10 @@ class Bench(Workshop):
     ) -> Run:  # fmt: skip
         """Return a job that is not started. `changes` are settings of the recipe, `environment` are further variables of the job.
 
-        `develop`: the plan has development prompts.
+        `develop`: the plan has development prompts, on which the run is validated at each checkpoint.
         """
         small = {"steps": 6, "save_every": 2, "prompts_per_step": 4, "generations": 4, "micro_batch": 4, "max_completion": 4}
-        nemo = {"max_prompt": 32, "packing": False, **changes.pop("nemo", {})}
+        nemo = {"max_prompt": 32, "packing": False, **({} if develop else {"validate_every": 0}), **changes.pop("nemo", {})}
         plan = self.plan(Method.GRPO, rewards, **{**small, "precision": "float32", "learning_rate": 0.01, **changes, "nemo": nemo})
         if develop:
             plan = plan.model_copy(update={"development": self.development})

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.nemo.comparison import close, published_as_sampled, summary
+from tests.nemo.comparison import assert_close, differences, published_as_sampled, summary
 from tests.nemo.runs import Bench, Run
 from tests.nemo.two_nodes import two_ray_nodes
 
 
 def test_a_job_over_two_ray_nodes_trains_as_one_rank(bench: Bench, undisturbed: Run, told: dict[str, Any]) -> None:
-    run = bench.job(nodes=2, gpus=1, steps=8, save_every=2, environment={"GLOO_SOCKET_IFNAME": "lo"})
+    run = bench.job(nodes=2, gpus=1, steps=6, save_every=3, environment={"GLOO_SOCKET_IFNAME": "lo"})
     with two_ray_nodes(bench.ray, run.spec.environment) as address:
         run.spec.environment["NEMO_STAND_INS_RAY"] = address
         run.done()
     nodes = set(re.findall(r"127\.0\.0\.[23]", (run.bench.run_folder(run.spec) / "i1" / "trainer.log").read_text()))
-    told |= {"nodes": sorted(nodes)} | summary(run.figures()) | close(run.figures(), undisturbed.figures(), 1e-3)
+    found = differences(run.figures(), undisturbed.figures())
+    told |= {"nodes": sorted(nodes)} | summary(run.figures()) | found
     assert nodes == {"127.0.0.2", "127.0.0.3"}
-    assert published_as_sampled(run, step=8)
+    assert_close(found)
+    assert published_as_sampled(run, step=6)
