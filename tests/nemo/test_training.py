@@ -89,7 +89,7 @@ def test_an_adapter_is_trained_merged_and_published(adapters: Callable[[bool], R
     told |= summary(figures)
     assert figures[6]["reward"] > figures[1]["reward"]
     assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-3) for known in figures.values())
-    saved = run.bench.run_folder(run.spec) / "i1" / "checkpoint-6" / "policy" / "weights" / "model"
+    saved = run.bench.run_folder(run.spec) / "i1" / "step_6" / "policy" / "weights" / "model"
     assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in saved.iterdir()}
     assert published_as_sampled(run, step=6)
 
