@@ -25,7 +25,7 @@ def test_full_weights_are_trained_and_published(undisturbed: Run, told: dict[str
     assert figures[6]["reward"] > figures[1]["reward"] + 0.2
     assert figures[1]["kl"] == pytest.approx(0, abs=1e-6)
     assert figures[6]["kl"] > 0.01
-    assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-3) for known in figures.values())
+    assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-5) for known in figures.values())
     assert [event.step for event in undisturbed.of_kind("checkpoint")] == [3, 6]
     assert published_as_sampled(undisturbed, step=6)
 
@@ -48,23 +48,19 @@ def test_the_start_model_and_each_saved_step_are_validated(undisturbed: Run, tol
     assert measured[-1].data["score"] > measured[0].data["score"]
 
 
-@pytest.mark.parametrize(("gpus", "parallel"), [(2, 1), (4, 1), (2, 2)], ids=["fsdp_2", "fsdp_4", "tensor_parallel_2"])
+@pytest.mark.parametrize(("gpus", "parallel"), [(2, 1), (2, 2), (4, 1)], ids=["fsdp_2", "tensor_parallel_2", "fsdp_4"])
 def test_several_ranks_train_as_one(bench: Bench, undisturbed: Run, gpus: int, parallel: int, told: dict[str, Any]) -> None:
     run = bench.job(gpus=gpus, steps=6, save_every=3, nemo={"tensor_parallel": parallel})
     run.done()
     found = differences(run.figures(), undisturbed.figures())
     told |= summary(run.figures()) | found
     assert_close(found)
-    assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-3) for known in run.figures().values())
+    assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-5) for known in run.figures().values())
     assert published_as_sampled(run, step=6)
 
 
-@pytest.mark.parametrize("parallel", [3, 2])
-def test_a_vocabulary_that_tensor_parallelism_does_not_divide_is_refused(
-    make_bench: Callable[..., Bench], parallel: int, told: dict[str, Any]
-) -> None:
-    bench = make_bench(words=WORDS)
-    status = bench.job(gpus=parallel, prompts_per_step=6, nemo={"tensor_parallel": parallel}).failed()
+def test_a_vocabulary_that_tensor_parallelism_does_not_divide_is_refused(make_bench: Callable[..., Bench], told: dict[str, Any]) -> None:
+    status = make_bench(words=WORDS).job(gpus=2, nemo={"tensor_parallel": 2}).failed()
     told["reason"] = status.reason
     assert status.outcome == Outcome.PERMANENT
     assert "does not divide the model's vocabulary of 19 tokens" in status.reason
@@ -88,7 +84,7 @@ def test_an_adapter_is_trained_merged_and_published(adapters: Callable[[bool], R
     figures = run.figures()
     told |= summary(figures)
     assert figures[6]["reward"] > figures[1]["reward"]
-    assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-3) for known in figures.values())
+    assert all(known["generation_mismatch"] == pytest.approx(1, abs=1e-5) for known in figures.values())
     saved = run.bench.run_folder(run.spec) / "i1" / "step_6" / "policy" / "weights" / "model"
     assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in saved.iterdir()}
     assert published_as_sampled(run, step=6)

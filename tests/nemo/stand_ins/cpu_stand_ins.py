@@ -49,6 +49,9 @@ def _torch(torch: Any) -> None:
 
         return wrapped
 
+    from torch.utils import _device
+
+    _device._device_constructors()  # it caches torch's own functions, so `with torch.device("meta")` still finds them below the wrappers
     for name in FACTORIES:
         setattr(torch, name, factory(getattr(torch, name)))
     for kind in (torch.Tensor, torch.nn.Module):
