@@ -113,7 +113,10 @@ def _automodel_setup(module: Any) -> None:
 
 
 def _virtual_cluster(module: Any) -> None:
-    """A local Ray has as many logical GPUs as the job, and the run joins no Ray but the one in NEMO_STAND_INS_RAY."""
+    """A local Ray has as many logical GPUs as the job, and the run joins no Ray but the one in NEMO_STAND_INS_RAY.
+
+    The release later looks for "the" Ray of the machine, which fails if there are several. RAY_ADDRESS names that of the run.
+    """
     own, joined = module.ray.init, os.environ.get("NEMO_STAND_INS_RAY", "")
 
     @functools.wraps(own)
@@ -121,11 +124,13 @@ def _virtual_cluster(module: Any) -> None:
         if named.get("address") == "auto":
             if not joined:
                 raise ConnectionError("the run starts its own Ray")
-            return own(*arguments, **{**named, "address": joined, "_temp_dir": None})
-        gpus = int(os.environ["NEMO_STAND_INS_GPUS"])
-        return own(
-            *arguments, **{**named, "num_gpus": gpus, "num_cpus": 16, "include_dashboard": False, "object_store_memory": 200_000_000}
-        )
+            named |= {"address": joined, "_temp_dir": None}
+        elif "address" not in named:
+            gpus = int(os.environ["NEMO_STAND_INS_GPUS"])
+            named |= {"num_gpus": gpus, "num_cpus": 16, "include_dashboard": False, "object_store_memory": 200_000_000}
+        context = own(*arguments, **named)
+        os.environ["RAY_ADDRESS"] = module.ray.get_runtime_context().gcs_address
+        return context
 
     module.ray.init = init
 
