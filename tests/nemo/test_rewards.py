@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -36,17 +35,19 @@ def test_answers_without_a_score_are_counted_and_training_continues(bench: Bench
     run = bench.job(develop=False, rewards=unreliable("abstain")).done()
     figures = run.figures()
     told |= summary(figures) | {"abstained": [known["abstained"] for known in figures.values()]}
-    notes = [json.loads(line) for line in (run.work() / "rewards.jsonl").read_text().splitlines()]
-    assert sum(note["abstained"] for note in notes) == sum(16 * known["abstained"] for known in figures.values()) > 0
+    assert all(0 < known["abstained"] < 1 for known in figures.values())
+    assert all((16 * known["abstained"]).is_integer() for known in figures.values())
     assert figures[6]["reward"] > figures[1]["reward"]
 
 
-def test_a_scorer_that_raises_ends_the_run_with_its_message(bench: Bench, told: dict[str, Any]) -> None:
+def test_a_scorer_that_raises_abstains_and_ends_the_run_if_it_is_the_only_one(bench: Bench, told: dict[str, Any]) -> None:
+    """The exception itself is in the log of the job."""
     run = bench.job(develop=False, rewards=unreliable("raise", after=2))
     status = run.failed()
-    told |= {"steps": len(run.figures()), "reason": status.reason[-200:]}
+    told |= {"steps": len(run.figures()), "reason": status.reason[-90:]}
     assert status.outcome == Outcome.FAILED
-    assert "the scorer's database is gone" in status.reason
+    assert "every scorer abstained on all 16 answers" in status.reason
+    assert "the scorer's database is gone" in (run.work().parent / "trainer.log").read_text()
     assert list(run.figures()) == [1, 2]
 
 
