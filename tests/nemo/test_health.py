@@ -37,4 +37,4 @@ def test_a_reward_that_stays_flat_is_noted(bench: Bench, told: dict[str, Any]) -
     run = bench.job(develop=False, steps=21, save_every=21, rewards=NEVER, health=health).done()
     noted = [event for event in run.of_kind("warning") if event.data.get("rule") == "reward_flat"]
     told |= summary(run.figures()) | {"noted_at": [event.step for event in noted]}
-    assert [event.step for event in noted] == [20]
+    assert [event.step for event in noted] == [21], "the rule compares with the first ten of twenty earlier steps"
