@@ -107,8 +107,20 @@ def _policy_utils(module: Any) -> None:
 
 
 def _automodel_setup(module: Any) -> None:
-    """Adapters are computed by torch instead of Triton kernels."""
-    own = module.PeftConfig.from_dict
+    """Adapters are computed by torch instead of Triton kernels.
+
+    The release does not seed the random values with which an adapter begins. They are seeded here, so that two runs can be compared.
+    """
+    import torch
+
+    own, build = module.PeftConfig.from_dict, module.setup_model_and_optimizer
+
+    @functools.wraps(build)
+    def seeded(*arguments: Any, **named: Any) -> Any:
+        torch.manual_seed(7)
+        return build(*arguments, **named)
+
+    module.setup_model_and_optimizer = seeded
     module.PeftConfig.from_dict = staticmethod(lambda given: own({**given, "use_triton": False}))
 
 
@@ -124,7 +136,7 @@ def _virtual_cluster(module: Any) -> None:
         if named.get("address") == "auto":
             if not joined:
                 raise ConnectionError("the run starts its own Ray")
-            named |= {"address": joined, "_temp_dir": None}
+            named |= {"address": joined, "_temp_dir": None, "_node_ip_address": joined.partition(":")[0]}
         elif "address" not in named:
             gpus = int(os.environ["NEMO_STAND_INS_GPUS"])
             named |= {"num_gpus": gpus, "num_cpus": 16, "include_dashboard": False, "object_store_memory": 200_000_000}
