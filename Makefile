@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo cluster-demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm soak harness lock clean help
+.PHONY: demo cluster-demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm nemo soak harness lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -89,6 +89,9 @@ harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects r
 vllm: $(VENV)/.dev $(VENV)-vllm/.installed  ## run the tests with a real vLLM on the CPU (an environment of its own, 6 GB; the two servers need 5 GB of memory)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "not soak" tests/contract/test_vllm.py tests/e2e/test_vllm.py tests/e2e/test_adapters.py tests/e2e/test_shared_process.py
 
+nemo: $(VENV)/.dev $(VENV)-nemo/.installed  ## run GRPO on a real NeMo RL release on the CPU (RATCHET_NEMO_RL=its source folder; an environment of its own, 5 GB; about forty minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m soak tests/nemo $(if $(CASES),-k "$(CASES)"); found=$$?; $(BIN)/python -m tests.nemo.results; exit $$found
+
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh
 
@@ -128,6 +131,13 @@ $(VENV)-harness/.installed: $(VENV)/bin/uv requirements/harness.lock requirement
 	@$(BIN)/python -m tests.harness.environments "$(abspath $(VENV)-harness)" requirements/harness.lock requirements/harness_other.lock
 	@touch $@
 
+$(VENV)-nemo/.installed: $(VENV)/bin/uv requirements/nemo_cpu.lock
+	@echo "installing the packages of requirements/nemo_cpu.lock (several GB, mostly torch)"
+	@$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)-nemo
+	@$(BIN)/uv pip install -q --python $(VENV)-nemo/bin/python --require-hashes -r requirements/nemo_cpu.lock
+	@$(BIN)/uv pip install -q --python $(VENV)-nemo/bin/python --no-deps -e .
+	@touch $@
+
 $(VENV)-vllm/.installed: $(VENV)/bin/uv requirements/vllm.lock
 	@echo "installing the packages of requirements/vllm.lock (several GB)"
 	@$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)-vllm
@@ -135,4 +145,4 @@ $(VENV)-vllm/.installed: $(VENV)/bin/uv requirements/vllm.lock
 	@touch $@
 
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
-	@rm -rf $(VENV) $(VENV)-vllm $(VENV)-harness $(VENV)-harness-newest .ratchet-demo
+	@rm -rf $(VENV) $(VENV)-vllm $(VENV)-nemo $(VENV)-harness $(VENV)-harness-newest .ratchet-demo

@@ -28,7 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1200.0
 """Seconds after which the job is stopped. Loading the model into two engines takes minutes."""
 PROMPTS = 32
-FIGURES = ("step_seconds", "generation_seconds", "training_seconds", "checkpoint_seconds", "answer_tokens", "loss", "grad_norm", "reward")
+SECONDS = ("step", "generation", "reward", "weight_transfer", "logprobs", "training", "checkpoint")
+SPEED = ("tokens", "generation_tokens", "training_tokens")
+FIGURES = (
+    *(f"{phase}_seconds" for phase in SECONDS), *(f"{part}_per_second_per_gpu" for part in SPEED), "training_tflops_per_gpu",
+    "training_flops_utilization", "generation_mismatch", "answer_tokens", "answers_cut", "loss", "grad_norm", "reward",
+)  # fmt: skip
 
 
 def one_step(model: Path, work: Path, gpus: int, small: bool) -> dict[str, Any]:

@@ -169,6 +169,13 @@ RULES: Final = (
     HealthRule("grad_norm", "gradient norm", ("grad_norm",), _itself, SLOWER, again="note"),  # harmless in itself: gradients are clipped
     HealthRule("chosen_fall", "decrease of the chosen answers' log-probability", ("chosen_fall",), _itself, NEARER),
     HealthRule("loss_spike", "loss above its median (in robust standard deviations)", ("loss",), _above_usual, SLOWER),
+    HealthRule(
+        "generation_mismatch",
+        "disagreement of generation and training on the probability of a token (factor)",
+        ("generation_mismatch",),
+        _itself,
+        Adjustment(),
+    ),
     HealthRule("reward_falls", "decrease of the mean reward from its best", ("reward",), _fall_from_best, SLOWER, chance=_range_by_chance),
     HealthRule("reward_flat", "increase of the mean reward", ("reward",), _rise, NEARER, below=True),
     HealthRule("entropy_collapse", "entropy (relative to the first steps)", ("entropy",), _share_of_start, NEARER, below=True),

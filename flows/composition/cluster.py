@@ -77,12 +77,15 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: Part, others: Seq
     """Render the manifests that the loop file requires on its cluster, as YAML.
 
     `part` selects them (`write_sheet`). `others` are further lines in the same namespace with the folders of their loop files. `options`
-    are those of ratchet.k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace.
+    are those of ratchet.k8s.manifests.environment.extras. Raises ConfigError if one of the others has another namespace, or if a method
+    can have no gang; the administrator's objects alone need none.
     """
     from ratchet.k8s.manifests.environment import extras
     from ratchet.k8s.manifests.render import write_sheet
 
     site, jobs = cluster_site(loop, folder, home)
+    if part != "admin" and (absent := [f"no gang for {method}: {' '.join(why.split())}" for method, why in jobs if isinstance(why, str)]):
+        raise ConfigError("; ".join(absent))
     beside = [cluster_site(other, place, home)[0] for other, place in others]
     for other in beside:
         if other.settings.namespace != site.settings.namespace:
@@ -91,7 +94,8 @@ def render_cluster(loop: Loop, folder: Path, home: Home, part: Part, others: Seq
                 "render each namespace by itself"
             )
     options["others"] = [(other.settings, other.profile) for other in beside]
-    return write_sheet(site, jobs, extras(**options), part)
+    gangs = [(method, job) for method, job in jobs if not isinstance(job, str)]
+    return write_sheet(site, gangs, extras(**options), part)
 
 
 def guard_cluster(loop: Loop, folder: Path, home: Home, seconds: float, once: bool, stop: Event | None = None) -> Iterator[str]:

@@ -63,20 +63,19 @@ class Site:
         return node_class_name(self.settings) if rendered else None
 
 
-def write_sheet(site: Site, jobs: Sequence[tuple[str, JobSpec | str]], extras: Extras, part: Part = "all") -> str:
+def write_sheet(site: Site, jobs: Sequence[tuple[str, JobSpec]], extras: Extras, part: Part = "all") -> str:
     """Return the rendered manifests as a YAML stream.
 
-    `jobs` are pairs of a method and a sample job, or the reason why there is no job. `part` selects the administrator's objects, the
-    gangs' objects, both, or the gangs as RayJobs. Raises ConfigError for RayJobs if no job runs on Ray.
+    `jobs` are pairs of a method and a sample job. `part` selects the administrator's objects, the gangs' objects, both, or the gangs as
+    RayJobs. Raises ConfigError for RayJobs if no job runs on Ray.
     """
     if part == "ray-job":
         return _ray_jobs(site, jobs)
     objects = render_environment(site.settings, site.profile, extras) if part != "gang" else []
-    gangs = [(method, site.gang(job)) for method, job in jobs if not isinstance(job, str)] if part != "admin" else []
+    gangs = [(method, site.gang(job)) for method, job in jobs] if part != "admin" else []
     for method, gang in gangs:
         objects += _of_gang(site, method, gang)
-    lines = [f"# Line {site.line} on profile {site.settings.profile}.", *_absent(jobs, part)]
-    documents = ["\n".join(lines), *(_document(rendered) for rendered in objects)]
+    documents = [f"# Line {site.line} on profile {site.settings.profile}.", *(_document(rendered) for rendered in objects)]
     nemo = any(task.name == PodTask.HEAD.value for _, gang in gangs for task in gang.spec.tasks)
     return "\n---\n".join(documents) + "\n" + _needed(reminders(site.settings, site.profile, extras, nemo), part)
 
@@ -94,13 +93,11 @@ def _of_gang(site: Site, method: str, gang: VolcanoJob) -> list[Rendered]:
     return found
 
 
-def _ray_jobs(site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> str:
-    gangs = [(method, site.gang(job)) for method, job in jobs if not isinstance(job, str)]
+def _ray_jobs(site: Site, jobs: Sequence[tuple[str, JobSpec]]) -> str:
+    gangs = [(method, site.gang(job)) for method, job in jobs]
     on_ray = [(method, gang) for method, gang in gangs if any(task.name == PodTask.HEAD.value for task in gang.spec.tasks)]
     if not on_ray:
-        problems = [f"{method}: {why}" for method, why in jobs if isinstance(why, str)]
-        needed = 'no job of this line runs on Ray; a RayJob needs GRPO on NeMo RL (training.grpo_on = "nemo-rl")'
-        raise ConfigError("; ".join([needed, *problems]))
+        raise ConfigError('no job of this line runs on Ray; a RayJob needs GRPO on NeMo RL (training.grpo_on = "nemo-rl")')
     objects = []
     for method, gang in on_ray:
         policy = ray_job_policy(gang, site.settings.volume.bucket)
@@ -108,10 +105,6 @@ def _ray_jobs(site: Site, jobs: Sequence[tuple[str, JobSpec | str]]) -> str:
         objects.append(Rendered(ray_job(gang), f"one training attempt on a Ray cluster of KubeRay (a sample for {method})", BY_HAND))
     key = f"# KubeRay reads Ray's token from the key {SECRET_KEY} of the Secret {RAY_SECRET}, and needs Volcano as its batch scheduler."
     return "\n---\n".join([key, *(_document(rendered) for rendered in objects)]) + "\n"
-
-
-def _absent(jobs: Sequence[tuple[str, JobSpec | str]], part: Part) -> list[str]:
-    return [f"# No gang for {method}: {' '.join(why.split())}" for method, why in jobs if isinstance(why, str)] if part != "admin" else []
 
 
 def _document(rendered: Rendered) -> str:

@@ -32,6 +32,7 @@ LIMITS = {
     "grad_norm": Limit(limit=10.0, patience=10, action="adjust"),
     "chosen_fall": Limit(limit=100.0, patience=5, action="adjust"),
     "loss_spike": Limit(limit=8.0, patience=3, action="adjust"),
+    "generation_mismatch": Limit(limit=1.05, patience=3, action="stop"),
     "reward_falls": Limit(limit=0.1, patience=5, action="adjust"),
     "reward_flat": Limit(limit=0.005, patience=50, action="note"),
     "entropy_collapse": Limit(limit=0.1, patience=10, action="note"),
@@ -54,6 +55,10 @@ class Health(Numbers):
     """Decrease of the chosen answers' log-probability relative to the start model, in nats per answer (DPO). Adjusts: twice beta."""
     loss_spike: Limit = LIMITS["loss_spike"]
     """Loss above the median of the 20 preceding steps, in robust standard deviations. Adjusts: half the learning rate."""
+    generation_mismatch: Limit = LIMITS["generation_mismatch"]
+    """Factor by which the trained model and the generation engine disagree on the probability of a sampled token, on average (GRPO on NeMo
+    RL); 1 is agreement. Beyond the limit, the run trains on wrong probabilities, and no setting of the recipe changes that: compare the
+    tensor parallelism, the precision and the versions of both. With `adjust`, the next attempt resumes without changes."""
     reward_falls: Limit = LIMITS["reward_falls"]
     """Decrease of the mean reward of 10 steps from the best such mean (GRPO; rewards are in [0, 1]). The effective limit is at least the
     decrease expected by chance from the variation between steps, which is larger for steps with few prompts.

@@ -42,16 +42,16 @@ TEMPLATE = (
 )
 
 
-def write_model(folder: Path, width: int = 32, tied: bool = False) -> Path:
+def write_model(folder: Path, width: int = 32, tied: bool = False, words: Sequence[str] = WORDS) -> Path:
     """Write a Llama model of two layers and a word-level tokenizer, together some tens of kilobytes.
 
-    `tied`: the output head is the embedding.
+    `tied`: the output head is the embedding. `words` is its vocabulary.
     """
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    raw = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    raw = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<pad>", unk_token="<unk>")
     tokenizer.chat_template = TEMPLATE
@@ -64,7 +64,7 @@ def write_model(folder: Path, width: int = 32, tied: bool = False) -> Path:
         "num_key_value_heads": 2,
     }
     ends = {"eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=64, tie_word_embeddings=tied, **ends, **shape))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(words), max_position_embeddings=64, tie_word_embeddings=tied, **ends, **shape))
     model.generation_config = GenerationConfig(do_sample=True, eos_token_id=1, pad_token_id=0, max_new_tokens=7)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -112,18 +112,18 @@ def judging() -> Iterator[Judge]:
         thread.join()
 
 
-def install(site: Path, version: str, more: str = "") -> Path:
-    """Install the scorer's distribution in the folder `site`, as an installer does, and remove the previous version.
+def install(site: Path, version: str, more: str = "", source: Path = SOURCE, scorer: str = "JudgedOverHttp") -> Path:
+    """Install a scorer's distribution in the folder `site`, as an installer does, and remove the previous version.
 
-    `more` is appended to the source of the scorer's module. Returns the path of the module.
+    `source` is the file of its module, which has the class `scorer`; `more` is appended to it. Returns the path of the module.
     """
     shutil.rmtree(site, ignore_errors=True)
     info = site / f"{DISTRIBUTION.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
-    module = site / SOURCE.name
-    module.write_text(SOURCE.read_text() + more)
+    module = site / source.name
+    module.write_text(source.read_text() + more)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[ratchet.rewards]\n{SOURCE.stem} = {SOURCE.stem}:JudgedOverHttp\n")
+    (info / "entry_points.txt").write_text(f"[ratchet.rewards]\n{source.stem} = {source.stem}:{scorer}\n")
     lines = [f"{path.relative_to(site)},sha256={_hash(path)},{path.stat().st_size}" for path in (module, *sorted(info.iterdir()))]
     (info / "RECORD").write_text("\n".join([*lines, f"{info.name}/RECORD,,"]) + "\n")
     return module

@@ -44,6 +44,7 @@ def well(step: int) -> dict[str, float]:
         "answer_tokens": 200 + CHANCE.gauss(0, 10),
         "generation_seconds": 20 + CHANCE.gauss(0, 1),
         "chosen_fall": 2.0,
+        "generation_mismatch": 1.01,
     }
 
 
@@ -72,6 +73,7 @@ TROUBLES = {
     "grad_norm": lambda _: {"grad_norm": 40.0},
     "chosen_fall": lambda _: {"chosen_fall": 180.0},
     "loss_spike": lambda _: {"loss": 3.0},
+    "generation_mismatch": lambda _: {"generation_mismatch": 2.1},
     "reward_falls": lambda step: {"reward": 0.5 - 0.01 * (step - 100)},
     "entropy_collapse": lambda _: {"entropy": 0.02},
     "length_grows": lambda _: {"answer_tokens": 900.0},

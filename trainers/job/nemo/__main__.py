@@ -80,6 +80,7 @@ class ReleaseRun:
         self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
         self.wrong: HealthVerdict | None = None
         self.warned = False
+        self.told_reference = False
         self.asked_at: float | None = None
 
     def result(self) -> JobResult:
@@ -100,11 +101,11 @@ class ReleaseRun:
             self.choice = Choice(slices_of(validated), self.recipe.last_step)
         loaded()
         steps.lay_down(pinned, self.kept, self.checkpoints)
-        self._warn(found)
+        self._warn()
         self.stop.file = self.work / launcher.STOP
         if self.stop.asked:
             return JobResult(Outcome.PREEMPTED, "asked to stop before the first step", self.kept, {})
-        code = self._follow(self._start(config, found))
+        code = self._follow(self._start(config, found), found)
         return self._derive(code)
 
     @property
@@ -112,15 +113,19 @@ class ReleaseRun:
         """Whether the run needs no further step: it has all of them, or its scores no longer rise."""
         return self.kept >= self.recipe.last_step or (self.recipe.steps == "auto" and self.choice is not None and self.choice.over)
 
-    def _warn(self, found: release.Release) -> None:
+    def _warn(self) -> None:
         if self.resume is None and self.job.resume is not None:
             reason = "the optimiser state of another attempt would restore its learning rate; this attempt begins at the start model"
             self.job.events.write("warning", 0, reason=reason)
-        if self.resume and self.recipe.beta and not found.keeps_reference:
-            reason = (
-                f"this release creates its KL reference after loading; from now on the reference is step {self.kept}, not the start model"
-            )
-            self.job.events.write("warning", self.kept, reason=reason)
+
+    def _warn_of_reference(self, found: release.Release) -> None:
+        """Warn once if neither the launcher nor the release keeps the KL reference of a resumed run."""
+        if self.resume is None or not self.recipe.beta or found.keeps_reference or self._hooked("Policy") or self.told_reference:
+            return
+        self.told_reference = True
+        now = f"from now on the reference is step {self.resume.step}, not the start model"
+        reason = f"this release creates its KL reference after loading; {now}"
+        self.job.events.write("warning", self.kept, reason=reason)
 
     def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:
         lock = LOCK_FD.find(os.environ)
@@ -131,10 +136,11 @@ class ReleaseRun:
             pass_fds=[] if lock is None else [lock],
         )
 
-    def _follow(self, run: subprocess.Popen[bytes]) -> int:
+    def _follow(self, run: subprocess.Popen[bytes], found: release.Release) -> int:
         """Observe the run until it has ended, and return its exit code."""
         reader = Reader(self.work / launcher.FIGURES, self.work / prepare.JOURNAL)
         while (code := run.poll()) is None:
+            self._warn_of_reference(found)
             self._find_steps(reader)
             if self.wrong:
                 run.kill()

@@ -25,11 +25,22 @@ NAMES = {
         "total_step_time": "step_seconds",
         "generation": "generation_seconds",
         "policy_training": "training_seconds",
+        "policy_and_reference_logprobs": "logprobs_seconds",
+        "prepare_for_generation/total": "weight_transfer_seconds",
         "checkpointing": "checkpoint_seconds",
+    },
+    "performance": {
+        "tokens_per_sec_per_gpu": "tokens_per_second_per_gpu",
+        "generation_tokens_per_sec_per_gpu": "generation_tokens_per_second_per_gpu",
+        "policy_training_tokens_per_sec_per_gpu": "training_tokens_per_second_per_gpu",
+        "train_flops_per_gpu": "training_tflops_per_gpu",
+        "train_fp_utilization": "training_flops_utilization",
     },
     "validation": {"accuracy": "validation_reward", "avg_length": "validation_answer_tokens"},
 }
-"""Prefix -> metric name of the release -> figure name (v0.7.0: grpo_train, loss_functions, rollouts)."""
+"""Prefix -> metric name of the release -> figure name (v0.7.0: grpo_train, loss_functions, rollouts, print_performance_metrics).
+
+The tokens of a throughput are those of prompts and answers. The time of generation includes the time of the scorers, `reward_seconds`."""
 LAST = "timing/train"
 """Prefix that the release logs last in each step."""
 
@@ -66,8 +77,9 @@ class Reader:
     def __init__(self, figures: Path, journal: Path) -> None:
         self._figures = Lines(figures)
         self._journal = Lines(journal)
-        self._current: dict[str, float] = {}
+        self._current: dict[int, dict[str, float]] = {}
         self._answers = self._abstained = 0
+        self._reward_seconds = 0.0
         self._scores: list[dict[str, float | None]] = []
         self._validated: list[tuple[int, dict[str, float | None]]] = []
 
@@ -85,13 +97,15 @@ class Reader:
             else:
                 self._answers += line["answers"]
                 self._abstained += line["abstained"]
+                self._reward_seconds += line.get("seconds", 0.0)
         for line in figures:
             if line["prefix"] == "validation" and "accuracy" in line["figures"]:
                 self._validated.append((int(line["step"]), self._scores.pop(0) if self._scores else {}))
-            names = NAMES.get(line["prefix"], {})
-            self._current |= {names[name]: float(value) for name, value in line["figures"].items() if name in names}
+            names, step = NAMES.get(line["prefix"], {}), int(line["step"])
+            found = {names[name]: float(value) for name, value in line["figures"].items() if name in names}
+            self._current.setdefault(step, {}).update(found)
             if line["prefix"] == LAST:
-                yield int(line["step"]), self._take()
+                yield step, self._take(step)
 
     def _collect(self, scores: dict[str, float | None]) -> None:
         """Add the scores of a batch to those of the validation that is running. A prompt that returns begins the next validation."""
@@ -99,9 +113,14 @@ class Reader:
             self._scores.append({})
         self._scores[-1].update(scores)
 
-    def _take(self) -> dict[str, float]:
-        figures, self._current = self._current, {}
+    def _take(self, step: int) -> dict[str, float]:
+        """Return the figures of a step that ended. The validation of the model before the first step is not part of it."""
+        figures = self._current.pop(step, {})
+        self._current = {later: known for later, known in self._current.items() if later > step}
         if self._answers:
             figures["abstained"] = self._abstained / self._answers
+        if self._reward_seconds:
+            figures["reward_seconds"] = self._reward_seconds
         self._answers = self._abstained = 0
+        self._reward_seconds = 0.0
         return figures

@@ -1,9 +1,10 @@
 """Launcher of a NeMo RL run: registers Ratchet's components with the release and then runs its standard entry point.
 
-Usage: `python -m ratchet.trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Two classes of the release are replaced by subclasses, by name in
-the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
-The subclass of the logger also writes the figures to a file. If the release has no such name, the run continues without the
-subclass; then a stop loses the steps since the last checkpoint. The exit code is that of the release.
+Usage: `python -m ratchet.trainers.job.nemo.launcher CONFIG FOLDER ENTRY`. Three classes of the release are replaced by subclasses, by name
+in the module that uses them. The subclass of the deadline also checks for a stop file, so that the current step ends with a checkpoint.
+The subclass of the logger also writes the figures to a file. The subclass of the policy loads the checkpoint of a resume after the workers
+have copied the KL reference, so that it stays the start model. If the release has no such name, the run continues without the
+subclass; then a stop loses the steps since the last checkpoint, or the KL reference changes. The exit code is that of the release.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def hook(folder: Path) -> dict[str, bool]:
     """Install the subclasses. Return, for each class name, whether the release has the class."""
     from nemo_rl.algorithms import grpo
 
-    placed = {"TimeoutChecker": _deadline, "Logger": _logger}
+    placed = {"TimeoutChecker": _deadline, "Logger": _logger, "Policy": _policy}
     found = {}
     for name, subclass in placed.items():
         stock = getattr(grpo, name, None)
@@ -90,6 +91,29 @@ def _logger(stock: Any, folder: Path) -> Any:
             """Do nothing: complete batches of users' prompts and answers must not be logged."""
 
     return Figures
+
+
+def _policy(stock: Any, _folder: Path) -> Any:
+    class FromStartModel(stock):  # type: ignore[misc, unused-ignore]
+        """Policy whose KL reference is the start model after a resume, too.
+
+        A worker of v0.7.0 loads the checkpoint that it is given, and then copies its weights as the reference (NVIDIA-NeMo/RL issue
+        2955). Without a checkpoint, it copies those of the start model. Its own method then loads the checkpoint.
+        """
+
+        def __init__(
+            self, *arguments: Any, weights_path: str | os.PathLike[str] | None = None,
+            optimizer_path: str | os.PathLike[str] | None = None, **named: Any,
+        ) -> None:  # fmt: skip
+            if weights_path is None or not named.get("init_reference_model", True):
+                super().__init__(*arguments, weights_path=weights_path, optimizer_path=optimizer_path, **named)
+                return
+            super().__init__(*arguments, **named)
+            state = Path(optimizer_path).resolve() if optimizer_path is not None else None
+            paths = {"weights_path": str(Path(weights_path).resolve()), "optimizer_path": None if state is None else str(state)}
+            self.run_all_workers_single_data("load_checkpoint", **paths)
+
+    return FromStartModel
 
 
 def _number(value: Any) -> float | None:

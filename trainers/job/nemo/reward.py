@@ -52,6 +52,7 @@ class Bench:
             for log, known in zip(logs, metadata, strict=True)
         ]
         groups = [str(log[0]["content"]) for log in logs]  # the release groups by the tokenized prompt
+        began = time.monotonic()
         for pause in (*self.pauses, None):
             scores = comparable(groups, self.scorer_set.label_unseen(samples))
             try:
@@ -61,16 +62,18 @@ class Bench:
                     raise
                 time.sleep(pause)
             else:
-                self._note(scores, [str(known.get("prompt_id")) for known in metadata])
+                self._note(scores, [str(known.get("prompt_id")) for known in metadata], time.monotonic() - began)
                 return found
         raise AssertionError("the last try returns or raises")
 
-    def _note(self, scores: Sequence[float | None], prompts: Sequence[str]) -> None:
+    def _note(self, scores: Sequence[float | None], prompts: Sequence[str], seconds: float) -> None:
         """Append one line per batch to the journal. It is a single write, because the trainer process reads the file concurrently.
+
+        `seconds` is the time in which the scorers scored the batch, with pauses.
 
         The line of a validation has the mean score of each prompt; None if an answer to it has no score.
         """
-        note: dict[str, Any] = {"answers": len(scores), "abstained": sum(score is None for score in scores)}
+        note: dict[str, Any] = {"answers": len(scores), "abstained": sum(score is None for score in scores), "seconds": seconds}
         if self.validation.issuperset(prompts):
             of_prompt: dict[str, list[float | None]] = {}
             for prompt, score in zip(prompts, scores, strict=True):

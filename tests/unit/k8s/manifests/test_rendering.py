@@ -361,11 +361,23 @@ def test_ratchet_home_decides_the_folder_of_the_jobs(example: Loop, tmp_path: Pa
     assert site.root.is_relative_to("/fsx")
 
 
-def test_a_method_that_the_settings_exclude_is_named_and_not_rendered(example: Loop, tmp_path: Path) -> None:
-    loop = example.model_copy(update={"training": example.training.model_copy(update={"methods": ("sft",), "sft": {"batch": 24}})})
-    text = render_cluster(loop, EXAMPLE, Home(tmp_path), "gang")
-    assert "# No gang for sft: recipe: batch 24 is not a multiple of the 16 GPUs of the run" in text
-    assert not any(yaml.safe_load_all(text))
+SHAPES = [
+    ("sft", {"batch": 24}, {}, "batch 24 is not a multiple of the 16 GPUs"),
+    ("sft", {}, {"nodes": 3}, "set batch to 48"),
+    ("grpo", {}, {"nodes": 3, "grpo_on": "nemo-rl"}, "set prompts_per_step = 9"),
+]
+
+
+@pytest.mark.parametrize(("method", "changes", "settings", "remedy"), SHAPES)
+def test_a_method_whose_batch_the_machines_cannot_divide_is_refused_with_the_remedy(
+    example: Loop, tmp_path: Path, method: str, changes: dict[str, Any], settings: dict[str, Any], remedy: str
+) -> None:
+    training = example.training.model_copy(update={"methods": (method,), method: changes, **settings})
+    loop = example.model_copy(update={"training": training})
+    for part in ("gang", "all"):
+        with pytest.raises(ConfigError, match=f"no gang for {method}: .*{remedy}"):
+            render_cluster(loop, EXAMPLE, Home(tmp_path), part)
+    assert "kind: Namespace" in render_cluster(loop, EXAMPLE, Home(tmp_path), "admin")
 
 
 def test_rendering_without_a_cluster_section_is_refused(tmp_path: Path) -> None:

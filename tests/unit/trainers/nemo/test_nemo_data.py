@@ -106,6 +106,41 @@ def test_metrics_are_read_as_they_arrive_and_an_incomplete_line_waits(tmp_path: 
     assert list(reader.steps()) == []
 
 
+def test_throughput_and_the_time_of_each_phase_are_kept(tmp_path: Path) -> None:
+    figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
+    journal.write_text('{"answers": 6, "abstained": 0, "seconds": 1.5}\n{"answers": 2, "abstained": 0, "seconds": 0.5}\n')
+    speed = {"tokens_per_sec_per_gpu": 900.0, "generation_tokens_per_sec_per_gpu": 2000.0, "samples_per_sec": 3.0}
+    times = {"policy_and_reference_logprobs": 2.0, "prepare_for_generation/total": 1.0, "total_step_time": 9.0}
+    lines = [
+        {"step": 1, "prefix": "performance", "figures": {**speed, "train_flops_per_gpu": 40.0, "train_fp_utilization": 0.04}},
+        {"step": 1, "prefix": "timing/train", "figures": times},
+    ]
+    figures.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ((_, found),) = Reader(figures, journal).steps()
+    assert found == {
+        "tokens_per_second_per_gpu": 900.0,
+        "generation_tokens_per_second_per_gpu": 2000.0,
+        "training_tflops_per_gpu": 40.0,
+        "training_flops_utilization": 0.04,
+        "logprobs_seconds": 2.0,
+        "weight_transfer_seconds": 1.0,
+        "step_seconds": 9.0,
+        "abstained": 0.0,
+        "reward_seconds": 2.0,
+    }
+
+
+def test_the_validation_before_the_first_step_is_not_a_figure_of_that_step(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.jsonl"
+    lines = [
+        {"step": step, "prefix": prefix, "figures": {"accuracy": score, "total_step_time": 1.0}}
+        for step, prefix, score in ((4, "validation", 0.5), (5, "timing/train", 0), (6, "validation", 0.75), (6, "timing/train", 0))
+    ]
+    figures.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = dict(Reader(figures, tmp_path / "journal.jsonl").steps())
+    assert found == {5: {"step_seconds": 1.0}, 6: {"step_seconds": 1.0, "validation_reward": 0.75}}
+
+
 def test_a_line_that_a_kill_truncated_loses_only_its_own_metrics(tmp_path: Path) -> None:
     figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
     whole = [json.dumps({"step": n, "prefix": "timing/train", "figures": {"total_step_time": n}}) for n in (1, 2, 3)]

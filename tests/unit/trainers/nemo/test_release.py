@@ -129,7 +129,7 @@ def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(
     config = render_config(recipe, ClusterShape(1, 1), places, RunCounts(counts.train, counts.validation), 1, found.dialect)
     release.write(config, folder / "config.yaml")
     answer = ask("environment", root, folder)
-    assert answer["hooks"] == {"TimeoutChecker": True, "Logger": True}
+    assert answer["hooks"] == {"TimeoutChecker": True, "Logger": True, "Policy": True}
     assert answer["rows"] == [18, 2]
     assert answer["rewards"] == [0.0, 1.0, 0.0, 1.0]
     assert answer["done"] == [True] * 4
@@ -138,5 +138,7 @@ def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(
     assert all(text.startswith("<user> one <assistant> two <end>") for text in answer["prompts"])
     assert answer["asked"] == [False, True, False], "the stop file must cause exactly one save, at the next step"
     assert json.loads((folder / "figures.jsonl").read_text().splitlines()[0])["figures"] == {"loss": 1.5}
-    assert json.loads((folder / "rewards.jsonl").read_text()) == {"answers": 4, "abstained": 0}
+    noted = json.loads((folder / "rewards.jsonl").read_text())
+    assert noted.pop("seconds") >= 0
+    assert noted == {"answers": 4, "abstained": 0}
     assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["_override_"] is True
