@@ -91,6 +91,10 @@ STORED: list[tuple[RowContent, dict[str, Any]]] = [
         {"actor": "ada", "reason": "moved", "folder": "/a", "file": "loop.toml", "former": "/b/loop.toml"},
     ),
     (
+        rows.ReviewTaken(actor="ada", answers=3, reviewers=2, questions="q", expected=0.25),
+        {"actor": "ada", "answers": 3, "reviewers": 2, "questions": "q", "expected": 0.25},
+    ),
+    (
         rows.DatasetExported(actor="ada", source="now", format="trl", rows={"sft.jsonl": 2}, snapshot="s", files="f", folder="/out"),
         {
             "actor": "ada",
