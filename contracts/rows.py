@@ -21,7 +21,7 @@ from ratchet.contracts.jobs.search import Trial
 from ratchet.contracts.jobs.training import Adjustment, Proposal, Usage
 from ratchet.contracts.loop import Loop, RolloutSettings
 from ratchet.contracts.mirror import Mirrored
-from ratchet.contracts.model import Frozen, ModelRef
+from ratchet.contracts.model import Finite, Frozen, ModelRef
 from ratchet.contracts.serving import ModelVersion, StepJudgement
 from ratchet.contracts.steps import State
 from ratchet.contracts.wording import first_problem
@@ -293,7 +293,7 @@ class ReviewTaken(RowContent):
     reviewers: int
     questions: Digest
     """JSON list of the prompt_id of all answered questions."""
-    expected: float
+    expected: Finite
     """Accuracy that the line gains if the model learns all of the answers and nothing else, as estimated when the questions were chosen."""
 
 

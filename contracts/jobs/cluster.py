@@ -151,6 +151,12 @@ class ClusterSettings(Frozen):
     """Maximum cost of all attempts of the line per calendar month (UTC), in the price table's currency. None: no limit."""
 
     @model_validator(mode="after")
+    def _account_of_the_service(self) -> ClusterSettings:
+        if self.account is not None and self.account.partition("/")[2] in ("ratchet-job", "ratchet-model", "default"):
+            raise ValueError(f"account {self.account!r} is not an account of the service; jobs and model servers must not have its rights")
+        return self
+
+    @model_validator(mode="after")
     def _references_only(self) -> ClusterSettings:
         for variable, reference in self.secrets.items():
             if reference.count("/") != 1 or not all(reference.split("/")):

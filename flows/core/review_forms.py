@@ -60,28 +60,43 @@ def read_answers(text: str, where: str, reviewer: str | None, now: str) -> tuple
     The file is one that `as_lines` wrote, with answers, or an export of Label Studio in JSON. `reviewer` is for answers that name none.
     `now` is the time of answers without one. Raises ConfigError with the place of the first record that cannot be read.
     """
-    start = text.lstrip()[:1]
-    records = _of_label_studio(text, where) if start == "[" else _of_lines(text, where)
+    try:
+        records = list(_of_label_studio(text, where) if text.lstrip()[:1] == "[" else _of_lines(text, where))
+    except RecursionError as error:
+        raise ConfigError(f"{where}: it is nested too deeply") from error
     found, open_ = list[ReviewAnswer](), 0
     for place, record in records:
-        answer = str(record.get("answer") or "").strip()
+        answer = _plain(record, "answer", place)
         if not answer:
             open_ += 1
             continue
-        who = str(record.get("reviewer") or reviewer or "").strip()
+        who = _plain(record, "reviewer", place) or (reviewer or "").strip()
         missing = [name for name in ("review", "trace") if not isinstance(record.get(name), str)]
         if missing:
             raise ConfigError(f"{place}: {' and '.join(missing)} of the question is missing; keep what the export wrote")
-        if "/" not in record["trace"]:
-            raise ConfigError(f"{place}: trace must be SOURCE/ID, as the export wrote it")
         if not who:
             raise ConfigError(f"{place}: the answer names no reviewer; add `reviewer`, or pass --reviewer NAME")
-        found.append(ReviewAnswer(record["review"], record["trace"], answer, who, str(record.get("time") or now)))
+        found.append(ReviewAnswer(record["review"], record["trace"], answer, who, _plain(record, "time", place) or now))
     return found, open_
 
 
+def _plain(record: dict[str, Any], name: str, place: str) -> str:
+    """Return a text or a number of a record as stripped text; empty if there is none."""
+    value = record.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ConfigError(f"{place}: {name} must be a text or a number, not {type(value).__name__}")
+    text = str(value).strip()
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{place}: {name} has half of a character (a lone surrogate) at position {error.start}") from error
+    return text
+
+
 def _of_lines(text: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # other line separators are parts of texts
         if line.strip():
             place = f"{where}, line {number}"
             yield place, _object(line, place)
@@ -107,19 +122,28 @@ def _of_label_studio(text: str, where: str) -> Iterator[tuple[str, dict[str, Any
         data = task.get("data") if isinstance(task, dict) else None
         if not isinstance(data, dict):
             raise ConfigError(f"{place}: it has no data; export the project as JSON")
-        given = [one for one in task.get("annotations") or () if isinstance(one, dict) and not one.get("was_cancelled")]
+        marks = task.get("annotations") or []
+        if not isinstance(marks, list) or not all(isinstance(one, dict) for one in marks):
+            raise ConfigError(f"{place}: annotations must be a list of objects; export the project as JSON")
+        given = [one for one in marks if not one.get("was_cancelled")]
         if not given:
             yield place, dict(data)
         for one in given:
-            yield place, {**data, "answer": _written(one), "reviewer": _person(one), "time": one.get("created_at")}
+            changed = one.get("updated_at") or one.get("created_at")
+            yield place, {**data, "answer": _written(one, place), "reviewer": _person(one), "time": changed}
 
 
-def _written(annotation: dict[str, Any]) -> str:
+def _written(annotation: dict[str, Any], place: str) -> str:
     """Return the text of the annotation's area `answer`."""
-    for part in annotation.get("result") or ():
+    parts = annotation.get("result") or []
+    for part in parts if isinstance(parts, list) else []:
         if isinstance(part, dict) and part.get("from_name") == "answer":
-            texts = (part.get("value") or {}).get("text") or []
-            return "\n".join(texts) if isinstance(texts, list) else str(texts)
+            value = part.get("value")
+            texts = value.get("text") if isinstance(value, dict) else None
+            texts = [texts] if isinstance(texts, str) else texts
+            if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+                raise ConfigError(f"{place}: the area answer has no text; use the labelling interface of config.xml")
+            return "\n".join(texts)
     return ""
 
 

@@ -6,7 +6,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ratchet.contracts.cycle import Append
@@ -83,8 +83,25 @@ class ReviewSource:
         """Keep the file of the reviewers as it is."""
 
 
+def known_questions(context: LineContext, found: ExportedSet, answers: Sequence[ReviewAnswer]) -> tuple[list[ReviewAnswer], list[str]]:
+    """Return the answers to questions of the training side, each about a trace that asked its question, and the ids of all others.
+
+    A file may name any question. An answer to a held-out or golden prompt would decide what the gate takes for right.
+    """
+    traces: dict[str, list[str]] = defaultdict(list)
+    for row in rows_of(context.artifacts.get(found.snapshot.samples), ("prompt_id", "trace", "origin")):
+        if row["origin"] == "traffic" and row["trace"] is not None:
+            traces[row["prompt_id"]].append(row["trace"])
+    kept = [
+        one if one.trace in traces[one.prompt_id] else replace(one, trace=max(traces[one.prompt_id]))
+        for one in answers
+        if one.prompt_id in traces
+    ]
+    return kept, sorted({one.prompt_id for one in answers if one.prompt_id not in traces})
+
+
 def take_in(context: LineContext, answers: Sequence[ReviewAnswer], gains: dict[str, float], actor: str, wait: float) -> IngestReport:
-    """Ingest answers exactly once, and record whose import it was. The same answers again change nothing.
+    """Ingest answers of `known_questions` exactly once, and record whose import it was. The same answers again change nothing.
 
     `gains` has the expected gain of each question, by prompt_id. Raises Retryable if another process ingests for `wait` seconds.
     """
@@ -97,7 +114,7 @@ def take_in(context: LineContext, answers: Sequence[ReviewAnswer], gains: dict[s
         questions=context.artifacts.put(canonical(asked)),
         expected=round(sum(gains.get(key, 0.0) for key in asked), 6),
     )
-    row, stream = row_of("taken", taken, digest([taken.questions, taken.answers])), reviews_stream(context.line)
+    row, stream = row_of("taken", taken, digest([asdict(one) for one in answers])), reviews_stream(context.line)
     while True:
         known = context.ledger.read(stream)
         if any(one.key == row.key for one in known):

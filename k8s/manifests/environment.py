@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.jobs.cluster import ClusterSettings
+from ratchet.k8s.api.quantities import parse
 from ratchet.k8s.manifests import admission, policies, pools
 from ratchet.k8s.manifests.cluster_objects import (
     ClaimSpec,
@@ -85,10 +86,23 @@ def extras(
     account = Account(eks or standard.cluster, ami or standard.ami, node_role or "", placement_group, tuple(reservation))
     if (judge is None) != (vllm is None):
         raise ConfigError("judges need both the folder of their model (--judge) and vLLM's image (--vllm)")
+    if lustre and size:
+        _refuse_size(size, int(lustre))
     if lustre and storage_class:
         raise ConfigError("--lustre renders a storage class of its own; leave out --storage-class")
     served = (Path(judge), ModelServer(image=vllm)) if judge and vllm else None
     return Extras(account, size, int(lustre) if lustre else None, storage_class, served, tuple(others))
+
+
+def _refuse_size(size: str, throughput: int) -> None:
+    """Raise ConfigError if no volume on Managed Lustre of this throughput has the size."""
+    step = LUSTRE_SIZES[throughput]
+    try:
+        gib = parse(size) / 2**30
+    except ValueError as error:
+        raise ConfigError(f"--size: {error}") from error
+    if gib <= 0 or gib % step:
+        raise ConfigError(f"--size {size}: a volume of {throughput} MB/s per TiB has {step}Gi or a multiple of it")
 
 
 def render_environment(settings: ClusterSettings, profile: Profile, extras: Extras | None = None) -> list[Rendered]:

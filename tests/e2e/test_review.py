@@ -80,6 +80,24 @@ def test_questions_go_out_and_answers_become_references(tmp_path: Path) -> None:
     assert "agree in 1 of 2 pairs (50%)" in told
     assert "10 answers of 2 reviewers, 0 of them new" in ratchet("review", "import", loop, file, "--by", "ada"), "again changes nothing"
 
+    asked = {one["review"] for one in questions}
+    forged = [
+        {"review": "0" * 64, "trace": "log/t24-0", "answer": "BIASED", "reviewer": "eve"},
+        {**questions[8], "answer": "1", "reviewer": "eve"},
+    ]
+    (tmp_path / "forged.jsonl").write_text("".join(json.dumps(one) + "\n" for one in forged))
+    told = ratchet("review", "import", loop, tmp_path / "forged.jsonl", "--by", "eve")
+    assert "1 answers of 1 reviewers, 1 of them new" in told
+    assert "not taken in: answers to 1 questions that are held out, golden, erased or unknown: 000000000000" in told
+    (tmp_path / "forged.jsonl").write_text(json.dumps(forged[0]) + "\n")
+    refused = command.ratchet("review", "import", loop, tmp_path / "forged.jsonl", home=home.root)
+    assert refused.returncode != 0
+    assert "none of its 1 questions is among those that faq can be taught" in refused.stderr
+    (tmp_path / "first" / "gains.json").write_text(json.dumps({next(iter(asked)): float("nan")}))
+    refused = command.ratchet("review", "import", loop, file, home=home.root)
+    assert refused.returncode != 0
+    assert "has a gain that is no share" in refused.stderr
+
     ratchet("review", "export", loop, "--out", tmp_path / "second", "--format", "label-studio", "--by", "ada")
     tasks = json.loads((tmp_path / "second" / "tasks.json").read_text())
     again = {task["data"]["review"] for task in tasks}
@@ -97,13 +115,13 @@ def test_questions_go_out_and_answers_become_references(tmp_path: Path) -> None:
     assert "1 answers of 1 reviewers, 1 of them new; 1 questions without an answer" in told
 
     found = json.loads(command.ratchet("review", "results", loop, "--json", home=home.root).stdout)
-    assert [one["answers"] for one in found["imports"]] == [10, 1]
+    assert [one["answers"] for one in found["imports"]] == [10, 1, 1]
     assert found["imports"][0]["expected"] > 0
     reviewed = sum(one["reviewed"]["requests"] for one in found["versions"])
     assert reviewed > 0
     exported = command.ratchet("dataset", "export", loop, "--now", "--format", "trl", "--out", tmp_path / "set", "--json", home=home.root)
     rows = json.loads(exported.stdout)["rows"]
-    assert rows["prompts.jsonl"] + rows["development.jsonl"] == 9, "all nine answered questions have a right answer now"
+    assert rows["prompts.jsonl"] + rows["development.jsonl"] == 10, "all ten answered questions have a right answer now"
     assert rows["sft.jsonl"] == 0, "a reference is a result, unless the loop file says that it is a whole answer"
     loop.write_text(LOOP + "[snapshot]\nreferences_are_answers = true\n")
     exported = command.ratchet("dataset", "export", loop, "--now", "--format", "trl", "--out", tmp_path / "more", "--json", home=home.root)

@@ -7,12 +7,54 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ratchet.contracts.model import Frozen
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
+
+
+LOADING = (
+    "policy.tokenizer",
+    "policy.draft",
+    "policy.hf_config_overrides",
+    "policy.dtensor_cfg.automodel_kwargs",
+    "policy.dtensor_cfg.custom_parallel_plan",
+    "policy.generation.vllm_kwargs",
+    "logger.mlflow",
+    "logger.swanlab",
+)
+"""Keys of the release that no override may set: they load other models or code past Ratchet's checks, or send figures elsewhere."""
+
+
+def checked_overrides(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return overrides of the release's configuration without values that its loader would interpret.
+
+    Raises ValueError for an interpolation (`${...}`), which could put a secret of the environment or of a file into the configuration, for
+    an empty table, which would be dropped in silence, and for a key of LOADING. The job checks this again.
+    """
+    _refuse_read(overrides, "")
+    return overrides
+
+
+def _refuse_read(value: Any, key: str) -> None:
+    if any(key == one or key.startswith((f"{one}.", f"{one}_")) for one in LOADING):
+        raise ValueError(f"overrides: {key} could load other code, or send figures elsewhere; it cannot be changed")
+    if isinstance(value, dict):
+        if not value and key:
+            raise ValueError(f"overrides: {key} is an empty table; remove it, or name a key in it")
+        for name, inner in value.items():
+            if "${" in name or not name or name != name.strip():
+                raise ValueError(f"overrides: {name!r} is not the name of a key")
+            _refuse_read(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            _refuse_read(inner, key)
+    elif isinstance(value, str) and "${" in value:
+        raise ValueError(
+            f"overrides: {key} has an interpolation, which the release would replace, for example by a secret; write the value"
+        )
 
 
 class NemoRL(Frozen, allow_inf_nan=False):
@@ -52,7 +94,7 @@ class NemoRL(Frozen, allow_inf_nan=False):
     """Steps between validations. None: save_every, so that every checkpoint has a validation reward; 0: no validation."""
     validation_prompts: Positive = 64
     """Number of training prompts set aside for validation, at most a tenth of them, if the line has no development prompts."""
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    overrides: Annotated[dict[str, Any], AfterValidator(checked_overrides)] = Field(default_factory=dict)
     """Settings of the release that no other key names, by their dotted keys or as tables, for example
     `"policy.generation.vllm_cfg.precision" = "fp8"`. Keys and types are checked against the pinned release. None of them was proven with
     Ratchet, which plan, explanation and approval say."""

@@ -36,7 +36,7 @@ def review() -> None:
 @review.command()
 @line_argument()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder for the files.")
-@click.option("--count", default=100, show_default=True, help="Maximum number of questions.")
+@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number of questions.")
 @click.option("--format", "form", type=click.Choice(FORMS), default="jsonl", show_default=True, help="Format of the questions.")
 @actor_option
 @json_option
@@ -111,26 +111,36 @@ def import_(line: str, file: Path, reviewer: str | None, by: str, as_json: bool)
         from ratchet.flows.core.review import agreement
         from ratchet.flows.core.review_forms import read_answers
         from ratchet.flows.engine.context import TURN_SECONDS
-        from ratchet.flows.engine.review import take_in
+        from ratchet.flows.engine.dataset_export import set_of_now
+        from ratchet.flows.engine.review import known_questions, take_in
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")  # Excel and Notepad begin a file with a mark
         except UnicodeDecodeError as error:
             raise ConfigError(f"{file} is not UTF-8: {error.reason} at byte {error.start}") from error
         answers, unanswered = read_answers(text, str(file), reviewer, _changed(file))
         if not answers:
             raise ConfigError(f"{file} has no answer; fill in `answer` of the questions")
-        report = take_in(context, answers, _gains(file), by, TURN_SECONDS)
+        gains = _gains(file)
+        answers, unknown = known_questions(context, set_of_now(context), answers)
+        if not answers:
+            raise ConfigError(
+                f"{file}: none of its {len(unknown)} questions is among those that {context.line} can be taught; export again"
+            )
+        report = take_in(context, answers, gains, by, TURN_SECONDS)
         same, pairs = agreement(answers)
     new = report.feedback.kept
     if as_json:
-        told = {"answers": len(answers), "unanswered": unanswered, "new": new, "same": same, "pairs": pairs}
+        told = {"answers": len(answers), "unanswered": unanswered, "unknown": unknown, "new": new, "same": same, "pairs": pairs}
         print_json(told | {"report": report.model_dump(mode="json")})
         return
     people = len({one.reviewer for one in answers})
     say(f"{len(answers)} answers of {people} reviewers, {new} of them new; {unanswered} questions without an answer")
+    if unknown:
+        left = ", ".join(one[:12] for one in unknown[:5])
+        say(f"not taken in: answers to {len(unknown)} questions that are held out, golden, erased or unknown: {left}")
     if pairs:
         say(f"reviewers of the same question agree in {same} of {pairs} pairs ({same / pairs:.0%})")
     if report.feedback.quarantined:
@@ -143,12 +153,20 @@ def _changed(file: Path) -> str:
 
 
 def _gains(file: Path) -> dict[str, float]:
-    """Return the expected gains of the export in whose folder the file is; empty if it is elsewhere."""
-    try:
-        found = json.loads((file.parent / "gains.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    """Return the expected gains of the export in whose folder the file is; empty if it is elsewhere.
+
+    Raises ConfigError if they are not the shares that the export wrote.
+    """
+    path = file.parent / "gains.json"
+    if not path.exists():
         return {}
-    return {key: float(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    try:
+        found = {str(key): float(value) for key, value in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not what the export wrote ({error}); restore it, or move the answers to another folder") from error
+    if not all(0 <= value <= 1 for value in found.values()):
+        raise ConfigError(f"{path} has a gain that is no share; restore it, or move the answers to another folder")
+    return found
 
 
 @review.command()

@@ -112,7 +112,11 @@ def test_tasks_of_label_studio_come_back_with_their_annotations() -> None:
         ("{", "f, line 1: it is not JSON"),
         ("3", "f, line 1: it must be an object, not int"),
         ('{"answer": "x", "trace": "log/1", "reviewer": "a"}', "f, line 1: review of the question is missing"),
-        ('{"answer": "x", "review": "q", "trace": "1", "reviewer": "a"}', "trace must be SOURCE/ID"),
+        ('{"answer": ["x"], "review": "q", "trace": "log/1"}', "answer must be a text or a number, not list"),
+        ('{"answer": "\\ud800", "review": "q", "trace": "log/1"}', "answer has half of a character"),
+        ("[" * 100_000, "nested too deeply|not JSON"),
+        ('[{"data": {}, "annotations": 5}]', "annotations must be a list of objects"),
+        ('[{"data": {}, "annotations": [{"result": [{"from_name": "answer", "value": {"text": [1]}}]}]}]', "the area answer has no text"),
         ('{"answer": "x", "review": "q", "trace": "log/1"}', "names no reviewer; add `reviewer`, or pass --reviewer NAME"),
         ('[{"id": 1}]', "f, task 1: it has no data; export the project as JSON"),
     ],
@@ -120,3 +124,19 @@ def test_tasks_of_label_studio_come_back_with_their_annotations() -> None:
 def test_a_file_that_cannot_be_read_is_named_with_the_place(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         read_answers(text, "f", None, "now")
+
+
+def test_a_number_is_an_answer_and_separators_of_lines_are_parts_of_texts() -> None:
+    [one] = choose_questions([row("q1", prompt=[{"role": "user", "content": "pasted\u2028text\u0085"}])], frozenset(), frozenset(), 5)[0]
+    record = json.loads(as_lines([one]))
+    assert as_lines([one]).count("\n") == 1
+    text = json.dumps(record | {"answer": 0, "reviewer": 7}, ensure_ascii=False) + "\r\n"
+    [answer] = read_answers(text, "f", None, "now")[0]
+    assert (answer.answer, answer.reviewer) == ("0", "7")
+
+
+def test_a_corrected_annotation_has_the_time_of_its_correction() -> None:
+    area = {"from_name": "answer", "value": {"text": "right"}}
+    mark = {"completed_by": 1, "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-02T00:00:00Z", "result": [area]}
+    done = [{"data": {"review": "q", "trace": "log/1"}, "annotations": [mark]}]
+    assert read_answers(json.dumps(done), "f", None, "now")[0][0].time == "2026-01-02T00:00:00Z"
