@@ -30,6 +30,10 @@ class Hub:
     """Token that a caller needs; empty if none."""
     cut: dict[str, int] = field(default_factory=dict)
     """Number of bytes after which the hub closes the connection, once, by the name of a file."""
+    lengths: dict[str, int] = field(default_factory=dict)
+    """Number of bytes that the hub states instead of the right one, by the name of a file."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """What the description has instead of the right values."""
     sent: list[str] = field(default_factory=list)
     """Names of the files whose content was sent."""
     seen_tokens: set[str] = field(default_factory=set)
@@ -39,12 +43,14 @@ class Hub:
         siblings = []
         for name, content in self.files.items():
             git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-            one: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": git}
+            size = self.lengths.get(name, len(content))
+            one: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git}
             if name.endswith(".safetensors"):
                 right = hashlib.sha256(content).hexdigest()
-                one["lfs"] = {"sha256": self.stated.get(name, right), "size": len(content), "pointerSize": 130}
+                one["lfs"] = {"sha256": self.stated.get(name, right), "size": size, "pointerSize": 130}
             siblings.append(one)
-        return {"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": siblings, "cardData": self.card, "gated": self.gated}
+        told = {"id": "org/tiny", "modelId": "org/tiny", "sha": COMMIT, "siblings": siblings, "cardData": self.card, "gated": self.gated}
+        return told | self.changes
 
 
 class _Handler(BaseHTTPRequestHandler):

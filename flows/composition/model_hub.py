@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ratchet.contracts.errors import ConfigError, Permanent, Retryable
 from ratchet.contracts.model import PUBLISHED
@@ -28,8 +28,13 @@ TOKEN = "HF_TOKEN"
 """Environment variable with the token, by default."""
 _NAME = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_PLAIN = re.compile(r"[\w .+/-]{1,200}")
+"""Names of files that are downloaded."""
 _LICENCE = re.compile(r"(licen[cs]e|copying|notice|use_policy)[^/]*", re.IGNORECASE)
 _INSTALL = "a model of a hub needs the package huggingface-hub; run pip install 'ratchet[hub]'"
+
+
+Answer = TypeVar("Answer")
 
 
 class HubName(NamedTuple):
@@ -93,14 +98,21 @@ def look_up(name: HubName, token_variable: str = TOKEN) -> HubModel:
     Raises ConfigError if the package is missing, Permanent if the model or the revision does not exist, is not accessible, or has no
     safetensors weights, and Retryable if the hub does not answer.
     """
-    found = _asked(name, token_variable, lambda hub: hub.model_info(name.repository, revision=name.revision, files_metadata=True))
+    return _asked(
+        name, token_variable, lambda hub: _model_of(name, hub.model_info(name.repository, revision=name.revision, files_metadata=True))
+    )
+
+
+def _model_of(name: HubName, found: Any) -> HubModel:
+    """Return what the hub says about a model. Raises Permanent if it has no safetensors weights or no commit."""
     files, left_out = list[HubFile](), list[str]()
     for one in found.siblings or ():
         path = PurePosixPath(one.rfilename)
-        wanted = (path.suffix in PUBLISHED and ".." not in path.parts and not path.is_absolute()) or (
-            len(path.parts) == 1 and _LICENCE.fullmatch(path.name)
+        plain = (
+            _PLAIN.fullmatch(one.rfilename) is not None and ".." not in path.parts and not path.is_absolute() and path.parts[0] != ".cache"
         )
-        if wanted and not _other_weights(path):
+        wanted = path.suffix in PUBLISHED or (len(path.parts) == 1 and _LICENCE.fullmatch(path.name))
+        if plain and wanted and not _other_weights(path):
             files.append(HubFile(one.rfilename, int(one.size or 0), one.lfs.sha256 if one.lfs else None, one.blob_id))
         else:
             left_out.append(one.rfilename)
@@ -112,11 +124,16 @@ def look_up(name: HubName, token_variable: str = TOKEN) -> HubModel:
     if found.sha is None or not _COMMIT.fullmatch(found.sha):
         raise Permanent(f"the hub states no commit for {name.repository} at {name.revision}, so the model cannot be pinned")
     card: dict[str, Any] = found.card_data.to_dict() if found.card_data else {}
-    licence = str(card.get("license_name") or card.get("license") or "unknown")
+    licence = _line(card.get("license_name") or card.get("license") or "unknown")
     gated = str(found.gated) if found.gated else ""
     return HubModel(
-        name.repository, found.sha, licence, str(card.get("license_link") or ""), gated, tuple(sorted(files)), tuple(sorted(left_out))
+        name.repository, found.sha, licence, _line(card.get("license_link") or ""), gated, tuple(sorted(files)), tuple(sorted(left_out))
     )
+
+
+def _line(value: object) -> str:
+    """Return a text of the hub as one line of at most 200 printable characters."""
+    return "".join(one if one.isprintable() else " " for one in str(value))[:200].strip()
 
 
 def _other_weights(path: PurePosixPath) -> bool:
@@ -146,7 +163,24 @@ def download(model: HubModel, folder: Path, progress: Callable[[str, int, int], 
 
 
 def _fetched(hub: HfApi, model: HubModel, file: HubFile, folder: Path) -> None:
-    hub.hf_hub_download(model.repository, file.name, revision=model.commit, local_dir=folder)
+    from tqdm.auto import tqdm
+
+    class Bounded(tqdm):  # type: ignore[misc]
+        """Ends a download that is longer than the hub has stated."""
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **{**named, "disable": True})
+            self.received = 0
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.received += int(n or 0)
+            if self.received > file.size:
+                raise Permanent(
+                    f"{model.repository} {file.name} is longer than the {file.size} bytes that the hub states; nothing more is read"
+                )
+            return None
+
+    hub.hf_hub_download(model.repository, file.name, revision=model.commit, local_dir=folder, tqdm_class=Bounded)
 
 
 def _is(place: Path, file: HubFile) -> bool:
@@ -162,7 +196,7 @@ def _is(place: Path, file: HubFile) -> bool:
     return file.blob is None or digest.hexdigest() == file.blob
 
 
-def _asked(name: HubName, token_variable: str, ask: Callable[[HfApi], Any]) -> Any:
+def _asked(name: HubName, token_variable: str, ask: Callable[[HfApi], Answer]) -> Answer:
     """Ask the hub, and translate its errors."""
     try:
         from huggingface_hub import HfApi, errors
@@ -184,9 +218,17 @@ def _asked(name: HubName, token_variable: str, ask: Callable[[HfApi], Any]) -> A
         raise Permanent(f"{name.repository} has no revision {name.revision}") from error
     except errors.RepositoryNotFoundError as error:
         raise Permanent(f"{name.repository} does not exist, or {token_variable} is not a token that may read it") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, OSError):  # errors of the HTTP library may be both
+            raise Retryable(f"the hub does not answer for {where}: {type(error).__name__}; try again later") from error
+        raise Permanent(f"what the hub says about {where} cannot be read ({type(error).__name__}); is {_address()} a hub?") from error
     except Exception as error:
         if not isinstance(error, (errors.HfHubHTTPError.__mro__[1], OSError)):  # HTTPError of the HTTP library of the release
             raise
         if isinstance(error, OSError) and error.errno is not None:
             raise unwritable("download the model", error) from error
         raise Retryable(f"the hub does not answer for {where}: {type(error).__name__}; try again later") from error
+
+
+def _address() -> str:
+    return os.environ.get("HF_ENDPOINT") or "the default address"

@@ -56,9 +56,11 @@ def read_suite(path: Path, name: str) -> tuple[SuiteTask, ...]:
     """
     where = f"gate.suites.{name}.file: {path}"
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"{where} cannot be read: {error.strerror}; correct the path in the loop file") from error
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    except (OSError, ValueError) as error:  # a path with a NUL is no path
+        raise ConfigError(
+            f"{where} cannot be read: {getattr(error, 'strerror', None) or error}; correct the path in the loop file"
+        ) from error
     found, seen = list[SuiteTask](), dict[str, str]()
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -42,7 +42,7 @@ def test_a_model_is_adopted_by_name(tmp_path: Path) -> None:
         assert code == 0, told
         assert "adopted by ada as version 0; served as" in told
         assert hub.token not in told
-        assert not (home.root / "hub").exists(), "the artifacts have the model"
+        assert not (home.root / "hub" / LINE).exists(), "the artifacts have the model"
         sent = len(hub.sent)
         assert adopt("--accept-licence", "apache-2.0")[0] == 0, "adopting the same commit again changes nothing"
         assert len(hub.sent) == sent

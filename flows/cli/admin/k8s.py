@@ -90,6 +90,9 @@ def render(loop: str, part: Part | None, others: tuple[Path, ...], **options: An
     """
     from ratchet.flows.composition.cluster import render_cluster
 
+    unused = sorted(f"--{name.replace('_', '-')}" for name, value in options.items() if value)
+    if part == "ray-job" and (unused or others):
+        raise ConfigError(f"--ray-job prints gangs alone, without {', '.join([*unused, *(['--with'] if others else [])])}")
     beside = [(load_loop(other), other.absolute().parent) for other in others]
     sheet = render_cluster(*_opened(loop, quiet=False), part or "all", beside, **options)
     show(sheet, newline=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +50,7 @@ def adopt(loop: str, model: str, by: str, as_json: bool, force: bool, accept_lic
         name = hub_name(model)
         found_there = look_up(name, token_env)
         source = _accepted(found_there, name.revision, accept_licence, as_json)
-    with watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
+    with ExitStack() as held, watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
         from ratchet.flows.composition.before_training import ModelFindings, look_at_model
         from ratchet.flows.engine.context import TURN_SECONDS
         from ratchet.flows.engine.line import adopt as adopt_model
@@ -57,7 +59,9 @@ def adopt(loop: str, model: str, by: str, as_json: bool, force: bool, accept_lic
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, loop, as_json))
-        kept = installation.home.root / "hub"
+        kept = installation.home.root / "hub" / context.line
+        if found_there is not None:
+            held.enter_context(_alone(kept))
         found = ModelFindings([], [])
         if found_there is not None and (before := _adopted_before(context, found_there)) is not None:
             version = before
@@ -112,6 +116,18 @@ def _accepted(model: HubModel, revision: str, given: str | None, as_json: bool) 
             f"the licence of {model.repository} {told}: read it, and pass --accept-licence {model.licence!r}; the acceptance is recorded"
         )
     return HubSource(repository=model.repository, revision=revision, commit=model.commit, licence=model.licence, link=model.link)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a line's downloads for the duration of the block. Raises Retryable if another adoption holds it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Retryable(f"another adoption for the line {folder.name!r} is under way; wait for its end") from error
+        yield
 
 
 def _adopted_before(context: LineContext, model: HubModel) -> ModelVersion | None:

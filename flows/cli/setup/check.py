@@ -16,6 +16,7 @@ from ratchet.flows.cli.output import json_option, open_installation, print_json,
 from ratchet.flows.cli.setup.evidence_check import newest_freeze, power
 from ratchet.flows.cli.setup.finding import Finding
 from ratchet.flows.cli.setup.sample_check import sampled
+from ratchet.flows.cli.setup.suite_check import suites
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.cli.unread import unread_text
 
@@ -52,7 +53,7 @@ def check(loop: str, as_json: bool) -> None:
             _checks,
             _golden,
             _safety,
-            _suites,
+            suites,
             _privacy,
             _quarantine,
             newest_freeze,
@@ -358,24 +359,6 @@ def _safety(context: LineContext) -> list[Finding]:
         return [("error", "gate", str(error))]
     harmful = sum(one.expected == "refuse" for one in prompts)
     return [("ok", "gate", f"safety: {harmful} harmful and {len(prompts) - harmful} harmless prompts")]
-
-
-def _suites(context: LineContext) -> list[Finding]:
-    from ratchet.gates.suites.tasks import read_suite
-    from ratchet.rewards.scorer_set import build_scorer_set
-
-    found: list[Finding] = []
-    for name, suite in context.loop.gate.suites.items():
-        try:
-            tasks = read_suite(context.folder / suite.file, name)
-            scorers = build_scorer_set([suite.reward])
-        except ConfigError as error:
-            found.append(("error", "gate", str(error)))
-            continue
-        if not scorers.unseen():
-            found.append(("error", "gate", f"gate.suites.{name}.reward: {suite.reward.name} needs feedback, which new answers do not have"))
-        found.append(("ok", "gate", f"suite {name}: {len(tasks)} tasks, pass@{suite.k}, scored by {suite.reward.name}"))
-    return found
 
 
 def _privacy(context: LineContext) -> list[Finding]:

@@ -126,3 +126,30 @@ def test_without_a_network_the_reason_is_told(hub: Hub, monkeypatch: pytest.Monk
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
         found()
+
+
+def test_a_file_that_is_longer_than_stated_is_not_read_to_its_end(hub: Hub, tmp_path: Path) -> None:
+    hub.lengths["model.safetensors"] = 100
+    with pytest.raises(Permanent, match=r"model\.safetensors (is longer than the 100 bytes|: the downloaded file)"):
+        download(found(), tmp_path / "model", quiet)
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", ".cache/x.json", "a\x1b[2Jb.json", "line\nbreak.json", "x" * 300 + ".json"])
+def test_names_that_are_no_plain_paths_are_left_out(hub: Hub, name: str) -> None:
+    hub.files[name] = b"{}"
+    assert name not in [one.name for one in found().files]
+
+
+def test_texts_of_the_hub_are_one_plain_line(hub: Hub) -> None:
+    hub.card = {"license": "mit\nFAKE: licence accepted\x1b[2J", "license_link": "https://x\r\ny"}
+    model = found()
+    assert model.licence == "mit FAKE: licence accepted [2J"
+    assert model.link == "https://x  y"
+
+
+@pytest.mark.parametrize("change", [{"siblings": "x"}, {"sha": 5}, {"siblings": [{"rfilename": 5}]}, {"cardData": [1]}])
+def test_an_answer_that_is_none_of_a_hub_is_told(hub: Hub, change: dict[str, object]) -> None:
+    hub.changes = change
+    with pytest.raises((Permanent, Retryable)):
+        found()

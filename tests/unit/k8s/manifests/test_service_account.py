@@ -39,6 +39,12 @@ def test_lines_of_a_namespace_name_one_account() -> None:
         admission_rules(lines)
 
 
+@pytest.mark.parametrize("name", ["team/ratchet-job", "team/ratchet-model", "kube-system/default"])
+def test_the_accounts_of_jobs_and_model_servers_do_not_get_the_rights_of_the_service(name: str) -> None:
+    with pytest.raises(ValidationError, match="is not an account of the service"):
+        settings(account=name)
+
+
 @pytest.mark.parametrize("name", ["prod-service", "team/", "Team/prod", "a/b/c"])
 def test_an_account_without_a_namespace_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="account"):

@@ -37,6 +37,12 @@ def test_a_second_storage_class_and_a_bucket_are_refused() -> None:
         render_environment(settings(volume=BUCKET, nemo_image=None), PROFILE, extras(lustre="1000"))
 
 
+@pytest.mark.parametrize("size", ["10Gi", "1000Gi", "0", "many", "9001Gi"])
+def test_a_size_that_no_volume_has_is_refused(size: str) -> None:
+    with pytest.raises(ConfigError, match="--size"):
+        extras(lustre="1000", size=size)
+
+
 def test_the_driver_is_named_and_no_other_class_is_asked_for() -> None:
     said = "\n".join(reminders(settings(profile="gke-a3"), PROFILE, extras(lustre="500"), nemo=False))
     assert "LustreCsiDriver=ENABLED" in said

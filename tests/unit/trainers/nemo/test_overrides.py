@@ -105,3 +105,24 @@ def test_a_plan_with_overrides_says_that_they_were_never_proven(workshop: Any) -
 def test_trl_does_not_drop_them_in_silence() -> None:
     with pytest.raises(ConfigError, match="grpo_on"):
         GRPO().recipe({"nemo": {"overrides": FP8}})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ({"logger.wandb.name": "${oc.env:AWS_SECRET_ACCESS_KEY}"}, "has an interpolation"),
+        ({"logger": {"wandb": {"name": ["a", "${env:HOME}"]}}}, "has an interpolation"),
+        ({"logger.${x}": 1}, "is not the name of a key"),
+        ({"policy": {}}, "is an empty table"),
+        ({"checkpointing": {"enabled": {}}}, "is an empty table"),
+        ({"policy.hf_config_overrides": {"auto_map": {"AutoModelForCausalLM": "evil/repo--modeling.Evil"}}}, "could load other code"),
+        ({"policy": {"generation": {"vllm_kwargs": {"trust_remote_code": True}}}}, "could load other code"),
+        ({"policy.dtensor_cfg.automodel_kwargs": {"trust_remote_code": True}}, "could load other code"),
+        ({"policy.tokenizer.name": "evil/repo"}, "could load other code"),
+        ({"logger.mlflow_enabled": True}, "could load other code, or send figures elsewhere"),
+    ],
+)
+def test_a_recipe_takes_no_override_that_could_load_code_or_read_a_secret(overrides: dict[str, Any], problem: str) -> None:
+    """The recipe is validated when the plan is made and again in the job."""
+    with pytest.raises(ConfigError, match=problem):
+        NemoGRPO().recipe({"nemo": {"overrides": overrides}})
