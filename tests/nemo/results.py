@@ -30,7 +30,8 @@ NOT_RUN = {
     "asynchronous GRPO": "a loop file cannot ask for it: the reward actor needs whole groups; the release's loop needs vLLM",
     "dedicated generation": "its weights go over NCCL between GPUs, which has no stand-in; the rendered file is checked by the loader",
     "packed sequences and bf16": "the release packs with flash attention, which has GPU kernels only",
-    "Megatron, FP8, context and pipeline parallelism": "a loop file cannot ask for them",
+    "FP8, context parallelism and other overrides": "they need GPUs; keys and types are checked, and plans name them as never proven",
+    "Megatron and pipeline parallelism": "overrides refuse them: checkpoints of DTensor alone are read and published",
     "the image": "it cannot be pulled or built here",
 }
 """What the suite does not run -> the reason."""
