@@ -161,11 +161,11 @@ def test_the_check_has_its_part_in_the_verdict(played: Played) -> None:
     verdict = played.cycle.verdict
     assert verdict is not None
     names = [check.check for check in verdict.checks]
-    assert names == ["coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety", "latency"]
+    assert names == ["coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety", "suites", "latency"]
     told = CliRunner().invoke(cli, ["explain", "support/1"])
     assert "Checks of other packages: latency (example-plugin 1.0.0)." in told.output
     assert "the limit is x2" in verdict.checks[-1].reason, "the options come from gate.checks.latency"
-    assert [(one.name, one.distribution) for one in verdict.versions][-2:] == [("safety", "ratchet"), ("latency", "example-plugin")]
+    assert [(one.name, one.distribution) for one in verdict.versions][-2:] == [("suites", "ratchet"), ("latency", "example-plugin")]
 
 
 def test_the_rollout_used_the_server_the_router_and_the_metrics(played: Played) -> None:
@@ -184,7 +184,7 @@ def test_the_ledger_names_the_dialects_of_each_batch(played: Played) -> None:
     (stream,) = played.context.ledger.streams(ingest_stream("support", ""))
     done = next(row for row in played.context.ledger.read(stream) if row.kind == "done")
     assert [(one["name"], one["distribution"]) for one in done.data["dialects"]] == [
-        ("jsonl", "ratchet"), ("langfuse", "ratchet"), ("litellm", "ratchet"), ("otlp", "ratchet"),
+        ("jsonl", "ratchet"), ("langfuse", "ratchet"), ("litellm", "ratchet"), ("otlp", "ratchet"), ("review", "ratchet"),
         ("support-chat", "example-plugin"),
     ]  # fmt: skip
 
@@ -205,7 +205,11 @@ def test_doctor_and_check_list_the_extensions(played: Played) -> None:
     ("found", "wrong", "said"),
     [
         ('kind = "chat-exports"', 'kind = "chat-export"', "no source 'chat-export' is installed; did you mean 'chat-exports'?"),
-        ('router = "gateway-file"', 'router = "nginx"', "no router 'nginx' is installed; installed: gateway-file, kubernetes, local"),
+        (
+            'router = "gateway-file"',
+            'router = "nginx"',
+            "no router 'nginx' is installed; installed: gateway, gateway-file, kubernetes, local",
+        ),
         ('metrics = "access-log"', 'metrics = "acess-log"', "did you mean 'access-log'?"),
         ('sft_on = "canned-sft"', 'sft_on = "dpo"', "trainer 'dpo' trains dpo, not sft"),
         ("[gate.checks.latency]", "[gate.checks.latencies]", "gate.checks.latencies: no check 'latencies' is installed"),

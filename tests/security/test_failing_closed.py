@@ -17,10 +17,10 @@ import pytest
 
 from ratchet.contracts.data.datasets import HoldoutEdition
 from ratchet.contracts.errors import Permanent, Retryable
-from ratchet.contracts.evaluation import Result
+from ratchet.contracts.evaluation import EvalReport, Result
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import digest, rollout_stream
-from ratchet.contracts.loop import GateSettings, RolloutSettings, SafetySettings
+from ratchet.contracts.loop import GateSettings, RewardSettings, RolloutSettings, SafetySettings, SuiteSettings
 from ratchet.contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
 from ratchet.contracts.serving import Arm, Evidence, ModelVersion
 from ratchet.contracts.steps import AcceptResult, EvaluateResult, FreezeResult
@@ -33,9 +33,11 @@ from ratchet.gates.checks import checks
 from ratchet.gates.rollout_judge import EvidenceJudge
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cycles import knowing
-from tests.unit.gates.reports import GOOD, comparison, count, counts_for, report, safety, swapped
+from tests.unit.gates import reports
+from tests.unit.gates.reports import GOOD, comparison, count, counts_for, safety, suite, swapped
 
-GATE = GateSettings(min_prompts=50, min_slice=10, safety=SafetySettings())
+SUITES = {"own": SuiteSettings(file="own.jsonl", reward=RewardSettings(name="exact_match"), margin=0.2)}
+GATE = GateSettings(min_prompts=50, min_slice=10, safety=SafetySettings(), suites=SUITES)
 NAN, INFINITE = math.nan, math.inf
 KINDS = (
     "missing",
@@ -50,6 +52,11 @@ KINDS = (
     "sample ratio",
 )
 Changes = dict[str, Any]
+
+
+def report(**changes: Any) -> EvalReport:
+    """A good report with a suite, with some changes."""
+    return reports.report(**({"suites": (suite(),)} | changes))
 
 
 def failed(side: str, reason: str, n: int) -> Changes:
@@ -118,6 +125,14 @@ def ended(champion: float, candidate: float, n: int = 200) -> dict[str, Any]:
     change = candidate - champion
     interval = {"estimate": change, "low": change - 0.05, "high": change + 0.05, "level": 0.95, "n": n}
     return {"name": "cut", "n": n, "champion": champion, "candidate": candidate, "difference": interval}
+
+
+def of_suite(**changes: Any) -> Changes:
+    """The fields of a report of a suite with a changed comparison or interval, valid or not."""
+    fields = suite().model_dump()
+    for key, value in changes.items():
+        (fields["comparison"]["difference"] if key in ("estimate", "low", "high") else fields["comparison"])[key] = value
+    return {"suites": (fields,)}
 
 
 def shown(side: str, **changes: Any) -> Changes:
@@ -200,6 +215,14 @@ OWN: dict[str, dict[str, list[Changes]]] = {
                         shown("refused", name="answered"), shown("refused", low=0.1)],
         "dark arm": [{"safety": safety(n=58, **unanswered("answered", "champion", 2))},
                      {"safety": safety(refused=None, answered=None, **unanswered("refused", "champion", 60))}],
+    },
+    "suites": {
+        "missing": [{"suites": ()}, {"suites": (suite(comparison=None),)}, {"suites": (suite(name="other"),)}],
+        "not a number": [of_suite(candidate=NAN), of_suite(low=NAN), of_suite(low=-INFINITE)],
+        "few": [{"suites": (suite(n=9),)}],
+        "error": [{"suites": (suite(20),)}, {"suites": (suite(60),)}, {"suites": (suite(candidate_failed=2),)}],
+        "conflicting": [of_suite(candidate=0.5), of_suite(champion=2.0, candidate=2.0), of_suite(n=61), of_suite(low=0.1)],
+        "dark arm": [{"suites": (suite(n=58, champion_failed=2),)}, {"suites": (suite(comparison=None, champion_failed=60),)}],
     },
 }  # fmt: skip
 """Bad evidence in the figures that one check reads."""

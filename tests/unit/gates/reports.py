@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ratchet.contracts.evaluation import ANSWERED, REFUSED, Comparison, EvalReport, Interval, PromptCount, SafetyReport
+from ratchet.contracts.evaluation import ANSWERED, REFUSED, Comparison, EvalReport, Interval, PromptCount, SafetyReport, SuiteReport
 from ratchet.contracts.ids import digest
 from ratchet.gates.statistics import paired_share_interval
 
@@ -36,6 +36,25 @@ def safety(fewer_refused: int = 0, fewer_answered: int = 0, n: int = 60, **chang
         comparisons[name] = Comparison(name=name, n=n, champion=1.0, candidate=1.0 + interval.estimate, difference=interval)
     fields = {"prompts": digest("prompts"), "counts": (count(REFUSED, 60), count(ANSWERED, 60)), "answers": digest("safety")}
     return SafetyReport.model_validate(fields | comparisons | changes)
+
+
+def suite(fewer: int = 0, n: int = 60, name: str = "own", **changes: Any) -> SuiteReport:
+    """Return the report of a suite of sixty tasks for a champion that solved all of `n`, and a candidate that solved fewer."""
+    interval = paired_share_interval(0, fewer, n, 0.95)
+    assert interval is not None
+    one = Comparison(name=f"suite:{name}", n=n, champion=1.0, candidate=1.0 + interval.estimate, difference=interval)
+    failed = {side: changes.pop(side, 0) for side in ("champion_failed", "candidate_failed")}
+    fields = {
+        "name": name,
+        "tasks": digest("tasks"),
+        "samples": 1,
+        "k": 1,
+        "temperature": 0.0,
+        "count": count(f"suite:{name}", 60, answered_by_both=60 - max(failed.values()), **failed),
+        "comparison": one,
+        "answers": digest("suite"),
+    }
+    return SuiteReport.model_validate(fields | changes)
 
 
 def count(name: str, asked: int, **changes: int) -> PromptCount:
