@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import Digest
-from ratchet.contracts.model import Count, Finite, Frozen, Magnitude
+from ratchet.contracts.model import Count, Extended, Finite, Frozen, Magnitude
 
 
 class ChatRequest(Frozen):
@@ -257,7 +257,7 @@ class SuiteReport(Frozen):
     count: PromptCount
     """What became of the tasks. Its clusters are the groups of tasks."""
     failures: dict[str, Count] = Field(default_factory=dict)
-    """`champion:<reason>` / `candidate:<reason>` -> number of answers that are missing or have no score."""
+    """`champion:<reason>` / `candidate:<reason>` -> number of tasks with an answer that is missing or has no score."""
     comparison: Comparison | None
     """Mean pass@k over the groups of tasks. None if less than two groups could be compared."""
     answers: Digest
@@ -285,8 +285,10 @@ UNLIKE = "decided by other scorers on either side"
 """Key in `EvalReport.failures`: prompts with scored answers on both sides that different scorers decided, so they are not comparable."""
 
 
-class EvalReport(Frozen):
+class EvalReport(Extended):
     """Measurements of an evaluation. The gate's checks interpret them."""
+
+    LATER = ("suites",)
 
     edition: int
     champion: Digest
@@ -331,11 +333,6 @@ class EvalReport(Frozen):
     """`champion` / `candidate` -> 95th percentile of the latency in milliseconds."""
     answers: Digest
     """JSON-lines artifact with both answers and rewards for every draw of every prompt."""
-
-    @model_serializer(mode="wrap")
-    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `suites` if there are none, so that older releases read the report."""
-        return {name: value for name, value in dump(self).items() if name != "suites" or value}
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalReport:

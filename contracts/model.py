@@ -6,7 +6,7 @@ import json
 import re
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import VERSION, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -27,14 +27,29 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=_LATE)
 
 
+class Extended(Frozen):
+    """Control type that got fields after its first release.
+
+    The fields in `LATER` are not written while they are empty, so that ids do not change and older releases read the rest.
+    """
+
+    LATER: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if value or name not in self.LATER}
+
+
 Count = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number that is neither infinite nor NaN."""
 Magnitude = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class ModelRef(Frozen):
+class ModelRef(Extended):
     """Reference to a model by content. Two folders whose answer-relevant files are equal have equal ids."""
+
+    LATER = ("merged",)
 
     weights: Digest
     """Digest over the names and digests of all *.safetensors files and those of these files that exist: config.json, the index of the
@@ -76,11 +91,6 @@ class ModelRef(Frozen):
     def base(self) -> Digest:
         """Return the artifact of the weights that a server loads: those of the base model for an adapter, otherwise `files`."""
         return self.parent or self.files
-
-    @model_serializer(mode="wrap")
-    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `merged` if there is none, so that the ids of plans, and what older releases read, do not change."""
-        return {name: value for name, value in dump(self).items() if name != "merged" or value}
 
 
 ADAPTER_CONFIG = "adapter_config.json"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from ratchet.contracts.evaluation import Interval
 from ratchet.contracts.ids import Digest
-from ratchet.contracts.model import Count, Finite, Frozen, Magnitude, ModelRef
+from ratchet.contracts.model import Count, Extended, Finite, Frozen, Magnitude, ModelRef
 
 
 class ModelVersion(Frozen):
@@ -112,8 +112,10 @@ Unit = Literal["session", "user"]
 """Unit that a rollout assigns to a version. The other one replaces it in a request that does not name it."""
 
 
-class Route(Frozen):
+class Route(Extended):
     """Routing configuration of a line."""
+
+    LATER = ("former_names",)
 
     line: str
     served_model: str
@@ -133,11 +135,6 @@ class Route(Frozen):
     def names(self) -> tuple[str, ...]:
         """All model names that client requests may use, the present one first."""
         return (self.served_model, *self.former_names)
-
-    @model_serializer(mode="wrap")
-    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `former_names` if there are none, so that a router process that does not know the field reads the route."""
-        return {name: value for name, value in dump(self).items() if name != "former_names" or value}
 
 
 _ROUNDING = 1e-6

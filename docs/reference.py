@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -118,9 +118,11 @@ def below(section: Section) -> Iterator[tuple[list[str], Section]]:
         if model := nested(section.model.model_fields[name].annotation)[0]:
             fields.setdefault(model, []).append(name)
     for model, names in fields.items():
-        note = f"NAME is one of {listed(names)}." if len(names) > 1 else ""
-        many = nested(section.model.model_fields[names[0]].annotation)[1]
-        yield names, Section(f"{section.path}.{names[0] if not note else 'NAME'}".lstrip("."), model, note=note, many=many)
+        annotation = section.model.model_fields[names[0]].annotation
+        note, name = (f"NAME is one of {listed(names)}.", "NAME") if len(names) > 1 else ("", names[0])
+        if get_origin(annotation) is dict:
+            note, name = "NAME is a name of your own. There may be several.", f"{name}.NAME"
+        yield names, Section(f"{section.path}.{name}".lstrip("."), model, note=note, many=nested(annotation)[1])
     if section.model is TrainingSettings:
         note = f"METHOD is one of {listed([method.value for method in KINDS])}. All recipes have these keys."
         yield [], Section("training.METHOD", Recipe, note=note)
@@ -176,10 +178,11 @@ def key_row(section: Section, name: str, homes: dict[str, Section], schema: dict
     field, (model, many) = section.model.model_fields[name], nested(section.model.model_fields[name].annotation)
     value = field.get_default(call_default_factory=True)
     kind = described(schema["properties"][name], schema.get("$defs", {}))
+    named = get_origin(field.annotation) is dict and model is not None
     if name in homes:
-        kind = ("list of sections " if many else "section ") + link(homes[name].title)
+        kind = ("list of sections " if many else "sections " if named else "section ") + link(homes[name].title)
     text = members(section.model).get(name) or (inspect.getdoc(model) if model else "")
-    return [code(name), kind, default_of(section.model, value, name in homes), prose(text)]
+    return [code(name), kind, "none" if named else default_of(section.model, value, name in homes), prose(text)]
 
 
 def default_of(kind: type[BaseModel], value: Any, section: bool) -> str:

@@ -1,16 +1,15 @@
-"""What the router process has to know about a line. Imports little, because the service imports it."""
+"""Settings that the router process needs for a line. Imports little, because the service imports it."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
+from ratchet.contracts.model import Extended
 from ratchet.runtime.serving.settings import ServedLine
 
 
-class RouterLine(ServedLine):
+class RouterLine(ServedLine, Extended):
     """Settings of a line. Paths are relative to the folder of the settings."""
+
+    LATER = ("pins",)
 
     folder: str
     """Folder with the route, the counts, the state and the spool."""
@@ -24,8 +23,3 @@ class RouterLine(ServedLine):
     per_caller: int
     spool_mb: int
     pins: bool = False
-
-    @model_serializer(mode="wrap")
-    def _written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `pins` if it is off, so that a router process that does not know the field reads the settings."""
-        return {name: value for name, value in dump(self).items() if name != "pins" or value}

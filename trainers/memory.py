@@ -82,9 +82,9 @@ class MemoryEstimate(Frozen):
 
 
 def model_sizes(config: Mapping[str, Any], parameters: int) -> ModelSizes | None:
-    """Return the sizes that a config.json states, with the counted number of parameters. None if it lacks one of them.
+    """Return the sizes of a model. `config` is its config.json, and `parameters` its number of parameters.
 
-    A model with several parts states those of its language model in `text_config`.
+    Returns None if `config` lacks a size. A model with several parts has the sizes of its language model in `text_config`.
     """
     inner = config.get("text_config")
     text = inner if isinstance(inner, Mapping) else config

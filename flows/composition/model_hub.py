@@ -108,11 +108,8 @@ def _model_of(name: HubName, found: Any) -> HubModel:
     files, left_out = list[HubFile](), list[str]()
     for one in found.siblings or ():
         path = PurePosixPath(one.rfilename)
-        plain = (
-            _PLAIN.fullmatch(one.rfilename) is not None and ".." not in path.parts and not path.is_absolute() and path.parts[0] != ".cache"
-        )
         wanted = path.suffix in PUBLISHED or (len(path.parts) == 1 and _LICENCE.fullmatch(path.name))
-        if plain and wanted and not _other_weights(path):
+        if wanted and _is_plain(one.rfilename) and not _other_weights(path):
             files.append(HubFile(one.rfilename, int(one.size or 0), one.lfs.sha256 if one.lfs else None, one.blob_id))
         else:
             left_out.append(one.rfilename)
@@ -129,6 +126,12 @@ def _model_of(name: HubName, found: Any) -> HubModel:
     return HubModel(
         name.repository, found.sha, licence, _line(card.get("license_link") or ""), gated, tuple(sorted(files)), tuple(sorted(left_out))
     )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a file has a plain name inside the model's folder, and is not in the folder that the library uses itself."""
+    path = PurePosixPath(name)
+    return _PLAIN.fullmatch(name) is not None and not path.is_absolute() and ".." not in path.parts and path.parts[:1] != (".cache",)
 
 
 def _line(value: object) -> str:
@@ -204,6 +207,7 @@ def _asked(name: HubName, token_variable: str, ask: Callable[[HfApi], Answer]) -
         raise ConfigError(_INSTALL) from error
 
     where = f"{name.repository} at {name.revision}"
+    no_answer: Any = (errors.HfHubHTTPError.__mro__[1], OSError)  # the first one: HTTPError of the HTTP library of the release
     try:
         # The token of the user's own login is not taken: the caller names the variable with the token.
         return ask(HfApi(os.environ.get("HF_ENDPOINT") or None, os.environ.get(token_variable) or False, library_name="ratchet"))
@@ -218,17 +222,10 @@ def _asked(name: HubName, token_variable: str, ask: Callable[[HfApi], Answer]) -
         raise Permanent(f"{name.repository} has no revision {name.revision}") from error
     except errors.RepositoryNotFoundError as error:
         raise Permanent(f"{name.repository} does not exist, or {token_variable} is not a token that may read it") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        if isinstance(error, OSError):  # errors of the HTTP library may be both
-            raise Retryable(f"the hub does not answer for {where}: {type(error).__name__}; try again later") from error
-        raise Permanent(f"what the hub says about {where} cannot be read ({type(error).__name__}); is {_address()} a hub?") from error
-    except Exception as error:
-        if not isinstance(error, (errors.HfHubHTTPError.__mro__[1], OSError)):  # HTTPError of the HTTP library of the release
-            raise
-        if isinstance(error, OSError) and error.errno is not None:
+    except no_answer as error:  # before the next clause, because an error of the HTTP library may also be a ValueError
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ValueError):
             raise unwritable("download the model", error) from error
         raise Retryable(f"the hub does not answer for {where}: {type(error).__name__}; try again later") from error
-
-
-def _address() -> str:
-    return os.environ.get("HF_ENDPOINT") or "the default address"
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        address = os.environ.get("HF_ENDPOINT") or "the default address"
+        raise Permanent(f"the answer of the hub about {where} cannot be read ({type(error).__name__}); is {address} a hub?") from error

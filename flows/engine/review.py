@@ -14,6 +14,7 @@ from ratchet.contracts.data.datasets import IngestReport, RawBatch
 from ratchet.contracts.errors import Conflict
 from ratchet.contracts.ids import canonical, cycle_stream, digest, reviews_stream
 from ratchet.contracts.rows import ReviewTaken, content_of, row_of
+from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.core.review import ReviewAnswer, ReviewQuestion, choose_questions
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.dataset_export import ExportedSet
@@ -40,14 +41,6 @@ def choose(context: LineContext, found: ExportedSet, count: int) -> Chosen:
     plain = [{**row, "prompt": json.loads(row["prompt"])} for row in rows if not json.loads(row["tools"] or "[]")]
     questions, requests = choose_questions(plain, answered, _fallen(context), count)
     return Chosen(tuple(questions), requests)
-
-
-def rows_of(parquet: bytes, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a Parquet artifact with these columns."""
-    import pyarrow.parquet as pq
-
-    found: list[dict[str, Any]] = pq.read_table(io.BytesIO(parquet), columns=list(columns)).to_pylist()
-    return found
 
 
 def _fallen(context: LineContext) -> frozenset[str]:

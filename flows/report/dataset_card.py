@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +10,12 @@ from typing import Any
 
 from ratchet.contracts.data.datasets import Snapshot, TrainingSet
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import Loop, PrivacySettings
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.core.data_notes import count_rows, crowding, masking_note
 from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.report.languages import language_of
 from ratchet.flows.report.story import Section, Table, signals_section
 from ratchet.materializer.privacy.masking import Masker
@@ -41,7 +40,7 @@ def dataset_card(cycle: CycleView, artifacts: Artifacts) -> list[Section]:
 
 def card_of(loop: Loop, snapshot: Snapshot, dataset: TrainingSet | None, artifacts: Artifacts) -> list[Section]:
     """Return the sections of a card about a snapshot and, if it is known, its training set."""
-    samples = _rows(artifacts, snapshot.samples, ["prompt_id", "prompt", "answer", "reward", "tier", "origin", "user", "slice"])
+    samples = rows_of(artifacts.get(snapshot.samples), ["prompt_id", "prompt", "answer", "reward", "tier", "origin", "user", "slice"])
     signals = signals_section(snapshot)
     sections = [_source(snapshot, loop), _answers(samples), *([signals] if signals else [])]
     sections += [*_texts(samples), _people(samples), *_examples(samples, loop.privacy)]
@@ -156,8 +155,8 @@ def _people(samples: Sequence[Mapping[str, Any]]) -> Section:
 
 def _training(dataset: TrainingSet, artifacts: Artifacts) -> list[Section]:
     facts = dataset.facts
-    pairs = _rows(artifacts, dataset.pairs, ["tier", "weight"])
-    shown = _rows(artifacts, dataset.demonstrations, ["source", "weight"])
+    pairs = rows_of(artifacts.get(dataset.pairs), ["tier", "weight"])
+    shown = rows_of(artifacts.get(dataset.demonstrations), ["source", "weight"])
     dropped = ", ".join(f"{reason} {n:,}" for reason, n in facts.pairs_dropped.items()) or "none"
     noise = "not measured" if facts.label_noise is None else f"{facts.label_noise:.3f}"
     sources = ", ".join(f"{name} {n:,}" for name, n in sorted(Counter(row["source"] for row in shown).items())) or "none"
@@ -198,10 +197,3 @@ def _lengths(values: Iterable[int]) -> Table:
 def _histogram(name: str, counts: Sequence[tuple[str, int]]) -> Table:
     most = max((n for _, n in counts), default=1)
     return Table((name, "number", ""), tuple((label, f"{n:,}", "█" * max(1, round(_BAR * n / most))) for label, n in counts))
-
-
-def _rows(artifacts: Artifacts, key: Digest, columns: list[str]) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(artifacts.get(key)), columns=columns).to_pylist()
-    return rows

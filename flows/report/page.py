@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -24,6 +22,7 @@ from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
+from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.core.search import demanded, difference
 from ratchet.flows.core.search import measured as with_score
 from ratchet.flows.core.waiting import waiting_text
@@ -196,18 +195,12 @@ def _rewards(cycle: CycleView, artifacts: Artifacts) -> Markup:
     if frozen is None:
         return Markup("")
     try:
-        samples = _read(artifacts, frozen.snapshot.samples)
+        samples = rows_of(artifacts.get(frozen.snapshot.samples), ("reward", "tier"))
     except RatchetError:
         return Markup("")
     counts: dict[str, int] = {}
-    for reward, tier in samples:
+    for row in samples:
+        reward, tier = row["reward"], row["tier"]
         name = "not scored" if reward is None else f"{tier}: {'correct' if reward >= 0.7 else 'incorrect' if reward < 0.5 else 'partial'}"
         counts[name] = counts.get(name, 0) + 1
     return bars(sorted(counts.items()), "rewards of the snapshot's answers, by deciding tier")
-
-
-def _read(artifacts: Artifacts, key: Any) -> list[tuple[float | None, str | None]]:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(io.BytesIO(artifacts.get(key)), columns=["reward", "tier"])
-    return list(zip(table["reward"].to_pylist(), table["tier"].to_pylist(), strict=True))

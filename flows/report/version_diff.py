@@ -5,7 +5,6 @@ The texts of prompts and answers come from users and models. The caller must sho
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.report.history import EXAMPLES, examples
 from ratchet.flows.report.story import Section, Table, interval
 
@@ -182,10 +182,7 @@ def _examples(old: CycleView | None, new: CycleView | None, artifacts: Artifacts
 
 
 def _identities(parquet: bytes, columns: tuple[str, ...]) -> set[str]:
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(io.BytesIO(parquet), columns=["prompt_id", *columns]).to_pylist()
-    return {digest([row["prompt_id"], *(row[column] for column in columns)]) for row in rows}
+    return {digest([row["prompt_id"], *(row[column] for column in columns)]) for row in rows_of(parquet, ("prompt_id", *columns))}
 
 
 def _answers(key: str, artifacts: Artifacts, turned: bool, most: int) -> list[Answers]:

@@ -43,6 +43,7 @@ from ratchet.gates.evaluation.comparisons import (
     prompt_counts,
 )
 from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
+from ratchet.gates.evaluation.labelling import label_answers
 from ratchet.gates.evaluation.looks import batches, group_sizes, level_at_equal_length, level_of_look, stop
 from ratchet.gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
 from ratchet.gates.evaluation.questions import (
@@ -289,16 +290,7 @@ class PairedEvaluator:
         return questions
 
     def _label(self, questions: Sequence[Question], answers: Sequence[ChatAnswer]) -> list[Label]:
-        known = [i for i, answer in enumerate(answers) if answer.text is not None]
-        samples = [{"prompt": list(questions[i].prompt), "answer": answers[i].text, "reference": questions[i].reference} for i in known]
-        labels = [Label(None, None, {}, 0)] * len(answers)
-        for i, label in zip(known, self._rewards.label_unseen(samples), strict=True):
-            labels[i] = label
-        # Retry once if a scorer abstained: it may have been unavailable temporarily, and the prompt would not be comparable.
-        again = [(i, sample) for i, sample in zip(known, samples, strict=True) if None in labels[i].parts.values()]
-        for (i, _), label in zip(again, self._rewards.label_unseen([sample for _, sample in again]), strict=True):
-            labels[i] = min(labels[i], label, key=lambda one: list(one.parts.values()).count(None))
-        return labels
+        return label_answers(self._rewards, [(one.prompt, one.reference) for one in questions], answers)
 
     def _prefer(
         self, questions: Sequence[Question], old: Sequence[ChatAnswer], new: Sequence[ChatAnswer], labels: dict[str, list[Label]]

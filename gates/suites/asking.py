@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, Comparison, Pr
 from ratchet.contracts.ids import canonical, digest
 from ratchet.contracts.loop import SuiteSettings
 from ratchet.contracts.ports import Artifacts, ModelClient, Progress, Rewards
-from ratchet.gates.evaluation.outcomes import UNSCORED
+from ratchet.gates.evaluation.comparisons import failure_counts
+from ratchet.gates.evaluation.labelling import label_answers
 from ratchet.gates.evaluation.questions import by_prompt
 from ratchet.gates.statistics import paired_interval, paired_share_interval
 from ratchet.gates.suites.tasks import SuiteTask, tasks_digest
@@ -46,11 +47,13 @@ class SuiteEvaluation:
         scored for the candidate alone does not pass, because a candidate could otherwise leave out the tasks that it cannot solve; one of
         the champion leaves out the task.
         """
-        requests = [self._request(task, draw) for task in self.tasks for draw in range(self.settings.samples)]
+        samples = self.settings.samples
+        requests = [self._request(task, draw) for task in self.tasks for draw in range(samples)]
+        asked = [(task.conversation, task.reference) for task in self.tasks for _ in range(samples)]
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda client: client.chat(requests, progress), clients)
-        labels = [self._label(answers) for answers in (old, new)]
-        before, after = (by_prompt(one, self.settings.samples) for one in labels)
+        labels = [label_answers(self.rewards, asked, answers) for answers in (old, new)]
+        before, after = (by_prompt(one, samples) for one in labels)
         failed = [[any(one.reward is None for one in draws) for draws in side] for side in (before, after)]
         rows = [
             (task.cluster, self._solved(task_before), self._solved(task_after))
@@ -61,7 +64,7 @@ class SuiteEvaluation:
         return SuiteReport(
             name=self.name,
             tasks=tasks_digest(self.tasks),
-            samples=self.settings.samples,
+            samples=samples,
             k=self.settings.k,
             temperature=self.settings.temperature,
             count=PromptCount(
@@ -72,7 +75,7 @@ class SuiteEvaluation:
                 champion_failed=sum(failed[0]),
                 candidate_failed=sum(failed[1]),
             ),
-            failures={**_failures("champion", old, labels[0]), **_failures("candidate", new, labels[1])},
+            failures=failure_counts("champion", old, labels[0], samples) + failure_counts("candidate", new, labels[1], samples),
             comparison=_compared(f"suite:{self.name}", rows, level),
             answers=self.artifacts.put(b"\n".join(self._rows(old, new, labels))),
         )
@@ -83,22 +86,6 @@ class SuiteEvaluation:
         return ChatRequest(
             messages=task.conversation, temperature=self.settings.temperature, max_tokens=self.settings.max_tokens, seed=seed
         )
-
-    def _label(self, answers: Sequence[ChatAnswer]) -> list[Label]:
-        """Label the answers of one model; a missing answer has no reward."""
-        labels = [Label(None, None, {}, 0)] * len(answers)
-        known = [place for place, answer in enumerate(answers) if answer.text is not None]
-        samples = [
-            {
-                "prompt": list(self.tasks[place // self.settings.samples].conversation),
-                "answer": answers[place].text,
-                "reference": self.tasks[place // self.settings.samples].reference,
-            }
-            for place in known
-        ]
-        for place, label in zip(known, self.rewards.label_unseen(samples), strict=True):
-            labels[place] = label
-        return labels
 
     def _solved(self, draws: Sequence[Label]) -> float:
         passed = sum(one.reward is not None and one.reward >= self.settings.passes for one in draws)
@@ -135,11 +122,3 @@ def _compared(name: str, rows: Sequence[tuple[str, float, float]], level: float)
     return Comparison(
         name=name, n=len(means), champion=fmean(one[0] for one in means), candidate=fmean(one[1] for one in means), difference=interval
     )
-
-
-def _failures(side: str, answers: Sequence[ChatAnswer], labels: Sequence[Label]) -> dict[str, int]:
-    """Count the answers that are missing or have no score, by the reason."""
-    reasons = [
-        answer.failure if answer.text is None else UNSCORED for answer, label in zip(answers, labels, strict=True) if label.reward is None
-    ]
-    return {f"{side}:{reason}": n for reason, n in Counter(reasons).items()}

@@ -174,12 +174,9 @@ class Guardian:
     def _release(self, observation: GangObservation) -> str:
         gang = observation.gang
         if not self.settings.pool.karpenter:
-            what = (
-                "look at the events of its ComputeClass"
-                if self.settings.pool.kind == "compute-class"
-                else "add nodes, or configure a pool in [cluster.pool]"
-            )
-            return f"{gang.name}: {observation.why}; {what}"
+            made_by_gke = self.settings.pool.kind == "compute-class"
+            remedy = "look at the events of its ComputeClass" if made_by_gke else "add nodes, or configure a pool in [cluster.pool]"
+            return f"{gang.name}: {observation.why}; {remedy}"
         if self.settings.pool.kind == "static":
             return f"{gang.name}: {observation.why}; check the conditions of its NodePool {gang.name} and of its NodeClaims"
         busy = self._busy()

@@ -141,7 +141,8 @@ def _gateway(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
     given = wanted.values["gateway"]
     for line in wanted.lines:
         if line.loop is not None and line.loop.serving.router == "gateway":
-            look = f"kubectl describe httproute ratchet-{line.loop.line.name} -n {line.loop.serving.options.get('namespace')}"
+            route = line.loop.serving.router_options.get("name") or f"ratchet-{line.name}"
+            look = f"kubectl describe httproute {route} -n {line.loop.serving.options.get('namespace')}"
             yield unknown("Gateway", f"this command does not look at the Gateway that {line.name} names", look)
     if not given["name"]:
         yield ok("Gateway", "not needed by the chart: the values name none")

@@ -51,9 +51,10 @@ def _nodes(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
         if len(fitting) >= loop.training.nodes:
             yield ok(about, f"{len(fitting)} nodes offer {what}")
         elif loop.cluster.pool.kind != "none":
+            maker = "Karpenter" if loop.cluster.pool.karpenter else "GKE"
             yield unknown(
                 about,
-                f"{len(fitting)} of {loop.training.nodes} nodes offer {what}; {_MAKER[loop.cluster.pool.kind]} makes the others, if it can",
+                f"{len(fitting)} of {loop.training.nodes} nodes offer {what}; {maker} makes the others, if it can",
                 f"ratchet k8s lint {line.name}",
             )
         else:
@@ -70,21 +71,14 @@ def _has(node: dict[str, Any], asked: dict[str, str], labels: dict[str, str]) ->
     return all(parse(room.get(name, "0")) >= parse(amount) for name, amount in asked.items())
 
 
-_MAKER = {"static": "Karpenter", "dynamic": "Karpenter", "compute-class": "GKE"}
-"""Kind of a pool -> the system that makes its nodes."""
-
-
 def _pools(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
-    pools = {line.loop.cluster.pool.kind for line in wanted.lines if line.loop is not None and line.loop.cluster is not None} - {
-        "none",
-        "compute-class",
-    }
-    if not pools:
+    pools = [line.loop.cluster.pool for line in wanted.lines if line.loop is not None and line.loop.cluster is not None]
+    if not any(pool.karpenter for pool in pools):
         return
     if offered(facts, "karpenter") == "no":
         yield missing("Karpenter", "its resource definitions are missing", "https://karpenter.sh/docs/getting-started/")
         return
-    if "static" in pools:
+    if any(pool.kind == "static" for pool in pools):
         yield _static_capacity(facts)
     for one in () if isinstance(facts.node_classes, Unread) else facts.node_classes:
         name = one["metadata"]["name"]

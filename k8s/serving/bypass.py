@@ -15,28 +15,22 @@ from typing import NamedTuple
 from pydantic import Field
 
 from ratchet.contracts.errors import Retryable
-from ratchet.contracts.model import Frozen
 from ratchet.contracts.serving import Endpoint
 from ratchet.k8s.api.client import Cluster, FieldConflict, Kind, Object
-from ratchet.k8s.manifests.http_route import MANAGER, SINCE, ParentRef, bypass_route
-from ratchet.k8s.serving.gateway import HTTP_ROUTE, NAME
+from ratchet.k8s.manifests.http_route import MANAGER, SINCE, bypass_route
+from ratchet.k8s.serving.gateway import HTTP_ROUTE, Attachment
 
 ENDPOINT_SLICE = Kind("discovery.k8s.io/v1", "endpointslices")
 SERVICE_NAME = "kubernetes.io/service-name"
 """Label of an EndpointSlice with the name of its Service."""
 
 
-class BypassOptions(Frozen):
-    """Settings in `[serving.router_options.bypass]`: requests go to the champion's servers while all routers are down."""
+class BypassOptions(Attachment):
+    """Settings in `[serving.router_options.bypass]`: requests go to the champion's servers while all routers are down.
 
-    gateway: str = Field(pattern=NAME)
-    """Name of the Gateway to which the routers are attached."""
-    gateway_namespace: str | None = Field(default=None, pattern=NAME)
-    """Namespace of the Gateway. None: that of the model servers."""
-    listener: str | None = None
-    """Listener of the Gateway. None: all that admit the route."""
-    hostnames: tuple[str, ...] = ()
-    """Host names of the line's route, as in the chart's `gateway.hostnames`. Other ones would not take precedence."""
+    `hostnames` must be those of the line's route, as in the chart's `gateway.hostnames`. Other ones would not take precedence.
+    """
+
     service: str = Field(pattern=r"^[a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9]*$")
     """Namespace and name of the routers' Service: `NAMESPACE/RELEASE-router`."""
     after: float = Field(default=30, ge=20, le=3600)
@@ -86,7 +80,6 @@ class Bypass:
         self._line, self._namespace, self.name = line, namespace, f"ratchet-{line}-bypass"
         self._told = told
         self._now = now
-        self._parent = ParentRef(name=options.gateway, namespace=options.gateway_namespace, section_name=options.listener)
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -120,7 +113,7 @@ class Bypass:
         return ""
 
     def _apply(self, champion: Endpoint, since: datetime, live: Object | None) -> bool:
-        wanted = bypass_route(champion, self._line, self.name, self._namespace, self._parent, self._options.hostnames, since)
+        wanted = bypass_route(champion, self._line, self.name, self._namespace, self._options.parent, self._options.hostnames, since)
         body = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
         if live is not None and live["metadata"].get("labels", {}) == body["metadata"]["labels"]:
             return False

@@ -35,23 +35,34 @@ from ratchet.k8s.manifests.http_route import (
 
 HTTP_ROUTE = Kind("gateway.networking.k8s.io/v1", "httproutes")
 _POLL_SECONDS = 0.25
-NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+"""Seconds between two looks at whether the Gateway has accepted changed weights."""
+_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 """Names of Gateways and namespaces."""
 
 
-class GatewayRouterOptions(Frozen):
-    """Settings in `[serving.router_options]` for routers of kind "gateway"."""
+class Attachment(Frozen):
+    """The Gateway to which an HTTPRoute is attached."""
 
-    url: str = Field(pattern=r"^https?://[^/@\s]+$")
-    """Base URL for clients, without /v1: that of the Gateway."""
-    gateway: str = Field(pattern=NAME)
+    gateway: str = Field(pattern=_NAME)
     """Name of the Gateway to which the HTTPRoute is attached."""
-    gateway_namespace: str | None = Field(default=None, pattern=NAME)
+    gateway_namespace: str | None = Field(default=None, pattern=_NAME)
     """Namespace of the Gateway. None: that of the model servers."""
     listener: str | None = None
     """Listener of the Gateway. None: all that admit the route."""
     hostnames: tuple[str, ...] = ()
     """Host names of the route. Empty: those of the listener."""
+
+    @property
+    def parent(self) -> ParentRef:
+        """The Gateway as the parent of an HTTPRoute."""
+        return ParentRef(name=self.gateway, namespace=self.gateway_namespace, section_name=self.listener)
+
+
+class GatewayRouterOptions(Attachment):
+    """Settings in `[serving.router_options]` for routers of kind "gateway"."""
+
+    url: str = Field(pattern=r"^https?://[^/@\s]+$")
+    """Base URL for clients, without /v1: that of the Gateway."""
     name: str = Field(default="", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
     """Name of the HTTPRoute, which is in the namespace of the model servers. Empty: `ratchet-` and the name of the line."""
     pins: bool = False
@@ -89,7 +100,6 @@ class GatewayRouter:
         integer_weights([*shares, *(100 - share for share in shares)])
         self._namespace = namespace
         self._name = self._options.name or f"ratchet-{line}"
-        self._parent = ParentRef(name=self._options.gateway, namespace=self._options.gateway_namespace, section_name=self._options.listener)
 
     @cached_property
     def _cluster(self) -> Cluster:
@@ -110,7 +120,7 @@ class GatewayRouter:
         if differs := self._difference(live, wanted):  # a field that another manager has added, so that there is no conflict
             raise Retryable(f"{self._about()} is not as it should be: {differs}")
         begun = self._clock()
-        while why := not_accepted(live, self._parent):
+        while why := not_accepted(live, self._options.parent):
             if self._clock() - begun >= self._options.accepted:
                 raise Retryable(f"{self._about()} is written and not in force after {self._options.accepted:g} s: {why}")
             self._sleep(_POLL_SECONDS)
@@ -146,14 +156,14 @@ class GatewayRouter:
 
     def _rendered(self, route: Route) -> HttpRoute:
         options = self._options
-        return weighted_route(route, self._name, self._namespace, self._parent, options.hostnames, options.pins)
+        return weighted_route(route, self._name, self._namespace, options.parent, options.hostnames, options.pins)
 
     def _live(self) -> Object | None:
         return self._cluster.get(HTTP_ROUTE, self._name, self._namespace)
 
     def _obstacle(self, live: Object, route: Route) -> str:
         """Return why the route that is written on a live object is not in force; empty if it is."""
-        return self._difference(live, self._rendered(route)) or not_accepted(live, self._parent)
+        return self._difference(live, self._rendered(route)) or not_accepted(live, self._options.parent)
 
     def _difference(self, live: Object, wanted: HttpRoute) -> str:
         """Return how a live object differs from the wanted one, and who owns its fields; empty if it does not."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,16 +83,15 @@ def _records(context: LineContext) -> JudgeRecords:
 
 def _sample(context: LineContext, records: JudgeRecords, size: int) -> list[dict[str, Any]]:
     """Return a random sample of the answers that may be used at present. The same data gives the same sample."""
-    import pyarrow.parquet as pq
-
     from ratchet.contracts.ids import digest, hash_share
+    from ratchet.flows.core.parquet_rows import rows_of
     from ratchet.flows.engine.preview import EDITION
     from ratchet.rewards.judge.messages import content_key
 
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json")])
     name = f"judge/{context.line}/{seen[:16]}"
     snapshot = context.datasets.freeze(name, context.clock.now(), context.datasets.edition(EDITION))
-    rows: Sequence[dict[str, Any]] = pq.read_table(io.BytesIO(context.artifacts.get(snapshot.samples))).to_pylist()
+    rows = rows_of(context.artifacts.get(snapshot.samples), ("prompt", "answer", "origin"))
     logged = [{"prompt": json.loads(row["prompt"]), "answer": row["answer"]} for row in rows if row["origin"] == "traffic"]
     known, salt = records.grades(), records.salt()
     distinct = {key: sample for sample in logged if (key := content_key(sample)) not in known}

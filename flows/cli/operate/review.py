@@ -19,6 +19,7 @@ from ratchet.flows.core.review_forms import FORMS
 
 if TYPE_CHECKING:
     from ratchet.flows.engine.context import LineContext
+    from ratchet.flows.engine.dataset_export import ExportedSet
     from ratchet.flows.engine.review import Chosen
 
 SHOWN = 10
@@ -76,13 +77,12 @@ def export(line: str, out: Path, count: int, form: str, by: str, as_json: bool) 
     )
 
 
-def _write(context: LineContext, found: object, chosen: Chosen, form: str, out: Path, by: str) -> None:
+def _write(context: LineContext, found: ExportedSet, chosen: Chosen, form: str, out: Path, by: str) -> None:
     """Write the files and record the export before they get their name."""
     from ratchet.contracts.ids import digest
     from ratchet.flows.core.review_forms import CONFIG, as_lines, as_tasks
-    from ratchet.flows.engine.dataset_export import ExportedSet, Written, note_export
+    from ratchet.flows.engine.dataset_export import Written, note_export
 
-    assert isinstance(found, ExportedSet)
     files = {"questions.jsonl": as_lines(chosen.questions)}
     if form == "label-studio":
         files = {"tasks.json": as_tasks(chosen.questions), "config.xml": CONFIG}

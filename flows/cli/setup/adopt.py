@@ -45,11 +45,11 @@ def adopt(loop: str, model: str, by: str, as_json: bool, force: bool, accept_lic
     """
     from ratchet.flows.composition.model_hub import PREFIX, hub_name, look_up
 
-    found_there, source = None, None
+    hub_model, source = None, None
     if model.startswith(PREFIX):
         name = hub_name(model)
-        found_there = look_up(name, token_env)
-        source = _accepted(found_there, name.revision, accept_licence, as_json)
+        hub_model = look_up(name, token_env)
+        source = _accepted(hub_model, name.revision, accept_licence, as_json)
     with ExitStack() as held, watched(as_json, f"adopting {model} for the line of {loop} …") as progress:
         from ratchet.flows.composition.before_training import ModelFindings, look_at_model
         from ratchet.flows.engine.context import TURN_SECONDS
@@ -60,32 +60,31 @@ def adopt(loop: str, model: str, by: str, as_json: bool, force: bool, accept_lic
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, loop, as_json))
         kept = installation.home.root / "hub" / context.line
-        if found_there is not None:
+        if hub_model is not None:
             held.enter_context(_alone(kept))
-        found = ModelFindings([], [])
-        if found_there is not None and (before := _adopted_before(context, found_there)) is not None:
-            version = before
-        else:
-            folder = Path(model) if found_there is None else _downloaded(found_there, kept, progress, token_env)
+        findings = ModelFindings([], [])
+        version = _adopted_before(context, hub_model) if hub_model is not None else None
+        if version is None:
+            folder = Path(model) if hub_model is None else _downloaded(hub_model, kept, progress, token_env)
             progress("looking at tokenizer and chat template …", 0, 0)
             with suppress(Retryable):  # `ratchet check` says so
-                found = look_at_model(folder) if any(folder.glob("*.safetensors")) else found
-            if found.problems and not force and context.line_view().base is None:
+                findings = look_at_model(folder) if any(folder.glob("*.safetensors")) else findings
+            if findings.problems and not force and context.line_view().base is None:
                 raise Permanent(
-                    f"{model}: {'; '.join(found.problems)}. A line adopts one model only, and cannot change it later; mend the folder "
+                    f"{model}: {'; '.join(findings.problems)}. A line adopts one model only, and cannot change it later; mend the folder "
                     "first, or adopt it as it is with --force"
                 )
             version = adopt_model(context, folder, by, source)
-        if found_there is not None:
+        if hub_model is not None:
             shutil.rmtree(kept, ignore_errors=True)  # the artifacts have the model now
         repairs = [*note_name(context), *reconcile(context, TURN_SECONDS)]
         is_served = version.tag in {endpoint.tag for endpoint in context.server.running()}
     if as_json:
-        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs} | found._asdict())
+        print_json({**version.model_dump(mode="json"), "url": context.router.url(), "mended": repairs} | findings._asdict())
     else:
         for line in repairs:
             say(line)
-        for one in [*found.problems, *found.warnings]:
+        for one in [*findings.problems, *findings.warnings]:
             say(f"warning: {model}: {one}")
     if not is_served:
         raise Permanent(
@@ -102,7 +101,8 @@ def _accepted(model: HubModel, revision: str, given: str | None, as_json: bool) 
     from ratchet.contracts.rows import HubSource
 
     terms = f"licence {model.licence}" + (f" ({model.link})" if model.link else "")
-    say(f"{model.repository} at commit {model.commit}: {len(model.files)} files, {model.size / 1e9:.2f} GB, {terms}")
+    size = f"{model.size / 1e9:.2f} GB" if model.size >= 1e9 else f"{model.size / 1e6:.1f} MB"
+    say(f"{model.repository} at commit {model.commit}: {len(model.files)} files, {size}, {terms}")
     if model.gated:
         say("its owner has asked for consent to terms on the model's page")
     if model.left_out:

@@ -163,7 +163,7 @@ def _grpo(module: Any) -> None:
 def _model_fit(module: Any) -> None:
     """With NEMO_STAND_INS_WITHOUT=refusal, a vocabulary that the ranks cannot share is not refused.
 
-    This is no stand-in: it lets a case show what the health rules do if the release is wrong for a reason that nobody knows yet.
+    It replaces nothing of the release. A case uses it to test how the health rules react to an error that no check finds before the run.
     """
     if os.environ.get("NEMO_STAND_INS_WITHOUT") == "refusal":
         module._shards = lambda *_: ()

@@ -8,6 +8,7 @@ with its name.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -34,34 +35,29 @@ def replaces_private_methods(trainer: _Trainer) -> _Trainer:
     for name, method in vars(trainer).items():
         if not name.startswith("_") or name.startswith("__") or not inspect.isfunction(method):
             continue
-        found = next((vars(base)[name] for base in trainer.__mro__[1:] if name in vars(base)), None)
-        if found is not None or name in PARAMETERS:
-            _refuse_changed(trainer.__mro__[1].__name__, name, found)
+        library = trainer.__mro__[1:]
+        if name in PARAMETERS or any(name in vars(base) for base in library):
+            _refuse_changed(library, name)
     return trainer
 
 
 def load_weights(trainer: Any, folder: Path) -> None:
     """Load the weights of a checkpoint into a trainer's model, also into a sharded one."""
-    name = "_load_from_checkpoint"
-    _refuse_changed(type(trainer).__name__, name, next((vars(base)[name] for base in _library(type(trainer)) if name in vars(base)), None))
+    _refuse_changed([base for base in type(trainer).__mro__ if not base.__module__.startswith("ratchet.")], "_load_from_checkpoint")
     wrapped = {"model": trainer.model_wrapped} if trainer.is_fsdp_enabled else {}
     trainer._load_from_checkpoint(str(folder), **wrapped)
 
 
-def _library(trainer: type) -> list[type]:
-    """Return the classes of a trainer that are not Ratchet's."""
-    return [base for base in trainer.__mro__ if not base.__module__.startswith("ratchet.")]
-
-
-def _refuse_changed(trainer: str, name: str, method: Any) -> None:
-    """Raise Permanent if a method of the library is not as it was tested."""
+def _refuse_changed(library: Sequence[type], name: str) -> None:
+    """Raise Permanent if a method of the library's classes, the most derived one first, is not as it was tested."""
     expected = PARAMETERS.get(name)
+    method = next((vars(base)[name] for base in library if name in vars(base)), None)
     found = None if method is None else tuple(inspect.signature(method).parameters)[1:]
     if expected is not None and found == expected:
         return
     now = "does not exist" if found is None else f"takes ({', '.join(found)})"
     was = f"({', '.join(expected)})" if expected is not None else "unknown to Ratchet"
     raise Permanent(
-        f"{trainer}.{name} {now} in trl {version('trl')} with transformers {version('transformers')}, and was {was}; install the releases "
-        "of requirements/train.lock, or adapt trainers/job/trl/private_methods.py and the class that replaces it"
+        f"{library[0].__name__}.{name} {now} in trl {version('trl')} with transformers {version('transformers')}, and was {was}; "
+        "install the releases of requirements/train.lock, or adapt trainers/job/trl/private_methods.py and the class that replaces it"
     )
