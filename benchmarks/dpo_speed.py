@@ -53,9 +53,9 @@ class Size(NamedTuple):
 
 
 def write_model(folder: Path, size: Size) -> Path:
-    """Write a Llama model with random weights and a tokenizer that the benchmark never uses; returns the folder."""
+    """Write a Llama model with random weights and a tokenizer of the words `w0` to `w99`; returns the folder."""
     import torch
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(1)
@@ -75,9 +75,14 @@ def write_model(folder: Path, size: Size) -> Path:
         bos_token_id=None,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({"<pad>": 0, "<end>": 1}, unk_token="<end>"))
+    named = {"<pad>": 0, "<end>": 1, "<user>": 2, "<assistant>": 3} | {f"w{n}": 4 + n for n in range(100)}
+    words = Tokenizer(models.WordLevel(named, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<pad>")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% if m.role == 'assistant' %}<end> {% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant> {% endif %}"
+    )
     tokenizer.save_pretrained(folder)
     return folder
 

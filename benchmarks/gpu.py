@@ -7,7 +7,7 @@ the JSON report and its page (`gpu_page.py`) after each section, so that no resu
 The section `vllm` needs vllm in the environment, `fsdp2` at least two GPUs, and `nemo_rl` the image of a NeMo RL release, in which TRL is
 absent: run `--only nemo_rl` there. A section that cannot run says why, in the report and on standard error.
 
-This script has not run on a GPU. `--toy` runs the same sections on a CPU in seconds, which only tests the script.
+It needs 60 GB of disk in the folder for temporary files. `--toy` runs the same sections on a CPU in seconds, which only tests the script.
 
 `python benchmarks/gpu.py --out report.json` also writes `report.html`.
 """
@@ -18,6 +18,7 @@ import gc
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,24 +108,31 @@ def dpo(setting: Setting) -> dict[str, Any]:
 
 
 def resume(setting: Setting) -> dict[str, Any]:
-    """Compare a run of four steps with the same run resumed after its second step; reports the largest difference of a weight."""
+    """Compare a run of four steps with the same run resumed after its second step, and with the same run once more.
+
+    Reports the largest difference of a weight for each. The kernels of a GPU may add in another order each time, so that not even two
+    undisturbed runs are equal; a resume is exact if it differs no more than they do.
+    """
     from ratchet.trainers.job.trl.dpo_trainer import Optimizations
 
-    def run(name: str, **given: Any) -> tuple[Any, list[float]]:
+    def run(name: str, save: str = "no", **given: Any) -> tuple[Any, list[float]]:
         fresh()
-        arguments = setting.arguments(4, name, save_strategy="steps", save_steps=2, save_total_limit=2)
+        arguments = setting.arguments(4, name, save_strategy=save, save_steps=2, save_total_limit=2)
         trainer = ours(setting.model, setting.pairs[: 4 * 8], arguments, 8, Optimizations(), Kept(now))
         trainer.train(**given)
         return {n: w.detach().cpu() for n, w in trainer.model.named_parameters()}, [
             e["loss"] for e in trainer.state.log_history if "loss" in e
         ]
 
-    whole, losses = run("whole")
-    continued, again = run("continued", resume_from_checkpoint=str(setting.work / "whole" / "checkpoint-2"))
+    whole, losses = run("whole", save="steps")
+    continued, after = run("continued", resume_from_checkpoint=str(setting.work / "whole" / "checkpoint-2"))
+    repeated, again = run("repeated")
     return {
         "largest_difference": max(float((whole[name] - continued[name]).abs().max()) for name in whole),
+        "of_two_undisturbed_runs": max(float((whole[name] - repeated[name]).abs().max()) for name in whole),
         "losses": losses,
-        "losses_after_resume": again,
+        "losses_after_resume": after,
+        "losses_of_a_second_run": again,
     }
 
 
@@ -321,6 +329,17 @@ def sampled(setting: Setting, name: str, engine: dict[str, Any]) -> dict[str, An
     return {"answer_tokens_per_s": round(sum(counted[1:]) / (now() - marks[0]), 1), "steps": len(counted), "peak_gib": peak()}
 
 
+def jobs(setting: Setting) -> dict[str, Any]:
+    """Run jobs of the product by method on one GPU, and compare their peak memory with the arithmetic of `ratchet plan`."""
+    from gpu_jobs import run_cases
+
+    fresh()  # the jobs are processes of their own and need the memory
+    work = setting.work / "by method"
+    work.mkdir()
+    engine = setting.gpu and importlib.util.find_spec("vllm") is not None
+    return {"cases": run_cases(setting.model, work, 1 if setting.gpu else 0, small=not setting.gpu, vllm=engine)}
+
+
 def nemo_rl(setting: Setting) -> dict[str, Any]:
     """Measure one GRPO step of NeMo RL on all GPUs, as a job on a cluster runs it. `--toy` runs it only if RATCHET_NEMO_RL is set."""
     import torch
@@ -341,7 +360,7 @@ def nemo_rl(setting: Setting) -> dict[str, Any]:
 
 SECTIONS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "dpo": dpo, "resume": resume, "out_of_memory": out_of_memory, "sft": sft, "grpo": grpo, "vllm": vllm, "fsdp2": fsdp2,
-    "nemo_rl": nemo_rl,
+    "jobs": jobs, "nemo_rl": nemo_rl,
 }  # fmt: skip
 
 
@@ -353,9 +372,12 @@ def run(setting: Setting, out: Path, minutes: float, only: Sequence[str] = ()) -
     device = torch.cuda.get_device_name() if setting.gpu else "cpu"
     report: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code_digest()[:12], "device": device}
     report |= {"toy": not setting.gpu, "size": setting.size._asdict(), "sections": {}}
+    known = _known(out, report) if only else {"sections": {}}
+    report["seconds_of"] = dict(known.get("seconds_of", {}))
     for name, section in SECTIONS.items():
+        started = time.monotonic()
         if only and name not in only:
-            report["sections"][name] = {"skipped": "not measured: left out by --only"}
+            report["sections"][name] = known["sections"].get(name, {"skipped": "not measured: left out by --only"})
         elif time.monotonic() - began > 60 * minutes:
             report["sections"][name] = {"skipped": f"the limit of {minutes:g} minutes was reached"}
         else:
@@ -363,19 +385,35 @@ def run(setting: Setting, out: Path, minutes: float, only: Sequence[str] = ()) -
                 report["sections"][name] = section(setting)
             except Exception as error:  # one failed section must not lose the results of the others
                 report["sections"][name] = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
+        for left in setting.work.iterdir():
+            if left != setting.model:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()  # checkpoints have 15 GB
+        if not only or name in only:
+            report["seconds_of"][name] = round(time.monotonic() - started, 1)
         if "skipped" in report["sections"][name]:
             click.echo(f"{name}: {report['sections'][name]['skipped']}", err=True)
-        report["seconds"] = round(time.monotonic() - began, 1)
+        report["seconds"] = round(sum(report["seconds_of"].values()), 1)
         out.write_text(json.dumps(report, indent=1) + "\n")
         out.with_suffix(".html").write_text(page(report), encoding="utf-8")
     return report
+
+
+def _known(out: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """Return the report in `out` if it is of the same code, device and size as `report`, otherwise one without sections."""
+    earlier: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
+    return earlier if all(earlier.get(key) == report[key] for key in ("code", "device", "toy", "size")) else {"sections": {}}
 
 
 @click.command()
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="File for the JSON report.")
 @click.option("--minutes", default=15.0, help="Start no section after this many minutes.")
 @click.option("--toy", is_flag=True, help="Use a tiny model on the CPU; takes seconds.")
-@click.option("--only", multiple=True, type=click.Choice(list(SECTIONS)), help="Run only this section; may be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(SECTIONS)),
+    help="Run only this section; may be repeated. The report keeps what it has of others.",
+)
 @click.option("--rank-of", type=click.Path(path_type=Path), hidden=True)
 def main(out: Path, minutes: float, toy: bool, only: tuple[str, ...], rank_of: Path | None) -> None:
     """Run the benchmark and write the report; the exit code is 1 if a section failed."""

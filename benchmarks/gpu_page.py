@@ -21,6 +21,7 @@ ABOUT = {
     "grpo": "GRPO with the library's trainer, which generates itself",
     "vllm": "GRPO with vLLM on the training GPU, beside generation without it",
     "fsdp2": "SFT sharded over all GPUs",
+    "jobs": "Jobs of the product by method: their peak memory beside the arithmetic of the plan",
     "nemo_rl": "One step of GRPO on NeMo RL as a job",
 }
 """Section -> what it measures."""
@@ -45,9 +46,11 @@ def page(report: Mapping[str, Any]) -> str:
     ran = sum(state(one)[0] == "ran" for one in sections.values())
     broke = [name for name, one in sections.items() if state(one)[0] == "broke"]
     head = f"{ran} of {len(sections)} sections ran on {report['device']}" + (f"; {', '.join(broke)} broke" if broke else "")
-    facts = f"{report['date']}, code {report['code']}, {report.get('seconds', 0):g} s, model {_size(report['size'])}"
+    took = f", {report['seconds']:g} s" if "seconds" in report else ""
+    facts = f"{report['date']}, code {report['code']}{took}, model {_size(report['size'])}"
     rehearsal = "<p><b>A rehearsal on a CPU: its figures say nothing about GPUs.</b></p>" if report.get("toy") else ""
-    body = "\n".join([f"<h1>{escape(head)}</h1><p>{escape(facts)}</p>{rehearsal}", _overview(sections), *_details(sections)])
+    overview = _overview(sections, report.get("seconds_of", {}))
+    body = "\n".join([f"<h1>{escape(head)}</h1><p>{escape(facts)}</p>{rehearsal}", overview, *_details(sections)])
     top = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(head)}</title><style>{STYLE}</style>'
     return f"{top}<body>{body}</body></html>\n"
 
@@ -56,20 +59,26 @@ def _size(size: Mapping[str, Any]) -> str:
     return f"of {size['layers']} layers of {size['hidden']} units, {size['vocabulary']:,} words"
 
 
-def _overview(sections: Mapping[str, Mapping[str, Any]]) -> str:
+def _overview(sections: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> str:
     rows = []
     for name, section in sections.items():
         what, why = state(section)
         kind = {"ran": "ran", "broke": "broke"}.get(what, "out")
         told = escape(why) or _figure(section)
-        rows.append(f'<tr><td>{escape(name)}</td><td class="{kind}">{what}</td><td>{escape(ABOUT.get(name, ""))}</td><td>{told}</td></tr>')
-    return f"<table><tr><th>section</th><th>state</th><th>what it measures</th><th>result, or why not</th></tr>{''.join(rows)}</table>"
+        took = f"{seconds[name]:g}" if name in seconds else ""
+        cells = f'<td class="{kind}">{what}</td><td>{escape(ABOUT.get(name, ""))}</td><td>{told}</td><td class="n">{took}</td>'
+        rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
+    names = ("section", "state", "what it measures", "result, or why not", "seconds")
+    return f"<table><tr>{''.join(f'<th>{one}</th>' for one in names)}</tr>{''.join(rows)}</table>"
 
 
 def _figure(section: Mapping[str, Any]) -> str:
     """Return the main figure of a section that ran."""
     if "plain script" in section:
         return f"{section['ours']['over_plain_cold']:g} times the tokens a second of the plain script"
+    if "cases" in section:
+        ran = [one["expected_over_peak"] for one in section["cases"].values() if "expected_over_peak" in one]
+        return f"the arithmetic gives {min(ran):g} to {max(ran):g} times the peak memory" if ran else ""
     for name, unit in (
         ("vllm_over_plain", "times as fast as without vLLM"),
         ("answer_tokens_per_s", "answer tokens a second"),
@@ -93,6 +102,8 @@ def _details(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"<pre>{escape(str(section.get('trace', '')))}</pre>"
         elif "plain script" in section:
             yield _compared(section)
+        elif "cases" in section:
+            yield _cases(section["cases"])
         else:
             yield _table({key: value for key, value in section.items() if not isinstance(value, Mapping)})
             for inner, value in section.items():
@@ -112,6 +123,18 @@ def _compared(section: Mapping[str, Any]) -> str:
         )  # fmt: skip
         rows.append(f"<tr><td>{escape(name)}</td><td>{bar}</td>{''.join(f'<td class=n>{one}</td>' for one in figures)}</tr>")
     names = ("trainer", "", "tokens/s with reference", "tokens/s", "peak GiB", "over plain", "loss differs")
+    return f"<table><tr>{''.join(f'<th>{one}</th>' for one in names)}</tr>{''.join(rows)}</table>"
+
+
+def _cases(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the jobs below each other, with the measured peak memory beside the expected one."""
+    rows = []
+    for name, one in cases.items():
+        figures = [_shown(one.get(key, "–")) for key in ("step_seconds", "start_seconds", "export_seconds", "job_seconds")]
+        figures += [_shown(one.get(key, "–")) for key in ("peak_gib", "expected_gib", "expected_over_peak")]
+        why = f"<br>{escape(str(one.get('error', one.get('skipped', ''))))}" if {"error", "skipped"} & set(one) else ""
+        rows.append(f"<tr><td>{escape(name)}{why}</td>{''.join(f'<td class=n>{escape(one)}</td>' for one in figures)}</tr>")
+    names = ("job", "seconds of the steps", "start, s", "export, s", "whole job, s", "peak GiB", "expected GiB", "expected over peak")
     return f"<table><tr>{''.join(f'<th>{one}</th>' for one in names)}</tr>{''.join(rows)}</table>"
 
 

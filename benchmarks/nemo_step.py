@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
+from job_runs import run_job
+
 from ratchet.contracts.ids import digest
-from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Attempt, JobSpec, Method, TrainingPlan
 from ratchet.contracts.loop import RewardSettings
 from ratchet.contracts.model import model_ref
-from ratchet.local.executor import LocalExecutor
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs.job_protocol import NEMO_RL
@@ -24,7 +22,6 @@ from ratchet.trainers.backends.nemo.backend import NemoGRPO
 from ratchet.trainers.code_digest import code_digest
 from ratchet.trainers.job.nemo import release
 
-ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1200.0
 """Seconds after which the job is stopped. Loading the model into two engines takes minutes."""
 PROMPTS = 32
@@ -45,21 +42,11 @@ def one_step(model: Path, work: Path, gpus: int, small: bool) -> dict[str, Any]:
     work.mkdir()
     artifacts = FolderArtifacts(work / "artifacts")
     spec = _job(artifacts, model, work, gpus, small)
-    paths = os.pathsep.join(filter(None, [str(found.root), str(ROOT), os.environ.get("PYTHONPATH")]))
-    spec = spec.model_copy(update={"environment": {**spec.environment, NEMO_RL.name: str(found.root), "PYTHONPATH": paths}})
-    executor = LocalExecutor(work / "jobs", work / "artifacts")
-    began = time.time()
-    executor.submit(spec, 1)
-    while (status := executor.observe(spec.name)).outcome is None:
-        executor.reconcile(spec.name)  # also stops the job at its timeout
-        time.sleep(0.2)
-    events = executor.events(spec.name)
-    if status.outcome is not Outcome.DONE:
-        raise RuntimeError(f"the job ended as {status.outcome}: {status.reason}; {_logs(work)}")
-    [step] = [event for event in events if event.kind == "progress"]
+    ended = run_job(work, spec, {NEMO_RL.name: str(found.root)}, (found.root,))
+    [step] = [event for event in ended.events if event.kind == "progress"]
     figures = {name: step.data[name] for name in FIGURES if name in step.data}
-    started = step.at - float(step.data["step_seconds"]) - began
-    whole = {"start_seconds": round(started, 1), "job_seconds": round(time.time() - began, 1)}
+    started = step.at - float(step.data["step_seconds"]) - ended.began
+    whole = {"start_seconds": round(started, 1), "job_seconds": round(ended.seconds, 1)}
     return {"release": found.dialect, "gpus": gpus, **figures, **whole}
 
 
@@ -88,7 +75,3 @@ def _job(artifacts: FolderArtifacts, model: Path, work: Path, gpus: int, small: 
         code=code_digest(),
     )
     return trainer.job(plan, Attempt(number=1, timeout=LIMIT, gpus=gpus))
-
-
-def _logs(work: Path) -> str:
-    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in sorted(work.glob("jobs/**/*.log")))

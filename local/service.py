@@ -59,6 +59,8 @@ class ManagedProcess:
         self._environment = environment or {}
         self._timeout = timeout
         self._grace = grace
+        self._log_start = 0
+        """Size of the log in bytes before the running process wrote to it."""
 
     def ensure(self) -> dict[str, Any]:
         """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
@@ -129,6 +131,7 @@ class ManagedProcess:
         environment = {**child_environment(), SERVICE: str(self.folder), **self._environment}
         if self.log.exists() and self.log.stat().st_size > _LOG_BYTES:
             self.log.replace(self.log.with_suffix(".log.1"))
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             child = subprocess.Popen(
                 self._command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
@@ -147,7 +150,7 @@ class ManagedProcess:
             if _has_ended(process):
                 if _was_killed(process):
                     raise _KilledError
-                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self.log)} (log: {self.log})")
+                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self.log, self._log_start)} (log: {self.log})")
             time.sleep(0.05)
         raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self.log})")
 

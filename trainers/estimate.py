@@ -16,8 +16,9 @@ from ratchet.trainers.recipes.sft import SFTRecipe
 
 CPU_SPEED = 1e10
 """Operations per second and thread that small models reach in float32."""
-GPU_SPEED = 1.5e14
-"""Operations per second and GPU in bf16: about 15 % of the peak of an H100 or H200, typical for short rows and small batches."""
+GPU_SPEED = 1e14
+"""Operations per second and GPU in bf16, about a tenth of the peak of an H100 or H200. A model of 1.2 billion weights reached 1.1e14 with
+SFT and 1.7e14 with DPO on an H200 (benchmarks/results/gpu.json), with rows of about a thousand tokens. The estimate is an upper one."""
 GENERATION_SHARE = 0.1
 """Speed of token-by-token generation as a share of the training speed. Generation is bound by memory bandwidth."""
 START_SECONDS = 30.0

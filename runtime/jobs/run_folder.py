@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -309,6 +310,25 @@ def tail(path: Path) -> list[bytes]:
         return []
 
 
-def last_words(path: Path) -> str:
-    """Return the last three lines of a log as one line of at most 500 characters, for an error reason."""
-    return b" | ".join(line.strip() for line in tail(path)[-3:]).decode(errors="replace")[-500:] or "no output"
+_EXCEPTION = re.compile(r"(?:^|[\s)\]:])([A-Za-z_][\w.]*(?:Error|Exception)): (.*)")
+"""An exception with its message, as Python prints it, also behind the prefix of a logger."""
+
+
+def last_words(path: Path, start: int = 0) -> str:
+    """Return the reason why the writer of a log ended, as one line of at most 500 characters, for an error reason.
+
+    It is the last three lines. In front of them is the first exception if they do not contain it: a program of several processes, like
+    vLLM, reports the failure of one of them at the end and the cause long before. `start` is the size of the log in bytes before the
+    program wrote to it.
+    """
+    try:
+        written = path.stat().st_size - start if start else TAIL
+        text = read_tail(path, min(TAIL, max(0, written)))
+    except (BadJobFile, OSError):
+        text = b""
+    lines = [line for one in text.splitlines() if (line := one.strip().decode(errors="replace"))]
+    end = " | ".join(lines[-3:])
+    first = next((found[0].strip(" \t)]:") for line in lines if (found := _EXCEPTION.search(line))), "")
+    if not first or first in end:
+        return end[-500:] or "no output"
+    return f"{first[:240]} … {end[-240:]}"

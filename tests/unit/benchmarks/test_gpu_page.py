@@ -50,6 +50,14 @@ def test_figures_of_parts_are_shown(page: Any) -> None:
     assert "<h3>plain</h3>" in shown
 
 
+def test_jobs_are_shown_with_their_memory_and_what_failed(page: Any) -> None:
+    ran = {"step_seconds": [1.5, 1.25], "job_seconds": 40.0, "peak_gib": 20.0, "expected_gib": 22.0, "expected_over_peak": 1.1}
+    shown = page(report(jobs={"cases": {"SFT": ran, "GRPO": {"error": "RuntimeError: <died>"}}}))
+    assert "the arithmetic gives 1.1 to 1.1 times the peak memory" in shown
+    assert "1.5, 1.25" in shown
+    assert "RuntimeError: &lt;died&gt;" in shown
+
+
 def test_the_page_of_a_stored_report_is_written_beside_it(tmp_path: Path) -> None:
     import json
 

@@ -41,3 +41,13 @@ def figures(logs: Mapping[str, Any], beta: float, seconds: float) -> dict[str, f
     if "chosen_reward" in numbers and beta:
         numbers["chosen_fall"] = -numbers["chosen_reward"] / beta
     return numbers | {"step_seconds": round(seconds, 6)}
+
+
+def gpu_figures() -> dict[str, float]:
+    """Return the most memory that torch has held on this process's GPU so far, in GiB; nothing on a CPU.
+
+    It includes what torch keeps for reuse, because that memory is not available to other processes either.
+    """
+    import torch
+
+    return {"gpu_peak_gib": round(torch.cuda.max_memory_reserved() / 2**30, 3)} if torch.cuda.is_available() else {}

@@ -26,7 +26,7 @@ from ratchet.trainers.health import REMEDIES, HealthVerdict, Watch, out_of_memor
 from ratchet.trainers.job import checkpoints, parallel
 from ratchet.trainers.job.fast_exit import brief, loaded
 from ratchet.trainers.job.job_folder import Job, JobResult, here
-from ratchet.trainers.job.trl.figures import STATE, figures
+from ratchet.trainers.job.trl.figures import STATE, figures, gpu_figures
 from ratchet.trainers.recipes.derived import adjusted
 from ratchet.trainers.recipes.recipe import Recipe
 from ratchet.trainers.save_interval import Cadence, grace_shortfall, time_between
@@ -290,7 +290,7 @@ class _Watcher:
             numbers |= self.length.scores_of(step)
         self.figures = {name: value for name, value in numbers.items() if math.isfinite(value) and name != "step_seconds"}
         if parallel.rank() == 0:
-            self.job.events.write("progress", step, **numbers)
+            self.job.events.write("progress", step, **numbers, **gpu_figures())
         alike = {name: value for name, value in numbers.items() if name != "step_seconds" or parallel.alone()}
         for verdict in self.watch.judge(step, alike):  # every rank has the same figures and the same verdicts
             if parallel.rank() == 0:
