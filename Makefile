@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo cluster-demo install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm nemo soak harness lock clean help
+.PHONY: demo cluster-demo rest-catalog install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm nemo soak harness lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -92,6 +92,10 @@ vllm: $(VENV)/.dev $(VENV)-vllm/.installed  ## run the tests with a real vLLM on
 nemo: $(VENV)/.dev $(VENV)-nemo/.installed  ## run GRPO on a real NeMo RL release on the CPU (RATCHET_NEMO_RL=its source folder; an environment of its own, 5 GB; about forty minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m soak tests/nemo $(if $(CASES),-k "$(CASES)"); found=$$?; $(BIN)/python -m tests.nemo.results; exit $$found
 
+rest-catalog: $(VENV)/.dev  ## run the tests of a lake behind the REST protocol with the server that Apache Iceberg publishes (needs Java and Maven)
+	@mvn -q -B -f tests/rest_catalog/pom.xml dependency:copy-dependencies -DoutputDirectory="$(abspath .rest-catalog)"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -k "rest" tests/unit/materializer/lake/test_shared.py tests/crash/test_shared_ingest_kill.py
+
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh
 
@@ -145,4 +149,4 @@ $(VENV)-vllm/.installed: $(VENV)/bin/uv requirements/vllm.lock
 	@touch $@
 
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
-	@rm -rf $(VENV) $(VENV)-vllm $(VENV)-nemo $(VENV)-harness $(VENV)-harness-newest .ratchet-demo
+	@rm -rf $(VENV) .rest-catalog $(VENV)-vllm $(VENV)-nemo $(VENV)-harness $(VENV)-harness-newest .ratchet-demo

@@ -1,4 +1,4 @@
-"""Fixtures for lakes with their catalog in a real Postgres and their files on a local S3 server. A test file imports both names."""
+"""Fixtures for lakes with their files on a local S3 server and their catalog in a real Postgres or behind a real REST catalog."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 
 from ratchet.materializer.lake.place import LakePlace
 from tests.postgres import PostgresServer, postgres_server
+from tests.rest_catalog import RestCatalogServer, rest_catalog_server
 from tests.s3 import S3, served_by_default
 
 
 @dataclass(frozen=True)
 class SharedPlaces:
-    """A database and a bucket for the lakes of one installation."""
+    """A catalog and a bucket for the lakes of one installation."""
 
-    postgres: PostgresServer
+    server: PostgresServer | RestCatalogServer
+    """Server of the catalog."""
     s3: S3
     url: str
     warehouse: str
@@ -47,3 +49,10 @@ def shared_places(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> 
     postgres.create(database)
     with served_by_default(monkeypatch) as s3:
         yield SharedPlaces(postgres, s3, postgres.url(database), f"s3://{s3.bucket}/lakes")
+
+
+@pytest.fixture
+def rest_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedPlaces]:
+    """A new REST catalog and a new bucket."""
+    with served_by_default(monkeypatch) as s3, rest_catalog_server(tmp_path_factory.mktemp("rest"), s3) as server:
+        yield SharedPlaces(server, s3, server.url, f"s3://{s3.bucket}/lakes")

@@ -115,9 +115,10 @@ class Home:
             raise ConfigError(f"{given} is set, but {missing} is not; set both, or neither for a lake in {self.root}")
         if not re.fullmatch(_WAREHOUSE, warehouse):
             raise ConfigError(f"{variables.WAREHOUSE}={warehouse!r} is not a URL of the form s3://BUCKET/PREFIX; correct it")
-        if not catalog.startswith(("postgresql://", "postgresql+")):
+        if not catalog.startswith(("postgresql://", "postgresql+", "https://", "http://")):
             raise ConfigError(
-                f"{variables.CATALOG_URL} is not the SQLAlchemy URL of a Postgres database; use postgresql+psycopg://USER@HOST/NAME"
+                f"{variables.CATALOG_URL} is neither the SQLAlchemy URL of a Postgres database nor the URL of a REST catalog; use "
+                "postgresql+psycopg://USER@HOST/NAME, or https://CLIENT:SECRET@HOST/PATH?warehouse=NAME"
             )
         if (folder / CATALOG).exists():
             raise ConfigError(

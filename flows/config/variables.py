@@ -12,7 +12,8 @@ WAREHOUSE: Final = "RATCHET_WAREHOUSE"
 """`s3://BUCKET/PREFIX` of the files of the lakes, together with `RATCHET_CATALOG_URL`. Default: in the home folder. Each installation
 has its own."""
 CATALOG_URL: Final = "RATCHET_CATALOG_URL"
-"""SQLAlchemy URL of the Postgres database with the catalog of the lakes. Default: a SQLite file of each lake in the home folder."""
+"""SQLAlchemy URL of the Postgres database with the catalog of the lakes, or the https URL of a REST catalog of Iceberg.
+Default: a SQLite file of each lake in the home folder."""
 ANCHORS: Final = "RATCHET_ANCHORS"
 """Folder, or `s3://BUCKET/PREFIX`, of the signed exports of the ledger's heads. Default: `anchors` in the home folder."""
 ANCHOR_KEY: Final = "RATCHET_ANCHOR_KEY"

@@ -1,4 +1,7 @@
-"""Where a lake lies: in one folder, or with its catalog in Postgres and its files in a bucket. Looks at catalogs without pyiceberg."""
+"""Where a lake lies: in one folder, or with its files in a bucket and its catalog in Postgres or behind the REST protocol of Iceberg.
+
+Looks at databases without pyiceberg.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.materializer.lake.rest import is_rest, rest_tables, shown_rest
 from ratchet.runtime.watched_file import stamp_of
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ class LakePlace:
     namespace: str = "ratchet"
     """Namespace of the tables in the catalog."""
     catalog: str = field(default="", repr=False)
-    """SQLAlchemy URL of the Postgres database with the catalog. It may have a password."""
+    """SQLAlchemy URL of the Postgres database with the catalog, or the https URL of a REST catalog. It may have a password."""
     warehouse: str = ""
     """s3://BUCKET/PREFIX of the files. Those of the tables are below PREFIX/NAMESPACE."""
 
@@ -42,7 +46,7 @@ class LakePlace:
     @property
     def remedy(self) -> str:
         """Advice for a person if the lake cannot be read or written."""
-        what = "check the database of RATCHET_CATALOG_URL and the bucket" if self.is_shared else "free disk space"
+        what = "check the catalog of RATCHET_CATALOG_URL and the bucket" if self.is_shared else "free disk space"
         return f"{what}, then try again"
 
     def __str__(self) -> str:
@@ -58,7 +62,9 @@ class LakePlace:
 
         Raises Retryable if the catalog cannot be read.
         """
-        return _shared_tables(self.catalog, self.namespace) if self.is_shared else _local_tables(self.folder.resolve() / CATALOG)
+        if not self.is_shared:
+            return _local_tables(self.folder.resolve() / CATALOG)
+        return (_rest_tables if is_rest(self.catalog) else _database_tables)(self.catalog, self.namespace)
 
     def state(self) -> object:
         """Return a value that each commit changes, for comparisons. Raises Retryable if the catalog cannot be read."""
@@ -86,7 +92,16 @@ def _local_tables(catalog: Path) -> dict[str, str]:
     return {str(name): str(file) for name, file in rows}
 
 
-def _shared_tables(url: str, namespace: str) -> dict[str, str]:
+def _rest_tables(url: str, namespace: str) -> dict[str, str]:
+    from pyiceberg.exceptions import RESTError
+
+    try:
+        return rest_tables(url, CATALOG_NAME, namespace)
+    except (RESTError, OSError, ValueError) as error:
+        raise Retryable(f"the catalog of the lake at {shown_rest(url)} cannot be read: {reason(error)}") from error
+
+
+def _database_tables(url: str, namespace: str) -> dict[str, str]:
     import sqlalchemy as sa
 
     engine = catalog_engine(url)

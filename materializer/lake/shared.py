@@ -1,4 +1,4 @@
-"""Catalog in Postgres and files in a bucket, for lakes whose place is shared. Every process has one catalog for all lines.
+"""Catalog in Postgres or behind REST, and files in a bucket, for lakes whose place is shared. Every process has one catalog for all lines.
 
 pyiceberg opens a new client of the bucket for each table that it loads, and reads the metadata of a table anew each time. Both cost a
 request or more, with roles also one for credentials. Here, a process opens one client, and reads each metadata file once: it never changes.
@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import PY_IO_IMPL, S3_CONNECT_TIMEOUT, S3_ENDPOINT, S3_REGION, S3_REQUEST_TIMEOUT
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -20,6 +21,7 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from ratchet.materializer.lake.files import bucket_of
 from ratchet.materializer.lake.place import CATALOG_NAME, catalog_engine
+from ratchet.materializer.lake.rest import is_rest, rest_catalog
 from ratchet.runtime.bucket import CONNECT, READ
 
 _METADATA = 64
@@ -68,9 +70,11 @@ class SharedCatalog(SqlCatalog):  # type: ignore[misc]
 
 
 @lru_cache(maxsize=4)
-def shared_catalog(url: str, warehouse: str) -> SharedCatalog:
-    """Open the catalog at a SQLAlchemy URL, for tables whose files are below `warehouse`. Its database tables are created at first use."""
+def shared_catalog(url: str, warehouse: str) -> Catalog:
+    """Open the catalog at its URL, for tables whose files are below `warehouse`. Tables of a database are created at first use."""
     storage = {PY_IO_IMPL: f"{SharedIO.__module__}.{SharedIO.__name__}", **_storage(warehouse)}
+    if is_rest(url):
+        return rest_catalog(url, CATALOG_NAME, tuple(sorted(storage.items())))
     return SharedCatalog(CATALOG_NAME, url, warehouse=warehouse, **storage)
 
 

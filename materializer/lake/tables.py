@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import polars as pl
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import DataScan, Table
@@ -58,7 +59,7 @@ BATCH = "ratchet.batch"
 """Snapshot property with the digest of the committed batch. It records lineage and is readable by any Iceberg engine."""
 
 
-FAILURES = (CommitFailedException, ValidationException, OSError, SQLAlchemyError)
+FAILURES = (CommitFailedException, ValidationException, RESTError, OSError, SQLAlchemyError)
 """What pyiceberg raises if the storage or the catalog fails, or if another writer was faster."""
 
 
@@ -88,11 +89,11 @@ class Lake:
         self._refused: tuple[int | None, dict[tuple[str, str], int]] = None, {}
 
     @cached_property
-    def _catalog(self) -> SqlCatalog:
+    def _catalog(self) -> Catalog:
         if self.place.is_shared:
             from ratchet.materializer.lake.shared import shared_catalog
 
-            catalog: SqlCatalog = shared_catalog(self.place.catalog, self.place.warehouse)
+            catalog: Catalog = shared_catalog(self.place.catalog, self.place.warehouse)
         else:
             warehouse = self.root / "warehouse"
             warehouse.mkdir(parents=True, exist_ok=True)
@@ -139,8 +140,12 @@ class Lake:
             except NoSuchTableError:
                 spec, order = _layout(name)
                 return self._catalog.create_table_if_not_exists(
-                    identifier, iceberg_schema(TABLES[name]), partition_spec=spec, sort_order=order, properties=_PROPERTIES
+                    identifier, iceberg_schema(TABLES[name]), self._location(name), spec, order, _PROPERTIES
                 )
+
+    def _location(self, name: TableName) -> str | None:
+        """Return where the files of a new table go; None if the catalog decides. A REST catalog would use a place of its own."""
+        return f"{self.place.warehouse}/{self.place.namespace}/{name}" if self.place.is_shared else None
 
     def _complete(self, name: TableName) -> Table:
         """Return the table with all columns of this release: it gets those that were added since it was created."""

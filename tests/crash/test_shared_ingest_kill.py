@@ -1,4 +1,4 @@
-"""Tests with kill -9 of an ingest into a lake with its catalog in Postgres and its files on S3: no row is lost or doubled."""
+"""Tests with kill -9 of an ingest into a lake with its files on S3, and its catalog in Postgres or behind REST: nothing lost or doubled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from ratchet.materializer.lake.tables import TABLES
 from ratchet.materializer.lake.unused import sweep
 from tests.crash.processes import REPO
 from tests.crash.shared_ingest import given, opened
-from tests.shared_lake import SharedPlaces, postgres, shared_places  # noqa: F401  fixtures
+from tests.shared_lake import SharedPlaces, postgres, rest_places, shared_places  # noqa: F401  fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 COUNT = 2
 NOW = 1_800_000_000.0
+
+
+@pytest.fixture(params=["postgres", "rest"])
+def places(request: pytest.FixtureRequest) -> SharedPlaces:
+    found: SharedPlaces = request.getfixturevalue("shared_places" if request.param == "postgres" else "rest_places")
+    return found
 
 
 def ingest(places: SharedPlaces, folder: Path, kill_at: int) -> int:
@@ -38,12 +44,12 @@ def rows(datasets: LakeDatasets) -> dict[str, int]:
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_an_ingest_that_is_killed_at_each_boundary_loses_and_doubles_nothing(
-    shared_places: SharedPlaces,  # noqa: F811
+    places: SharedPlaces,
     tmp_path: Path,
     every: int,
 ) -> None:
     expected = {"traces": COUNT, "feedback": COUNT, "consent": COUNT, "quarantine": COUNT}
-    places, kill_at, killed = shared_places, 1, 0
+    kill_at, killed = 1, 0
     while True:
         folder = tmp_path / f"line-{kill_at}"
         status = ingest(places, folder, kill_at)

@@ -1,0 +1,65 @@
+"""Tests of the URL of a REST catalog, and of one that does not answer."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.materializer.lake import rest
+from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.rest import is_rest, rest_properties, shown_rest
+from ratchet.materializer.lake.tables import Lake
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://catalog:8181", {"uri": "http://catalog:8181"}),
+        ("https://catalog.example/api/catalog/", {"uri": "https://catalog.example/api/catalog"}),
+        (
+            "https://me:a%2Fsecret@polaris.example/api/catalog?warehouse=prod&scope=PRINCIPAL_ROLE%3AALL",
+            {
+                "uri": "https://polaris.example/api/catalog",
+                "credential": "me:a/secret",
+                "warehouse": "prod",
+                "scope": "PRINCIPAL_ROLE:ALL",
+            },
+        ),
+        ("https://:a.token@catalog.example/iceberg", {"uri": "https://catalog.example/iceberg", "token": "a.token"}),
+    ],
+)
+def test_the_url_has_place_credentials_and_options(url: str, expected: dict[str, str]) -> None:
+    assert is_rest(url)
+    assert rest_properties(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://me:secret@catalog/?warehouse=a&token=b", "unknown option 'token'"),
+        ("https://:secret@/path", "names no host"),
+    ],
+)
+def test_a_url_with_defects_is_refused_without_its_secret(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        rest_properties(url)
+    assert "secret" not in str(refused.value).replace("CLIENT:SECRET", "")
+
+
+def test_the_shown_url_has_no_secret() -> None:
+    assert shown_rest("https://me:a-secret@catalog.example/api/catalog?warehouse=prod") == "catalog.example/api/catalog"
+    assert not is_rest("postgresql+psycopg://me@db/catalog")
+
+
+@pytest.mark.slow
+def test_a_catalog_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "READ", 0.5)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = LakePlace(tmp_path, "shop", f"http://127.0.0.1:{silent.getsockname()[1]}/", "s3://bucket/lakes")
+        for ask in (place.tables, lambda: Lake(place).scan("traces")):
+            with pytest.raises(Retryable, match="timed out"):
+                ask()
