@@ -11,6 +11,7 @@ from pathlib import Path
 from ratchet.contracts.errors import ConfigError
 from ratchet.flows.config import variables
 from ratchet.materializer.lake.place import CATALOG, LakePlace
+from ratchet.materializer.lake.rest import is_rest, rest_properties
 from ratchet.runtime.secrets.files import create_secret
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
 
@@ -120,6 +121,8 @@ class Home:
                 f"{variables.CATALOG_URL} is neither the SQLAlchemy URL of a Postgres database nor the URL of a REST catalog; use "
                 "postgresql+psycopg://USER@HOST/NAME, or https://CLIENT:SECRET@HOST/PATH?warehouse=NAME"
             )
+        if is_rest(catalog):
+            rest_properties(catalog)  # refuses options that it does not know
         if (folder / CATALOG).exists():
             raise ConfigError(
                 f"{folder} has a local lake, whose records would not be read any more; unset {variables.WAREHOUSE} and "
