@@ -288,7 +288,7 @@ UNLIKE = "decided by other scorers on either side"
 class EvalReport(Extended):
     """Measurements of an evaluation. The gate's checks interpret them."""
 
-    LATER = ("suites",)
+    LATER = ("suites", "eroded")
 
     edition: int
     champion: Digest
@@ -326,6 +326,9 @@ class EvalReport(Extended):
     """The answers to the tasks of each suite of `gate.suites`."""
     earlier: tuple[EarlierComparison, ...] = ()
     """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
+    eroded: tuple[EarlierComparison, ...] = ()
+    """The parts of the golden set in which losses have added up: the candidate is certainly lower than the line's earlier champions up to
+    `version` are on average."""
     earlier_common: Count = 0
     """Number of golden conversations that were asked in this evaluation and answered by an earlier champion: the maximum over the earlier
     champions."""

@@ -195,10 +195,11 @@ class Slices(_BuiltIn):
 
 
 class Erosion(_BuiltIn):
-    """Checks that no golden slice lost more than the margin against the best earlier champion.
+    """Checks that no golden slice lost more than the margin against the best earlier champion, and that no losses have added up.
 
     Small losses against the champion of the time can add up over promotions. Fails if a whole interval is below the negative margin. The
-    result is inconclusive if an earlier champion answered enough golden prompts and there is no comparison with it.
+    result is inconclusive if a loss against the mean of earlier champions is certain whatever its size, and also if an earlier champion
+    answered enough golden prompts and there is no comparison with it.
     """
 
     name = "erosion"
@@ -217,6 +218,10 @@ class Erosion(_BuiltIn):
         if lost:
             return _result(self, Result.FAIL, f"lower than the best earlier champion by more than {margin:g}: {_listed(lost, _show)}")
         may = [c for c in compared if c.difference.estimate < -margin]
+        if report.eroded:
+            lower = _listed([one.comparison for one in report.eroded], _show)
+            text = f"losses have added up: certainly lower than the earlier champions on average in {lower}"
+            return _result(self, Result.INCONCLUSIVE, f"{text}; promote it only if this loss is acceptable for good")
         text = f"{len(compared)} parts of the golden set compared with the best earlier champion"
         if may:
             text += f"; estimated lower by more than {margin:g}, not confirmed: {_listed(may, _show)}"

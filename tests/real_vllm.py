@@ -17,14 +17,20 @@ exec {python} -m vllm.entrypoints.openai.api_server --model "$@"
 """
 
 
-def vllm_program(folder: Path) -> Path:
-    """Write the program into a folder and return its path. Skips the test without the environment.
+def real_vllm() -> Path:
+    """Return the Python of the environment with vLLM. Skips the test without the environment.
 
     `RATCHET_VLLM` names the Python of another environment.
     """
     python = Path(os.environ.get("RATCHET_VLLM", ROOT / ".venv-vllm" / "bin" / "python"))
     if not python.exists():
         lacks(Need.VLLM)
+    return python
+
+
+def vllm_program(folder: Path) -> Path:
+    """Write the program into a folder and return its path. Skips the test without the environment."""
+    python = real_vllm()
     program = folder / "vllm"
     program.write_text(_PROGRAM.format(python=python), encoding="utf-8")
     program.chmod(0o755)

@@ -66,6 +66,8 @@ class ServingSite:
     secrets: tuple[tuple[str, str], ...] = ()
     """Variable of the init container -> `secret/key`, for example credentials of the bucket."""
     python: str = "python3"
+    executable: str = "vllm"
+    """Program of vLLM in the image."""
     gpus: int = 1
     cpu: str = "8"
     memory: str = "64Gi"
@@ -139,7 +141,7 @@ def _command(version: ModelVersion, site: ServingSite, names: Sequence[str]) -> 
         return (site.python, "-m", "ratchet.local.serve", MODEL_FOLDER, *embedded, *site.arguments)
     spread = ("--tensor-parallel-size", str(site.gpus)) if site.gpus > 1 else ()
     given = ("--served-model-name", *known, "--host", _ANY, "--port", str(PORT), "--disable-uvicorn-access-log")
-    return ("vllm", "serve", MODEL_FOLDER, *given, *spread, *site.arguments)
+    return (site.executable, "serve", MODEL_FOLDER, *given, *spread, *site.arguments)
 
 
 def _pod(version: ModelVersion, site: ServingSite, names: Sequence[str]) -> ServerPodSpec:

@@ -71,6 +71,8 @@ class ClusterServerOptions(Frozen):
     """Additional arguments of the server."""
     python: str = "python3"
     """Python interpreter in the images."""
+    executable: str = Field(default="vllm", pattern=r"^\S+$")
+    """Program of vLLM in the image, which is started as `EXECUTABLE serve MODEL ARGUMENTS`."""
     account: str = "ratchet-model"
     """Service account of the servers' pods, for example one that may read the artifacts' bucket. It needs no rights in the cluster."""
     secrets: dict[str, str] = Field(default_factory=dict)
@@ -212,6 +214,7 @@ def site_of(options: ClusterServerOptions, profile: Profile) -> ServingSite:
         environment=tuple((name, os.environ[name]) for name in _PASSED_ON if name in os.environ),
         secrets=tuple(sorted(options.secrets.items())),
         python=options.python,
+        executable=options.executable,
         gpus=options.gpus,
         cpu=options.cpu,
         memory=options.memory,

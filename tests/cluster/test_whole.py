@@ -15,6 +15,7 @@ from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
 from tests.cluster.whole_figures import added_by_the_router, per_replica, starts
 from tests.postgres import PostgresServer, postgres_server
+from tests.real_vllm import vllm_program
 from tests.s3 import S3, served
 from tests.soak_results import record
 from tests.toy_line import TRAINING, write_model
@@ -46,15 +47,15 @@ def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer,
     whole.remove()
 
 
-def prepared(whole: Whole, bypass: bool = False) -> None:
-    """Install everything, adopt the model, and wait until users get answers through the Gateway."""
+def prepared(whole: Whole, bypass: bool = False, seconds: float = 300) -> None:
+    """Install everything, adopt the model, and wait until users get answers through the Gateway. A model server has `seconds` to start."""
     whole.install(bypass=bypass)
     whole.wait_ready("prefect", 1)
     whole.wait_ready("receiver", 1)
     whole.wait_ready("service", 1)
     whole.ratchet("adopt", f"/lines/{LINE}/loop.toml", str(whole.model), "--by", "ada")
     whole.told("the model is adopted")
-    whole.wait_ready("model", 1, 300)
+    whole.wait_ready("model", 1, seconds)
     whole.wait_ready("router", 2)
     client = httpx.Client(timeout=30, trust_env=False)
     until(lambda: answer(whole, client) == "no", 60, 1.0, whole.story)
@@ -80,6 +81,31 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
         whole.told(f"every user is on the former version {time.monotonic() - began:.1f} s after `ratchet rollback` began")
     assert traffic.failures == [], "no request fails because of a weight change, a promotion or a rollback"
     assert len(traffic.answers) > 30
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3000)
+def test_the_real_vllm_serves_champion_and_candidate_of_a_cycle_in_the_cluster(whole: Whole) -> None:
+    folder = whole.folder / "vllm"
+    folder.mkdir()
+    whole.vllm = vllm_program(folder)
+    began = time.monotonic()
+    prepared(whole, seconds=1200)
+    client = httpx.Client(timeout=60, trust_env=False)
+    with whole.users(token_of(whole)) as traffic:
+        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1500, 3.0, whole.story)
+        promoted = time.monotonic() - began
+        whole.told("the candidate is promoted")
+        until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
+        back = time.monotonic()
+        whole.ratchet("rollback", LINE, "--by", "ada")
+        until(lambda: answer(whole, client) == "no", 60, 0.2, whole.story)
+        back = time.monotonic() - back
+        whole.told(f"every user is on the former version {back:.1f} s after `ratchet rollback` began")
+    assert traffic.failures == []
+    assert len(traffic.answers) > 30
+    figures = {"promoted_s": round(promoted), "rollback_s": round(back, 1), "answers": len(traffic.answers), "failed": 0}
+    record("cluster_vllm", figures)
 
 
 def test_a_gateway_serves_a_line_without_routers_and_the_service_repairs_its_route(whole: Whole) -> None:

@@ -28,6 +28,7 @@ from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import HOST, host_mounts
 from tests.command import RATCHET
 from tests.postgres import PostgresServer
+from tests.real_vllm import ARGUMENTS, real_vllm
 from tests.s3 import KEYS, S3
 from tests.toy_line import LOOP, TRAINING, like, write_loop, write_traffic
 from tests.waiting import until
@@ -80,19 +81,30 @@ gateway = "web"
 service = "{namespace}/{release}-router"
 after = 20
 [serving.options]"""
+VLLM = """engine = "vllm"
+executable = "{program}"
+arguments = {arguments}
+gpus = 0
+cpu = "1"
+memory = "4Gi"
+"""
 GATEWAY = """url = "http://toy.example"
 gateway = "web"
 pins = true"""
 
 
 class Whole:
-    """One installation in a namespace of a test cluster. `folder` has the model, and volumes of the pods. `say` receives progress."""
+    """One installation in a namespace of a test cluster. `folder` has the model, and volumes of the pods. `say` receives progress.
+
+    The model servers are Ratchet's own. Set `vllm` to the program of the real vLLM before the installation to let it serve.
+    """
 
     def __init__(
         self, rig: Rig, namespace: str, s3: S3, postgres: PostgresServer, folder: Path, model: Path, say: Callable[[str], None] = print
     ) -> None:
         self.rig, self.namespace, self.s3, self.postgres, self.folder, self.model = rig, namespace, s3, postgres, folder, model
         self.say = say
+        self.vllm: Path | None = None
         self._receivers: list[str] = []
         self._begun = time.monotonic()
 
@@ -278,7 +290,8 @@ class Whole:
 
     def _machine(self) -> str:
         """Return the profile of the machines of training jobs and model servers."""
-        return MACHINE.format(mounts=list(REAL.mounts), repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
+        more = [str(self.vllm.parent), str(real_vllm().parents[1])] if self.vllm else []
+        return MACHINE.format(mounts=[*REAL.mounts, *more], repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
 
     def _gateway(self) -> None:
         port = int(self.rig.web.rpartition(":")[2])
@@ -294,6 +307,12 @@ class Whole:
         words = {"namespace": self.namespace, "image": HOST, "python": sys.executable, "replicas": replicas}
         text = LOOP.format(name=LINE).replace("[serving.options]\nthreads = 1\n", SERVED.format(**words))
         assert SERVED.format(**words) in text
+        if self.vllm is not None:
+            a, b = text.index('engine = "embedded"\n'), text.index("python = ")
+            text = text[:a] + VLLM.format(program=self.vllm, arguments=json.dumps(ARGUMENTS)) + text[b:]
+            for line in ('arguments = ["--threads", "1"]\n', 'cpu = "300m"\n', 'memory = "1Gi"\n'):
+                text = text.replace(line, "", 1)
+            text = text.replace("gpus = 0\n", "", 1).replace("load = 300", "load = 900")
         text = text.replace(f'path = "traces-{LINE}"', f'path = "s3://{self.s3.bucket}/traces"')
         cluster = CLUSTER.format(**words, bucket=self.s3.bucket, endpoint=self.s3.settings.endpoint)
         own = f'queue = "{self.namespace}"\naccount = "{self.namespace}/{RELEASE}-service"'

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -343,8 +345,27 @@ def _golden(context: LineContext) -> list[Finding]:
     path = context.folder / golden
     if not path.exists():
         return [("error", "gate", f"the golden set {path} does not exist")]
-    lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
-    return [("ok", "gate", f"golden set of {lines} prompts")]
+    from ratchet.gates.evaluation.earlier import rows_to_find
+
+    slices = Counter(_slice_of(line) for line in path.read_bytes().splitlines() if line.strip())
+    found = [("ok", "gate", f"golden set of {slices.total()} prompts")]
+    judged = {name: rows for name, rows in slices.items() if rows >= context.loop.gate.min_slice}
+    needs = {loss: rows_to_find(loss, len(judged) + 1) for loss in (0.03, 0.05, 0.1)}
+    told = ", ".join(f"{rows:,} for one of {loss:g}" for loss, rows in needs.items())
+    text = f"to find losses that add up over promotions in four cases of five, a slice needs this many golden prompts: {told}"
+    short = [f"{name or 'prompts without a slice'} ({rows})" for name, rows in sorted(judged.items()) if rows < needs[0.1]]
+    if short:
+        text += f". Too few even for a loss of 0.1: {', '.join(short[:5])}" + (f" and {len(short) - 5} more" if len(short) > 5 else "")
+    return [*found, ("note", "gate", text)]
+
+
+def _slice_of(line: bytes) -> str:
+    """Return the slice of a row of the golden set; empty without one. What is wrong with a row is reported elsewhere."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return ""
+    return str(row.get("slice") or "") if isinstance(row, dict) else ""
 
 
 def _safety(context: LineContext) -> list[Finding]:

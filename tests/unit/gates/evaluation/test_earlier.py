@@ -8,7 +8,7 @@ import pytest
 from ratchet.contracts.evaluation import EarlierComparison, Result
 from ratchet.contracts.loop import GateSettings
 from ratchet.gates.checks import Erosion
-from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier
+from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier, eroded, rows_to_find
 from ratchet.gates.evaluation.questions import Decoding
 from tests.unit.gates.reports import report
 
@@ -70,3 +70,69 @@ def test_equal_versions_fail_in_no_more_than_their_share_of_evaluations() -> Non
         found = compared(answers((rng.random(60) < 0.7).astype(float).tolist()), versions, 0.95, 20)
         lost += any(one.comparison.difference.high < 0 for one in found)
     assert lost <= 0.05 * 400
+
+
+def drift(rng: np.random.Generator, last: np.ndarray, loss: float) -> np.ndarray:
+    """Let a tenth of the answers change, and the share of right ones fall by `loss`."""
+    wrong_now, right_now = (0.1 + loss) / 2 / 0.7, (0.1 - loss) / 2 / 0.3
+    return np.where(last > 0, rng.random(last.shape) >= wrong_now, rng.random(last.shape) < right_now).astype(float)
+
+
+def line(loss: float, rows: int = 400, promotions: int = 6) -> tuple[Answers, dict[str, Earlier]]:
+    """Return a candidate and the earlier champions of a line that loses `loss` with each promotion."""
+    rng = np.random.default_rng(3)
+    found = [(rng.random(rows) < 0.7).astype(float)]
+    for _ in range(promotions):
+        found.append(drift(rng, found[-1], loss))
+    *before, now = [answers(one.tolist()) for one in found]
+    return now, {f"v-{n}": Earlier(GREEDY, one) for n, one in enumerate(before)}
+
+
+def test_small_losses_that_add_up_are_found_though_each_is_within_the_margin() -> None:
+    now, before = line(0.03)
+    assert [one for one in best_earlier({GREEDY: now}, before, 0.95, 20) if one.comparison.difference.high < -0.1] == []
+    found = eroded({GREEDY: now}, before, 20)
+    assert {one.comparison.name for one in found} == {"golden", "slice:a"}
+    for one in found:
+        assert one.comparison.difference.estimate < -0.1
+        assert one.comparison.difference.high < 0
+        assert one.version in before
+    held = Erosion(GateSettings()).check(report().model_copy(update={"earlier": (), "eroded": tuple(found)}))
+    assert held.result is Result.PASS, "without a comparison with the best champion, there is nothing to add up"
+    best = tuple(best_earlier({GREEDY: now}, before, 0.95, 20))
+    held = Erosion(GateSettings()).check(report().model_copy(update={"earlier": best, "eroded": tuple(found)}))
+    assert held.result is Result.INCONCLUSIVE
+    assert "losses have added up" in held.reason
+
+
+def test_equal_champions_raise_no_alarm_and_small_or_incomparable_parts_are_left_out() -> None:
+    now, before = line(0.0)
+    assert eroded({GREEDY: now}, before, 20) == []
+    worse, long_ago = line(0.05)
+    assert eroded({GREEDY: worse}, long_ago, 401) == []
+    other = {version: Earlier(Decoding(1.0, 4), one.answers) for version, one in long_ago.items()}
+    assert eroded({GREEDY: worse, Decoding(1.0, 4): {}}, other, 20) == []
+    judged = {key: Scored(one.cluster, one.groups, one.reward, frozenset({"judge"})) for key, one in worse.items()}
+    assert eroded({GREEDY: judged}, long_ago, 20) == []
+    assert eroded({GREEDY: worse}, {}, 20) == []
+
+
+def test_a_mean_is_over_the_same_champions_for_each_conversation() -> None:
+    worse, before = line(0.05)
+    most = Earlier(GREEDY, {key: one for n, (key, one) in enumerate(before["v-1"].answers.items()) if n % 10})
+    found = eroded({GREEDY: worse}, {"v-0": most, "v-1": before["v-0"]}, 20)
+    assert {one.comparison.n for one in found} == {360}
+
+
+def test_a_champion_that_answered_much_less_does_not_hide_the_others() -> None:
+    worse, before = line(0.05)
+    few = Earlier(GREEDY, dict(list(before["v-0"].answers.items())[:30]))
+    for earlier in ({"v-few": few, **before}, {**before, "v-few": few}):
+        found = eroded({GREEDY: worse}, earlier, 20)
+        assert {(one.comparison.name, one.comparison.n) for one in found} == {("golden", 400), ("slice:a", 400)}
+        assert all(one.version != "v-few" for one in found)
+
+
+def test_more_rows_find_smaller_losses_and_more_parts_need_more_rows() -> None:
+    assert rows_to_find(0.1, 6) < rows_to_find(0.1, 60) < rows_to_find(0.05, 60)
+    assert rows_to_find(0.05, 6) == pytest.approx(4 * rows_to_find(0.1, 6), abs=3)

@@ -44,10 +44,10 @@ def artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
 class Bench:
     """Servers of the line `shop` on an API server, on which time passes only when the server waits."""
 
-    def __init__(self, replicas: int = 4) -> None:
+    def __init__(self, replicas: int = 4, **given: Any) -> None:
         self.cluster, self.now = MemoryCluster(), 0.0
         self.work: Callable[[], None] = self.answer
-        given = options(gpus=0, load=100, replicas=replicas)
+        given = options(gpus=0, load=100, replicas=replicas, **given)
         self.server = ClusterServer(lambda: self.cluster, ClusterServerOptions(**given), lambda: self.now, self.sleep)
         self.server.join("shop", Path())
 
@@ -89,6 +89,15 @@ def test_a_version_is_served_by_its_name_and_found_again() -> None:
     assert bench.server.ensure(version(1)) == first
     assert bench.replicas() == {"shop-1": 1}
     assert len(bench.cluster.writes) > writes, "a changed image of the loop file is applied, too"
+
+
+@pytest.mark.parametrize("program", ["vllm", "/opt/engine/bin/vllm"])
+def test_the_program_of_the_image_is_started(program: str) -> None:
+    bench = Bench(executable=program)
+    bench.server.ensure(version(1))
+    [deployment] = bench.deployments()
+    [server] = deployment["spec"]["template"]["spec"]["containers"]
+    assert server["command"][:3] == [program, "serve", "/models/base"]
 
 
 def test_servers_follow_the_share_of_the_sessions_and_the_other_version_is_not_touched() -> None:
