@@ -220,7 +220,7 @@ class EmbeddedServer(_ProcessServer[EmbeddedOptions]):
 
 
 class VllmServer(_ProcessServer[VllmOptions]):
-    """Serves model versions with vLLM. Tested with vLLM 0.32 on a CPU, never on a GPU."""
+    """Serves model versions with vLLM. Tested with vLLM 0.32 on a CPU; on a GPU, its start failed once (docs/howto/use-a-gpu.md)."""
 
     options_type = VllmOptions
 
@@ -231,7 +231,8 @@ class VllmServer(_ProcessServer[VllmOptions]):
         elif sharing:
             more, environment = sharing_arguments(self._most_rank()), environment | {RUNTIME_LOADING: "True"}
         command = ["-m", "ratchet.local.vllm", str(model), *names, "--", self._options.executable, *more, *self._options.arguments]
-        return ManagedProcess(self._folder / tag, command, environment, timeout=self._options.patience)
+        # vLLM measures the free memory while it starts, and gives up if another process frees or takes some at this moment.
+        return ManagedProcess(self._folder / tag, command, environment, timeout=self._options.patience, again=1)
 
     def _most_rank(self) -> int:
         return allowed_rank(self._options.max_lora_rank)

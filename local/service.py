@@ -6,7 +6,6 @@ interrupt users. A process is identified by pid and start time. It is ready when
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import shutil
 import signal
@@ -40,7 +39,8 @@ class ManagedProcess:
     """One long-lived process with its own folder.
 
     The process runs `command` with the Python interpreter. Its environment is the part that every job inherits, plus `environment`.
-    `timeout` is the time in seconds within which it must be ready, and `grace` the time that it has to end after SIGTERM.
+    `timeout` is the time in seconds within which it must be ready, and `grace` the time that it has to end after SIGTERM. One that ends by
+    itself before it is ready is started `again` times more.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class ManagedProcess:
         environment: Mapping[str, str] | None = None,
         timeout: float = 180.0,
         grace: float = 10.0,
+        again: int = 0,
     ) -> None:
         self.folder = folder.absolute()
         self._ready = self.folder / READY
@@ -59,23 +60,31 @@ class ManagedProcess:
         self._environment = environment or {}
         self._timeout = timeout
         self._grace = grace
+        self._again = again
         self._log_start = 0
         """Size of the log in bytes before the running process wrote to it."""
 
     def ensure(self) -> dict[str, Any]:
         """Start the process if it does not run, wait until it is ready, and return the content of its ready file.
 
-        A process that is killed before it is ready is started again. Raises Permanent if it ends by itself or is killed STARTS times, and
-        Retryable if it is not ready in time or the folder is not writable.
+        A process that is killed before it is ready is started again. Raises Permanent if it ends by itself too often or is killed STARTS
+        times, and Retryable if it is not ready in time or the folder is not writable.
         """
         with self.locked():
             return self.begin()
 
     def begin(self) -> dict[str, Any]:
         """As `ensure`, for a caller that holds the lock."""
+        ended = 0
         for _ in range(STARTS):
-            with contextlib.suppress(_KilledError):
+            try:
                 return self._await(self.process() or self._start())
+            except _KilledError:
+                continue
+            except _EndedError as error:
+                ended += 1
+                if ended > self._again:
+                    raise Permanent(str(error)) from None
         raise Permanent(
             f"{self._name()} was killed {STARTS} times before it was ready; the machine may lack memory, see `dmesg` (log: {self.log})"
         )
@@ -150,7 +159,7 @@ class ManagedProcess:
             if _has_ended(process):
                 if _was_killed(process):
                     raise _KilledError
-                raise Permanent(f"{self._name()} ended before it was ready: {last_words(self.log, self._log_start)} (log: {self.log})")
+                raise _EndedError(f"{self._name()} ended before it was ready: {last_words(self.log, self._log_start)} (log: {self.log})")
             time.sleep(0.05)
         raise Retryable(f"{self._name()} is not ready after {self._timeout:g} s (log: {self.log})")
 
@@ -174,6 +183,10 @@ class ManagedProcess:
 
 class _KilledError(Exception):
     """The process was ended by SIGKILL, for example by the kernel when memory is short."""
+
+
+class _EndedError(Exception):
+    """A process ended by itself before it was ready. The text says which one, and why."""
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}

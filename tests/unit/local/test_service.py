@@ -65,6 +65,23 @@ def test_a_service_that_is_killed_before_it_is_ready_is_started_again(folder: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("again", "fails", "expected"), [(0, 1, None), (1, 1, 4711), (1, 2, None)])
+def test_a_service_that_ends_by_itself_is_started_again_as_often_as_asked(
+    folder: Path, again: int, fails: int, expected: int | None
+) -> None:
+    code = SERVE.format(repo=REPO).replace(
+        "announce(4711)", f"len(open('starts').readlines()) > {fails} or sys.exit('no memory'); announce(4711)"
+    )
+    process = ManagedProcess(folder, ["-c", code], timeout=30, again=again)
+    if expected is None:
+        with pytest.raises(Permanent, match="ended before it was ready: no memory"):
+            process.ensure()
+    else:
+        assert process.ensure()["port"] == expected
+    assert len(starts(folder)) == again + 1
+
+
+@pytest.mark.slow
 def test_a_service_that_is_always_killed_before_it_is_ready_is_given_up(folder: Path) -> None:
     with pytest.raises(Permanent, match="was killed 3 times before it was ready; the machine may lack memory"):
         service(folder, SERVE.format(repo=REPO).replace("announce(4711)", "os.kill(os.getpid(), 9)")).ensure()
