@@ -76,9 +76,9 @@ def test_questions_go_out_and_answers_become_references(tmp_path: Path) -> None:
     file = tmp_path / "first" / "questions.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in [*questions, *second]))
     told = ratchet("review", "import", loop, file, "--by", "ada")
-    assert "10 answers of 2 reviewers, 10 of them new; 4 questions without an answer" in told
+    assert "answers: 10, of them new: 10; reviewers: 2; questions without an answer: 4" in told
     assert "agree in 1 of 2 pairs (50%)" in told
-    assert "10 answers of 2 reviewers, 0 of them new" in ratchet("review", "import", loop, file, "--by", "ada"), "again changes nothing"
+    assert "answers: 10, of them new: 0; reviewers: 2" in ratchet("review", "import", loop, file, "--by", "ada"), "again changes nothing"
 
     asked = {one["review"] for one in questions}
     forged = [
@@ -87,7 +87,7 @@ def test_questions_go_out_and_answers_become_references(tmp_path: Path) -> None:
     ]
     (tmp_path / "forged.jsonl").write_text("".join(json.dumps(one) + "\n" for one in forged))
     told = ratchet("review", "import", loop, tmp_path / "forged.jsonl", "--by", "eve")
-    assert "1 answers of 1 reviewers, 1 of them new" in told
+    assert "answers: 1, of them new: 1; reviewers: 1" in told
     assert "not taken in: answers to 1 questions that are held out, golden, erased or unknown: 000000000000" in told
     (tmp_path / "forged.jsonl").write_text(json.dumps(forged[0]) + "\n")
     refused = command.ratchet("review", "import", loop, tmp_path / "forged.jsonl", home=home.root)
@@ -112,7 +112,7 @@ def test_questions_go_out_and_answers_become_references(tmp_path: Path) -> None:
     ]
     (tmp_path / "second" / "export.json").write_text(json.dumps(done))
     told = ratchet("review", "import", loop, tmp_path / "second" / "export.json", "--by", "ada")
-    assert "1 answers of 1 reviewers, 1 of them new; 1 questions without an answer" in told
+    assert "answers: 1, of them new: 1; reviewers: 1; questions without an answer: 1" in told
 
     found = json.loads(command.ratchet("review", "results", loop, "--json", home=home.root).stdout)
     assert [one["answers"] for one in found["imports"]] == [10, 1, 1]

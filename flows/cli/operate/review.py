@@ -137,7 +137,7 @@ def import_(line: str, file: Path, reviewer: str | None, by: str, as_json: bool)
         print_json(told | {"report": report.model_dump(mode="json")})
         return
     people = len({one.reviewer for one in answers})
-    say(f"{len(answers)} answers of {people} reviewers, {new} of them new; {unanswered} questions without an answer")
+    say(f"answers: {len(answers)}, of them new: {new}; reviewers: {people}; questions without an answer: {unanswered}")
     if unknown:
         left = ", ".join(one[:12] for one in unknown[:5])
         say(f"not taken in: answers to {len(unknown)} questions that are held out, golden, erased or unknown: {left}")
