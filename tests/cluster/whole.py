@@ -85,7 +85,7 @@ VLLM = """engine = "vllm"
 executable = "{program}"
 arguments = {arguments}
 gpus = 0
-cpu = "1"
+cpu = "700m"
 memory = "4Gi"
 """
 GATEWAY = """url = "http://toy.example"

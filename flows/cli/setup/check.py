@@ -351,8 +351,8 @@ def _golden(context: LineContext) -> list[Finding]:
     found = [("ok", "gate", f"golden set of {slices.total()} prompts")]
     judged = {name: rows for name, rows in slices.items() if rows >= context.loop.gate.min_slice}
     needs = {loss: rows_to_find(loss, len(judged) + 1) for loss in (0.03, 0.05, 0.1)}
-    told = ", ".join(f"{rows:,} for one of {loss:g}" for loss, rows in needs.items())
-    text = f"to find losses that add up over promotions in four cases of five, a slice needs this many golden prompts: {told}"
+    told = ", ".join(f"{loss:g}: {rows:,}" for loss, rows in needs.items())
+    text = f"golden prompts that a slice needs so that a loss that has added up over promotions is found in four cases of five: {told}"
     short = [f"{name or 'prompts without a slice'} ({rows})" for name, rows in sorted(judged.items()) if rows < needs[0.1]]
     if short:
         text += f". Too few even for a loss of 0.1: {', '.join(short[:5])}" + (f" and {len(short) - 5} more" if len(short) > 5 else "")
