@@ -7,7 +7,7 @@ The functions depend on the set of statements only, so the order in which record
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -105,22 +105,29 @@ def spoken(feedback: pl.DataFrame, users: Sequence[str]) -> pl.DataFrame:
     return feedback.filter(~pl.col("rater").is_in(users).fill_null(False))
 
 
-def withdrawn_texts(traces: pl.DataFrame, feedback: pl.DataFrame, users: Sequence[str]) -> tuple[set[bytes], set[str]]:
+def withdrawn_texts(
+    traces: Callable[[], Iterable[pl.DataFrame]], feedback: pl.DataFrame, users: Sequence[str]
+) -> tuple[set[bytes], set[str]]:
     """Return keys of the prompts, and the references, that come from refused traces or refusing users, and from nowhere else.
 
-    `traces` is the result of `settle`, with keys of texts (texts.py). `feedback` is records.FEEDBACK. A text that somebody else has also
-    given is not returned.
+    Each call of `traces` returns the result of `settle` in parts, with keys of texts (texts.py). `feedback` is records.FEEDBACK, whose
+    column `batch` may be missing. A text that somebody else has also given is not returned.
     """
-    refused, others = traces.filter("refused"), traces.filter(~pl.col("refused"))
+    columns = ("source", "id", "response_id", "messages", "reference")
+    refused = pl.concat([part.filter("refused").select(columns) for part in traces()])
     links = [
         feedback.join(refused.select("source", pl.col(column).alias(key)).drop_nulls().unique(), on=["source", key], how="semi")
         for column, key in (("id", "trace_id"), ("response_id", "response_id"))
     ]
     gone = pl.concat([*links, feedback.filter(pl.col("rater").is_in(users).fill_null(False))]).unique()
     left = feedback.join(gone, on=feedback.columns, how="anti", nulls_equal=True)
-    prompts: set[bytes] = set(refused["messages"].drop_nulls().to_list()) - set(others["messages"].to_list())
-    references = _texts(refused["reference"]) | _texts(gone["text"])
-    return prompts, references - _texts(others["reference"]) - _texts(left["text"])
+    prompts: set[bytes] = set(refused["messages"].drop_nulls().to_list())
+    references = (_texts(refused["reference"]) | _texts(gone["text"])) - _texts(left["text"])
+    for part in traces():
+        others = part.filter(~pl.col("refused"))
+        prompts -= set(others["messages"].to_list())
+        references -= _texts(others["reference"])
+    return prompts, references
 
 
 def _texts(column: pl.Series) -> set[str]:

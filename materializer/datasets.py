@@ -34,34 +34,36 @@ from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Artifacts, Clock, Compute, Dialect, ModelClient, Progress
 from ratchet.contracts.schema import parse, stamped
-from ratchet.materializer.consent import refusing_users, settle, withdrawn_texts
+from ratchet.materializer.consent import refusing_users, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.ingest import IngestKeys, LineIngest
-from ratchet.materializer.labels.conflicts import pooled, uncontested
-from ratchet.materializer.labels.scores import label, prompts_of, references
-from ratchet.materializer.labels.signals.agreement import measure_signals
+from ratchet.materializer.labels.conflicts import pooled
+from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.place import LakePlace
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
 from ratchet.materializer.lake.size import lake_cursor
-from ratchet.materializer.lake.tables import Lake, joined
+from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.mirror import MirrorReader, forget_key
+from ratchet.materializer.partitioned.partitions import Partitions
+from ratchet.materializer.partitioned.prompts import Identities
+from ratchet.materializer.partitioned.trained import Totals, Trained
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
 from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
 from ratchet.materializer.training_sets.account import account
-from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became
+from ratchet.materializer.training_sets.became import Became, side_of
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
 from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
 from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
-from ratchet.materializer.training_sets.split import Split, largest_cluster
+from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
 from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
 from ratchet.rewards.scorer_set import ScorerSet
@@ -101,6 +103,7 @@ class LakeDatasets:
         self.dialects = dialects
         self._split = Split(loop, artifacts, self.lake)
         self._settled = SettledReader(self.lake)
+        self._identities: Identities | None = None
         self._mirror = MirrorReader(self.lake, loop, rewards)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
@@ -215,14 +218,19 @@ class LakeDatasets:
             return key
 
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
-        return usable(settled, self.loop, lambda prompts, texts: self._split.identify(prompts, texts, again=as_of is None), as_of)
+        """Return what may be used. A cycle freezes its edition and then its snapshot, from the same prompts, so their ids are kept once."""
+        known, self._identities = self._identities, None
+        found = usable(settled, self.loop, self._split.place, as_of, known)
+        if as_of is None:
+            self._identities = found.identities
+        return found
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""
         rows = self._settled.current()
         if rows.consent["given"].all():
             return edition
-        prompts, texts = withdrawn_texts(settle(joined(rows.traces), rows.consent), rows.feedback, refusing_users(rows.consent))
+        prompts, texts = withdrawn_texts(rows.settled, rows.feedback, refusing_users(rows.consent))
         stored = read_parquet(self.artifacts.get(edition.prompts))
         gone = pl.Series([key_of(prompt) in prompts for prompt in stored["prompt"].to_list()], dtype=pl.Boolean)
         kept = stored.filter(~gone & ~pl.col("reference").is_in(sorted(texts)))
@@ -245,20 +253,25 @@ class LakeDatasets:
         self._split.pin()
         golden = self._golden()
         settled = self._settled.read(None, name)
-        held = self._usable(settled).where(pl.col("held"))
-        known = references(held.asked, held.feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
-        prompts = prompts_of(held.every(), known).filter(pl.col("reference").is_not_null())
+        parts, roots, traces = list[pl.DataFrame](), list[pl.DataFrame](), 0
+        for part in self._usable(settled):
+            held = part.where(pl.col("held"))
+            known = references(held.asked, held.feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
+            parts.append(prompts_of(held.every(), known).filter(pl.col("reference").is_not_null()))
+            roots.append(held.every().select("prompt_id", "root_id", "cluster").join(parts[-1], on="prompt_id", how="semi"))
+            traces += len(held.traces)
+        prompts = pl.concat(parts)
         if prompts.is_empty():
             for table in ("traces", "feedback"):  # the next try must see what has been ingested since
                 self.lake.unpin(table, name)
             if settled.traces.is_empty():
                 raise Inconclusive("no trace is in the lake yet; run `ratchet ingest`, or send traces to the receiver")
             raise Inconclusive(
-                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({len(held.traces)} held-out "
+                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({traces} held-out "
                 "traces); record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or "
                 "reviewer_reference"
             )
-        prompts = independent(prompts, held.every(), self.loop.line.salt)
+        prompts = independent(prompts, pl.concat(roots), self.loop.line.salt)
         chosen = settled.texts.filled(choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size))
         return HoldoutEdition(
             line=self.loop.line.name,
@@ -281,39 +294,44 @@ class LakeDatasets:
 
     def _frozen(self, name: str, as_of: datetime, edition: int, settled: Settled) -> Snapshot:
         every = self._usable(settled, as_of)
-        golden = self._golden_roots(edition)
-        near = self._split.near()
-        ours = every.where(~pl.col("held") & ~pl.col("excluded") & ~pl.col("root_id").is_in(sorted(golden)))
-        alike = self._split.like(ours.every(), settled.texts, golden)
-        train = ours.where(~pl.col("root_id").is_in(alike))
-        side = side_of(golden, alike)
-        feedback, contested = uncontested(every.feedback, train.every(), settled.texts)
-        known = references(train.asked, feedback)
-        signals = SignalLabels(every.signals, measure_signals(train.traces, feedback, every.signals, self.loop.signals))
-        placeholders, counted = Placeholders(), list[pl.DataFrame]()
-        prompts = prompts_of(train.every(), known)
+        golden, near = self._golden_roots(edition), self._split.near()
+        alike = self._split.like(every.sides.roots, golden, lambda roots: [one for one in every.sides.trained(roots) if one not in golden])
+        out = {*golden, *alike}
+        trained = Trained(every, out, together=self.rewards.has_judges())
+        signals, nameless = SignalLabels(trained.beliefs(self.loop.signals)), ANONYMOUS if trained.has_names() else None
+        became, placeholders, totals = Became(side_of(golden, alike), near), Placeholders(), Totals()
+        prompts = Partitions(self.lake.root, every.rows[0].count)
 
         def samples() -> Iterator[pl.DataFrame]:
             labeller = (Labeller(self._compute, self.loop.rewards), AT_ONCE) if self._compute.elsewhere else None
-            rows = train.traces, train.questions, feedback, known
-            for part in label(*rows, self.rewards, self.loop.line.salt, settled.texts, labeller):
-                labelled = signals.label(part)
-                placeholders.add(labelled)
-                counted.append(labelled.select("origin", "reward", "votes", "parts"))
-                yield labelled
+            for number, part in enumerate(trained):
+                train, known = part.train, references(part.train.asked, part.feedback)
+                prompts.put(prompts_of(train.every(), known), number)
+                became.add(part.every, known, part.contested)
+                totals.questions += len(train.questions)
+                rows = train.traces, train.questions, part.feedback, known
+                for answers in label(*rows, self.rewards, self.loop.line.salt, settled.texts, nameless, labeller):
+                    labelled = signals.label(answers, part.every.signals)
+                    placeholders.add(labelled)
+                    totals.add(labelled)
+                    yield labelled
+
+        def filled_prompts() -> Iterator[pl.DataFrame]:
+            for rows in prompts:
+                totals.references += rows["reference"].count()
+                yield from filled_parts(rows, settled.texts)
 
         written = self._store_parts(samples(), SAMPLES, _SAMPLE_ORDER)
-        stored = written, self._store_parts(filled_parts(prompts, settled.texts), PROMPTS, ["prompt_id"])
-        labelled = pl.concat([empty_frame(SAMPLES).select("origin", "reward", "votes", "parts"), *counted])
-        counts = traces_became(every, side, near)
+        stored = written, self._store_parts(filled_prompts(), PROMPTS, ["prompt_id"])
+        counts = became.traces(every.out)
         if near:
-            counts |= {"prompt_clusters": train.every()["cluster"].n_unique()}
-        counts |= {"questions": len(train.questions)} if len(train.questions) else {}
-        counts |= {f"feedback:{destination}": n for destination, n in feedback_became(every, side, contested).items()}
-        became = logged_references(settled.traces, every.asked.with_columns(side), every.refused, known)
-        counts |= {f"reference:{destination}": n for destination, n in became.items()}
-        counts |= {"scored": labelled["reward"].count(), "contested_corrections": contested}
-        counts |= {"corrections": int((labelled["origin"] == "correction").sum())}
+            counts |= {"prompt_clusters": every.sides.training_clusters(sorted(out))}
+        counts |= {"questions": totals.questions} if totals.questions else {}
+        feedback = became.feedback(every.ignored, every.left_out, every.sent_signals)
+        counts |= {f"feedback:{destination}": n for destination, n in feedback.items()}
+        counts |= {f"reference:{destination}": n for destination, n in became.references(every.refused_references).items()}
+        counts |= {"scored": totals.sum("scored"), "contested_corrections": became.contested}
+        counts |= {"corrections": totals.sum("rows", pl.col("origin") == "correction")}
         return Snapshot(
             name=name,
             as_of=as_of,
@@ -328,8 +346,8 @@ class LakeDatasets:
             judges=self.rewards.beliefs(),
             signals=signals.beliefs,
             masked=placeholders.summary(self.loop.privacy),
-            largest_cluster=largest_cluster(every.every()) if near else None,
-            silent_scorers=silent_scorers(self.rewards, labelled, prompts),
+            largest_cluster=every.sides.largest_cluster() if near else None,
+            silent_scorers=silent_scorers(self.rewards, totals.samples(), totals.references),
         )
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:

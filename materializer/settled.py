@@ -1,7 +1,12 @@
-"""Reads traces and feedback of one Iceberg snapshot with their present consent."""
+"""Reads traces and feedback of one Iceberg snapshot with their present consent.
+
+Traces are on disk in partitions: first those with all rows of some traces, for the rules of consent, then those with all traces of some
+prompts. Feedback is in memory.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,11 +18,12 @@ from ratchet.contracts.ids import Digest, digest
 from ratchet.materializer.consent import refusing_users, settle
 from ratchet.materializer.governance import with_facts
 from ratchet.materializer.lake.schemas import empty_frame
-from ratchet.materializer.lake.tables import Lake, TableName, joined, preferred, until
+from ratchet.materializer.lake.tables import TABLES, Lake, TableName, joined, preferred, until
+from ratchet.materializer.partitioned.partitions import Partitions, by_hash, partitions_for
 from ratchet.materializer.texts import AT_ONCE, TextFile
 
 _READ = pl.exclude("batch")
-"""Columns of the traces that are kept in memory."""
+"""Columns that are kept."""
 
 Pinned = dict[str, int | None]
 """Table -> Iceberg snapshot id."""
@@ -27,22 +33,17 @@ Pinned = dict[str, int | None]
 class Settled:
     """Traces and feedback with their present consent."""
 
-    traces: pl.DataFrame
-    """One row per trace, with the columns of `settle`."""
+    traces: Partitions
+    """One row per trace, with the columns of `settle`. All traces with equal messages are in one partition."""
     feedback: pl.DataFrame
-    """records.FEEDBACK, also of refused traces."""
+    """records.FEEDBACK without `batch`, also of refused traces."""
     refusing: list[str]
     """Users whose feedback must not be used."""
     pinned: Pinned
     texts: TextFile
     """The texts of `traces`, which have keys in their columns `messages`, `answer` and `tools`."""
-
-    @property
-    def withdrawn(self) -> Digest:
-        """Digest over the traces whose content must not be used although it is stored, and over the refusing users who gave feedback."""
-        refused = self.traces.filter(pl.col("refused") & pl.col("messages").is_not_null()).select("source", "id").sort("source", "id")
-        raters = set(self.refusing) & set(self.feedback["rater"].to_list())
-        return digest([*refused.rows(), *sorted(raters)])
+    withdrawn: Digest
+    """Digest over the traces whose content must not be used although it is stored, and over the refusing users who gave feedback."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,17 @@ class Rows:
     """Rows as stored."""
 
     snapshots: Pinned
-    traces: pl.DataFrame
-    """With keys of texts, and with the columns of `with_facts`."""
+    traces: Partitions
+    """With keys of texts, and with the columns of `with_facts`. All rows of a trace are in one partition."""
     texts: TextFile
     feedback: pl.DataFrame
     consent: pl.DataFrame
+
+    def settled(self, as_of: datetime | None = None) -> Iterator[pl.DataFrame]:
+        """Yield the rows of each partition that were ingested no later than `as_of`, with the columns of `settle`."""
+        for rows in self.traces:
+            known = rows if as_of is None else rows.filter(pl.col("ingested") <= as_of)
+            yield settle(joined(known), self.consent)
 
 
 class SettledReader:
@@ -72,12 +79,21 @@ class SettledReader:
         """
         pinned = self._pin(tag, as_of)
         rows = self._rows(as_of, pinned)
+        refusing, none = refusing_users(rows.consent), preferred(settle(rows.traces.read(0).clear(), rows.consent))
+        traces, refused = Partitions(self._lake.root, rows.traces.count, none), list[tuple[str, str]]()
+        alike = pl.when(pl.col("messages").is_null()).then(by_hash("source", "id")).otherwise(by_hash("messages"))
+        for part in rows.settled(as_of):
+            whole = preferred(part)
+            refused += whole.filter(pl.col("refused") & pl.col("messages").is_not_null()).select("source", "id").rows()
+            traces.add(whole, alike)
+        raters = set(refusing) & set(rows.feedback["rater"].unique().to_list())
         settled = Settled(
-            traces=preferred(settle(joined(rows.traces), rows.consent)),
+            traces=traces,
             feedback=rows.feedback,
-            refusing=refusing_users(rows.consent),
+            refusing=refusing,
             pinned=pinned,
             texts=rows.texts,
+            withdrawn=digest([*sorted(refused), *sorted(raters)]),
         )
         self._known = (tag, as_of, rows.snapshots), settled.withdrawn
         return settled
@@ -113,22 +129,26 @@ class SettledReader:
         def table(name: TableName) -> pl.DataFrame:
             if unused is None or unused.snapshots[name] != snapshots[name]:
                 where = until(as_of) if as_of and name != "consent" else None
-                if name == "traces":
-                    return self._keyed(texts, where, snapshots[name])
-                return self._lake.scan(name, where=where, snapshot=snapshots[name])
+                columns = [column.name for column in TABLES[name] if name == "consent" or column.name != "batch"]
+                return self._lake.scan(name, columns, where=where, snapshot=snapshots[name])
             found: pl.DataFrame = getattr(unused, name)
             return found if as_of is None or name == "consent" else found.filter(pl.col("ingested") <= as_of)
 
-        is_read = unused is not None and unused.snapshots["traces"] == snapshots["traces"]
-        texts = unused.texts if unused is not None and is_read else TextFile(self._lake.root)
-        rows = Rows(snapshots=snapshots, traces=table("traces"), feedback=table("feedback"), consent=table("consent"), texts=texts)
+        if unused is not None and unused.snapshots["traces"] == snapshots["traces"]:
+            texts, traces = unused.texts, unused.traces
+        else:
+            texts = TextFile(self._lake.root)
+            traces = self._keyed(texts, until(as_of) if as_of else None, snapshots["traces"])
+        rows = Rows(snapshots=snapshots, traces=traces, feedback=table("feedback"), consent=table("consent"), texts=texts)
         if as_of is None:
             self._unused = rows
         return rows
 
-    def _keyed(self, texts: TextFile, where: BooleanExpression | None, snapshot: int | None) -> pl.DataFrame:
+    def _keyed(self, texts: TextFile, where: BooleanExpression | None, snapshot: int | None) -> Partitions:
         """Read traces, and leave their texts in `texts`."""
         none = texts.keyed(with_facts(empty_frame(TRACES)).select(_READ))
-        parts = (with_facts(part) for part in self._lake.parts("traces", where=where, snapshot=snapshot))
-        found = [texts.keyed(rows.select(_READ)) for part in parts for rows in part.iter_slices(AT_ONCE)]
-        return pl.concat([none, *found], rechunk=True)
+        found = Partitions(self._lake.root, partitions_for(self._lake.size("traces")[0]), none)
+        for part in self._lake.parts("traces", where=where, snapshot=snapshot):
+            keyed = [texts.keyed(rows.select(_READ)) for rows in with_facts(part).iter_slices(AT_ONCE)]
+            found.add(pl.concat([none, *keyed]), by_hash("source", "id"))
+        return found

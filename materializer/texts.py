@@ -86,7 +86,7 @@ class TextFile:
     def __init__(self, folder: Path) -> None:
         """`folder` is on the disk that gets the file. Raises Retryable if it cannot be written."""
         self._file = unnamed_file(folder)
-        self._folder, self._end, self._rows = folder, 0, 0
+        self.folder, self._end, self._rows = folder, 0, 0
         self._begins: dict[str, list[npt.NDArray[np.int64]]] = {name: [] for name in set(_STORED.values())}
         self._lengths: dict[str, list[npt.NDArray[np.int32]]] = {name: [] for name in set(_STORED.values())}
 
@@ -126,7 +126,7 @@ class TextFile:
             while len(data):
                 data = data[self._file.write(data) :]
         except OSError as error:
-            raise _full(self._folder, error) from error
+            raise _full(self.folder, error) from error
 
     def filled(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame, which has keys and the column PLACE, with texts in place of keys."""

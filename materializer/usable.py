@@ -1,30 +1,42 @@
-"""What may be used of a lake: admitted traces, questions whose answers are left out, and the feedback on both, with the ids of prompts."""
+"""What may be used of a lake: admitted traces, questions whose answers are left out, and the feedback on both, with the ids of prompts.
+
+The rules need all traces of a prompt together, and the scores are written in the order of the prompts' ids. So traces come in partitions by
+their messages, and go into partitions by ranges of ids. Feedback finds its trace before, because it names a trace or a response anywhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from ratchet.contracts.data.records import FeedbackKind
+from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind
 from ratchet.contracts.loop import Loop
 from ratchet.materializer.consent import spoken
 from ratchet.materializer.governance import Governed, govern
 from ratchet.materializer.labels.credible import without_newcomers
-from ratchet.materializer.labels.scores import attach
-from ratchet.materializer.labels.signals.sessions import session_signals
+from ratchet.materializer.labels.scores import PARTITION, attach, counting, linked
+from ratchet.materializer.labels.signals.sessions import SESSION, calls_of, signals_of_parts
+from ratchet.materializer.partitioned.partitions import Partitions, by_hash, range_of
+from ratchet.materializer.partitioned.prompts import Identities, Place, PromptRoots, Sides
 from ratchet.materializer.settled import Settled
 from ratchet.materializer.texts import PLACE, TextFile
 
-Identify = Callable[[pl.DataFrame, TextFile], pl.DataFrame]
-"""Returns the ids and sides of prompts, as `identify_prompts`."""
+_IS_SIGNAL = pl.col("kind") == FeedbackKind.SIGNAL.value
+_RANGE = "range"
 
 
 @dataclass(frozen=True)
-class Usable:
-    """Traces that may be used. The frames have the columns of records.TRACES and those of `identify_prompts`, with keys of texts."""
+class UsablePart:
+    """Traces of the prompts whose ids are in one range.
+
+    The frames of traces have the columns of records.TRACES with keys of texts, and prompt_id, root_id, held, excluded and cluster.
+    """
 
     traces: pl.DataFrame
     """Admitted traces, and `repeats`: one row for equal traces."""
@@ -33,61 +45,192 @@ class Usable:
     null."""
     asked: pl.DataFrame
     """Every trace whose question is in `traces` or in `questions`, with the right answer that was logged with it."""
-    refused: pl.DataFrame
-    """source, id, response_id, reason: every other trace, with the rule that its question breaks."""
     feedback: pl.DataFrame
     """Feedback on the rows of `traces` and `questions` without signals, the result of `attach`."""
     signals: pl.DataFrame
     """Signals on the rows of `traces` and `questions`, the same columns: those that were sent, and those of sessions."""
-    ignored: dict[str, int]
-    """Reason -> number of feedback records that do not count."""
-    out: dict[str, int]
-    """Reason -> number of traces that are left out, as `govern` counts them."""
-    texts: TextFile
-    """The texts of all frames."""
 
     def every(self) -> pl.DataFrame:
         """Return `traces` and `questions` as one frame."""
         return pl.concat([self.traces, self.questions])
 
-    def where(self, holds: pl.Expr) -> Usable:
-        """Return the part whose rows fulfil a condition on the columns of `identify_prompts`. Feedback and counts stay whole."""
+    def where(self, holds: pl.Expr) -> UsablePart:
+        """Return the part whose rows fulfil a condition on the columns of the sides. Feedback and signals stay whole."""
         return replace(self, traces=self.traces.filter(holds), questions=self.questions.filter(holds), asked=self.asked.filter(holds))
 
 
-def usable(settled: Settled, loop: Loop, identify: Identify, as_of: datetime | None = None) -> Usable:
+@dataclass(frozen=True)
+class Usable:
+    """Traces that may be used, in parts by ranges of the ids of prompts, and counts of the records that may not."""
+
+    rows: tuple[Partitions, ...]
+    """The frames of `UsablePart`, without the sides."""
+    sides: Sides
+    ignored: dict[str, int]
+    """Reason -> number of feedback records that do not count."""
+    out: dict[str, int]
+    """Reason -> number of traces that are left out, as `govern` counts them."""
+    refused_references: dict[str, int]
+    """Reason -> number of traces with a right answer whose question may not be used."""
+    left_out: int
+    """Number of feedback records without signals on rows that are neither in `traces` nor in `questions`."""
+    sent_signals: int
+    """Number of signals that were sent and count."""
+    texts: TextFile
+    """The texts of all frames."""
+    identities: Identities
+
+    def __iter__(self) -> Iterator[UsablePart]:
+        """Yield the parts in the order of their ranges."""
+        for number in range(self.rows[0].count):
+            sides = self.sides.read(number)
+            traces, questions, asked = (rows.read(number).join(sides, on="root_id") for rows in self.rows[:3])
+            feedback, signals = (rows.read(number).drop(_RANGE) for rows in self.rows[3:])
+            yield UsablePart(traces, questions, asked, feedback, signals)
+
+
+def usable(settled: Settled, loop: Loop, place: Place, as_of: datetime | None = None, known: Identities | None = None) -> Usable:
     """Apply the rules of `loop` to the records of a lake.
 
-    Without `as_of`, new users do not wait, and no signals of sessions are computed.
+    Without `as_of`, new users do not wait, and no signals of sessions are computed. `known` are the ids of a former result.
+    Raises Retryable if the disk is full.
     """
-    governed = govern(settled.traces, loop.governance)
+    folder = settled.texts.folder
     heard = spoken(settled.feedback, settled.refusing)
-    waited, seen = heard, heard.clear()
-    if as_of is not None:
-        seen = _signals(settled, governed, loop, as_of)
-        if loop.snapshot.newcomer_days:
-            wait = timedelta(days=loop.snapshot.newcomer_days)
-            waited, seen = (without_newcomers(rows, settled.traces, as_of, wait) for rows in (heard, seen))
-    attached, ignored = attach(waited, governed.asked, governed)
-    is_signal = pl.col("kind") == FeedbackKind.SIGNAL.value
-    feedback, signals = attached.filter(~is_signal), pl.concat([attached.filter(is_signal), attach(seen, governed.asked, governed)[0]])
-    if len(heard) < len(settled.feedback):
-        ignored |= {"no_consent": len(settled.feedback) - len(heard)}
-    if len(waited) < len(heard):
-        ignored |= {"newcomer": len(heard) - len(waited)}
-    questions = _answered(governed, feedback)
-    ids = identify(pl.concat([frame.select("messages", "tools", PLACE) for frame in (governed.used, questions)]), settled.texts)
-    frames = (frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked))
-    traces, questions, asked = frames
-    return Usable(traces, questions, asked, governed.refused, feedback, signals, ignored, governed.out, settled.texts)
+    links = _Links(settled, loop, heard, as_of)
+    waited, seen = heard, links.session_signals()
+    if as_of is not None and loop.snapshot.newcomer_days:
+        wait = timedelta(days=loop.snapshot.newcomer_days)
+        waited, seen = (without_newcomers(rows, links.users(), as_of, wait) for rows in (heard, seen))
+    found, unattached = links.linked(waited)
+    rest = {"no_consent": len(settled.feedback) - len(heard), "newcomer": len(heard) - len(waited)}
+    made = _Made(settled, loop, Identities(folder, settled.traces.count, known))
+    del heard, waited, links
+    for number in range(settled.traces.count):
+        made.add(number, found.pop(number), seen)
+    ignored = {reason: made.ignored[reason] for reason in ("not_the_user", "other_sender", "replaced")} | unattached | rest
+    return Usable(
+        rows=made.rows,
+        sides=Sides(folder, made.roots, place),
+        ignored={reason: n for reason, n in ignored.items() if n},
+        out=_in_order(made.out),
+        refused_references=dict(made.refused_references),
+        left_out=made.left_out,
+        sent_signals=made.sent_signals,
+        texts=settled.texts,
+        identities=made.identities,
+    )
 
 
-def _signals(settled: Settled, governed: Governed, loop: Loop, as_of: datetime) -> pl.DataFrame:
-    """Return the signals of sessions (records.FEEDBACK). Only content that may be used is read."""
+def _in_order(out: Counter[str]) -> dict[str, int]:
+    """Return the counts in the order of `govern`."""
+    last = [reason for reason in ("rare_prompt", "duplicate") if reason in out]
+    return {reason: out[reason] for reason in [*sorted(out.keys() - set(last)), *last]}
+
+
+class _Links:
+    """What feedback and signals need of the traces of all partitions: which may be used, and who sent the calls of a session."""
+
+    def __init__(self, settled: Settled, loop: Loop, heard: pl.DataFrame, as_of: datetime | None) -> None:
+        self._settled, self._loop, self._as_of = settled, loop, as_of
+        self._sessions = Partitions(settled.texts.folder, settled.traces.count)
+        named = _Named(heard)
+        links, refused, users = list[pl.DataFrame](), list[pl.DataFrame](), list[pl.DataFrame]()
+        for number, traces in enumerate(settled.traces):
+            governed = govern(traces, loop.governance)
+            asked = governed.asked.select("source", "id", "response_id", "verified", pl.lit(number, pl.UInt32).alias(PARTITION))
+            links.append(named.those(asked))
+            refused.append(named.those(governed.refused))
+            if as_of is not None:
+                users.append(traces.group_by("user").agg(pl.col("ingested").min()))
+                self._sessions.add(_calls(traces, governed), by_hash(*SESSION))
+        self._links, self._refused, self._users = pl.concat(links), pl.concat(refused), users
+
+    def users(self) -> pl.DataFrame:
+        """Return the users with the time at which their first trace was ingested."""
+        return pl.concat(self._users).group_by("user").agg(pl.col("ingested").min())
+
+    def session_signals(self) -> pl.DataFrame:
+        """Return the signals of sessions (records.FEEDBACK without `batch`)."""
+        if self._as_of is None:
+            return self._settled.feedback.clear()
+        signals = signals_of_parts(lambda: self._sessions, self._as_of, self._loop.signals.thanks, self._settled.texts)
+        return signals.select(self._settled.feedback.columns)
+
+    def linked(self, feedback: pl.DataFrame) -> tuple[dict[int, pl.DataFrame], dict[str, int]]:
+        """Return partition -> feedback on its traces, and reason -> number of records that refer to no trace that may be used."""
+        found, unattached = linked(feedback, self._links, self._refused)
+        parts = found.partition_by(PARTITION, as_dict=True, include_key=False)
+        none = dict.fromkeys(range(self._settled.traces.count), found.clear().drop(PARTITION))
+        return none | {int(number): part for (number,), part in parts.items()}, unattached
+
+
+class _Named:
+    """The traces and the responses that feedback names, as sorted hashes, which are joined with many partitions."""
+
+    def __init__(self, feedback: pl.DataFrame) -> None:
+        self._ids, self._responses = (np.unique(_hashes(feedback.drop_nulls(key), key)) for key in ("trace_id", "response_id"))
+
+    def those(self, traces: pl.DataFrame) -> pl.DataFrame:
+        """Return the traces that may be named: all that are, and few others."""
+        found = np.zeros(len(traces), dtype=bool)
+        for hashes, key in ((self._ids, "id"), (self._responses, "response_id")):
+            if len(hashes):
+                asked = _hashes(traces, key)
+                found |= hashes[np.minimum(hashes.searchsorted(asked), len(hashes) - 1)] == asked
+        return traces.filter(pl.Series(found))
+
+
+def _hashes(rows: pl.DataFrame, key: str) -> npt.NDArray[np.uint64]:
+    found: npt.NDArray[np.uint64] = rows.select(pl.struct("source", pl.col(key).alias("key")).hash()).to_series().to_numpy()
+    return found
+
+
+def _calls(traces: pl.DataFrame, governed: Governed) -> pl.DataFrame:
+    """Return the calls of sessions. Only content that may be used is read."""
     admitted = governed.asked.select("source", "id", admitted=True)
-    traffic = settled.traces.filter(pl.col("origin") == "traffic").join(admitted, on=["source", "id"], how="left")
+    traffic = traces.filter(pl.col("origin") == "traffic").join(admitted, on=["source", "id"], how="left")
     content = pl.when(pl.col("admitted")).then(pl.col("messages")).alias("messages")
-    return session_signals(traffic.with_columns(content), as_of, loop.signals.thanks, settled.texts)
+    return calls_of(traffic.with_columns(content))
+
+
+class _Made:
+    """Adds the usable rows of one partition after the other to the ranges of their prompts."""
+
+    def __init__(self, settled: Settled, loop: Loop, identities: Identities) -> None:
+        folder, count = settled.texts.folder, settled.traces.count
+        self._settled, self._loop, self.identities = settled, loop, identities
+        self.rows = tuple(Partitions(folder, count) for _ in range(5))
+        self.roots = PromptRoots(folder, count, settled.texts)
+        self.ignored, self.out, self.refused_references = Counter[str](), Counter[str](), Counter[str]()
+        self.left_out = self.sent_signals = 0
+
+    def add(self, number: int, found: pl.DataFrame, seen: pl.DataFrame) -> None:
+        """Add a partition of traces. `found` is the feedback on it, `seen` are the signals of all sessions."""
+        traces = self._settled.traces.read(number)
+        governed = govern(traces, self._loop.governance)
+        self.out.update(governed.out)
+        refused = governed.refused.join(traces.filter(pl.col("reference").is_not_null()), on=["source", "id"], how="semi")
+        self.refused_references.update(dict(refused.group_by("reason").len().iter_rows()))
+        attached, ignored = counting(found, governed.asked, governed.merged)
+        self.ignored.update(ignored)
+        own = seen.join(governed.asked.select("source", pl.col("id").alias("trace_id")), on=["source", "trace_id"], how="semi")
+        feedback = attached.filter(~_IS_SIGNAL)
+        signals = pl.concat([attached.filter(_IS_SIGNAL), attach(own, governed.asked, governed)[0]])
+        questions = _answered(governed, feedback)
+        prompts = pl.concat([frame.select("messages", "tools", PLACE) for frame in (governed.used, questions)])
+        identified = self.identities.identify(number, prompts, self._settled.texts)
+        self.roots.add(identified)
+        ids = identified.drop(PLACE)
+        placed = [frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked)]
+        for rows, frame in zip(self.rows, placed, strict=False):
+            rows.add_digests(frame, "prompt_id")
+        of = pl.concat([frame.select("source", "id", range_of("prompt_id", self.roots.count).alias(_RANGE)) for frame in placed[:2]])
+        self.sent_signals += int(signals["signal"].is_in([signal.value for signal in SENT_SIGNALS]).sum())
+        for rows, said in zip(self.rows[3:], (feedback, signals), strict=True):
+            ranged = said.join(of, on=["source", "id"], how="inner")
+            rows.add(ranged, pl.col(_RANGE))
+            self.left_out += len(said) - len(ranged) if said is feedback else 0
 
 
 def _answered(governed: Governed, feedback: pl.DataFrame) -> pl.DataFrame:

@@ -112,13 +112,13 @@ class ScorerSet:
         """Label new answers, for which only prompt, answer and reference are known."""
         scorers = [scorer for scorer in self.scorers if _for_unseen(scorer)]
         rows = _rows(scorers, samples)
-        judged = _undecided(scorers, [_label_of(sample, row) for sample, row in zip(samples, rows, strict=True)])
+        judged = _undecided(scorers, _labels(samples, rows))
         return _judged(samples, rows, judged)
 
     def verify(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label new answers by verifiable scorers alone."""
         scorers = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.version.tier is Tier.VERIFIABLE]
-        return [_label_of(sample, row) for sample, row in zip(samples, _rows(scorers, samples), strict=True)]
+        return _labels(samples, _rows(scorers, samples))
 
     def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label logged answers, and measure whether judges are believed.
@@ -127,7 +127,7 @@ class ScorerSet:
         selection of the answers that no stronger tier decides.
         """
         rows = _rows(self.scorers, samples)
-        labels = [_with_correction(sample, _label_of(sample, row)) for sample, row in zip(samples, rows, strict=True)]
+        labels = [_with_correction(sample, label) for sample, label in zip(samples, _labels(samples, rows), strict=True)]
         people = [label.reward if self._by_people(label) else None for label in labels]
         for scorer in self.scorers:
             if scorer.judge is not None:
@@ -207,14 +207,27 @@ def _judged(samples: Sequence[Mapping[str, Any]], rows: Sequence[_Row], judged: 
     for scorer, _, places in judged:
         for place, score in zip(places, _scores(scorer, [samples[place] for place in places]), strict=True):
             rows[place].append((scorer, score))
-    return [_label_of(sample, row) for sample, row in zip(samples, rows, strict=True)]
+    return _labels(samples, rows)
 
 
-def _label_of(sample: Mapping[str, Any], row: _Row) -> Label:
+def _labels(samples: Sequence[Mapping[str, Any]], rows: Sequence[_Row]) -> list[Label]:
+    """Return the label of each sample. Samples with equal scores and votes share one: there are few scores."""
+    known: dict[tuple[object, ...], Label] = {}
+    found = []
+    for sample, row in zip(samples, rows, strict=True):
+        votes = len(ratings(sample.get("feedback") or ()))
+        key = (votes, *((id(scorer), score) for scorer, score in row))
+        if (label := known.get(key)) is None:
+            label = known[key] = _label_of(row, votes)
+        found.append(label)
+    return found
+
+
+def _label_of(row: _Row, votes: int) -> Label:
     reward, tier = _decide(row)
     parts = {scorer.version.name: score for scorer, score in row}
     deciding = frozenset(scorer.version.name for scorer, score in row if scorer.version.tier == tier and score is not None)
-    return Label(reward, tier, parts, len(ratings(sample.get("feedback") or ())), deciding)
+    return Label(reward, tier, parts, votes, deciding)
 
 
 def _for_unseen(scorer: Scorer) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import BinaryIO, Literal, NamedTuple
 
 from pydantic import Field
@@ -36,7 +37,7 @@ class Label:
     deciding: frozenset[str] = frozenset()
     """Names of the scorers in `tier` that gave a score."""
 
-    @property
+    @cached_property
     def parts_json(self) -> str:
         """Return `parts` as canonical JSON text."""
         return canonical(dict(self.parts)).decode()

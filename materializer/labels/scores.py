@@ -22,6 +22,7 @@ from ratchet.materializer.labels.credible import credible
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.materializer.texts import AT_ONCE, PLACE, Texts
 from ratchet.rewards.scorer_set import CORRECTION, ScorerSet
+from ratchet.runtime.collection import without_collection
 
 ANONYMOUS = "\x00anonymous"
 """Id for raters and users without an id. If others have an id, all of them count as one person. If nobody has an id, users cannot be
@@ -29,6 +30,11 @@ distinguished, and caps per person do not apply."""
 TRACE_KEYS = ("latency_ms", "input_tokens", "output_tokens", "model")
 """Columns of a trace that a scorer of logged answers may read."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
+PARTITION = "partition"
+"""Column with the partition of a trace."""
+
+
+_COUNTED = ["source", "id", "rater", "kind", "time", "value", "text", "signal"]
 
 
 def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -38,12 +44,23 @@ def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> 
     those of the trace that represents equal traces. `traces` has the columns source, id, response_id, user and verified of the traces that
     feedback may refer to.
     """
-    links = traces.select("source", "id", "response_id", "verified")
+    found, unattached = linked(feedback, traces, governed.refused)
+    counted, ignored = counting(found, traces, governed.merged)
+    return counted, ignored | unattached
+
+
+def linked(feedback: pl.DataFrame, traces: pl.DataFrame, refused: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return the feedback with the `source` and `id` of its trace, and reason -> number of records that refer to no trace of `traces`.
+
+    `traces` has the columns source, id, response_id and verified of the traces that feedback may refer to, `refused` those of
+    `Governed.refused`. Traces to which no feedback refers change nothing. Further columns of `traces` are in the result.
+    """
+    links = traces.select("source", "id", "response_id", "verified", *_more(traces))
     by_id = feedback.filter(pl.col("trace_id").is_not_null()).join(
-        links.select("source", pl.col("id").alias("trace_id"), "id"), on=["source", "trace_id"], how="left"
+        links.select("source", pl.col("id").alias("trace_id"), "id", *_more(traces)), on=["source", "trace_id"], how="left"
     )
     found = by_id.filter(pl.col("id").is_not_null())
-    rest = pl.concat([feedback.filter(pl.col("trace_id").is_null()), by_id.filter(pl.col("id").is_null()).drop("id")])
+    rest = pl.concat([feedback.filter(pl.col("trace_id").is_null()), by_id.filter(pl.col("id").is_null()).select(feedback.columns)])
     named = (
         links.filter(pl.col("response_id").is_not_null())
         .sort(pl.col("verified").fill_null(False), "id", descending=[True, False])
@@ -51,16 +68,27 @@ def attach(feedback: pl.DataFrame, traces: pl.DataFrame, governed: Governed) -> 
         .drop("verified")
     )
     by_response = rest.join(named, on=["source", "response_id"], how="inner")
-    columns = ["source", "id", "rater", "kind", "time", "value", "text", "signal"]
-    wanted = [*columns, "ingested", "sender", "trusted"]
+    wanted = [*_COUNTED, "ingested", "sender", "trusted", *_more(traces)]
     every = pl.concat([found.select(wanted), by_response.select(wanted)])
-    credited, ignored = credible(every.join(traces.select("source", "id", "user"), on=["source", "id"], how="inner"))
-    joined = credited.select(columns).join(governed.merged, on=["source", "id"], how="inner")
-    kept = joined.select(pl.col("keeper_source").alias("source"), pl.col("keeper_id").alias("id"), *columns[2:])
+    return every, _unattached(rest.join(named, on=["source", "response_id"], how="anti"), refused)
+
+
+def _more(traces: pl.DataFrame) -> list[str]:
+    return [name for name in traces.columns if name == PARTITION]
+
+
+def counting(found: pl.DataFrame, traces: pl.DataFrame, merged: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return the feedback that counts, and reason -> number of the other records, as `attach` does.
+
+    `found` is the result of `linked` with all feedback on some traces, `traces` has the columns source, id and user of these, and `merged`
+    those of `Governed.merged`.
+    """
+    credited, ignored = credible(found.join(traces.select("source", "id", "user"), on=["source", "id"], how="inner"))
+    joined = credited.select(_COUNTED).join(merged, on=["source", "id"], how="inner")
+    kept = joined.select(pl.col("keeper_source").alias("source"), pl.col("keeper_id").alias("id"), *_COUNTED[2:])
     ordered = kept.with_columns(_RATER.alias("who")).sort("time", "value", "text", nulls_last=False)
     latest = ordered.unique(["source", "id", "who", "kind", "signal"], keep="last", maintain_order=True)
     ignored |= {"replaced": len(kept) - len(latest)} if len(latest) < len(kept) else {}
-    ignored |= _unattached(rest.join(named, on=["source", "response_id"], how="anti"), governed.refused)
     return latest.drop("who").sort("source", "id", "time", "kind", "rater", "signal"), ignored
 
 
@@ -131,6 +159,7 @@ def label(
     scorer_set: ScorerSet,
     salt: str,
     texts: Texts,
+    nameless: str | None,
     elsewhere: tuple[PartLabeller, int] | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Yield records.SAMPLES: the answers of `traces` with their scores, and the corrections that users wrote of these and of `questions`.
@@ -138,15 +167,13 @@ def label(
     Each frame has all samples of some prompts, and the prompts are in the order of their ids. With a judge, it is one frame.
 
     `feedback` is the result of `attach`, `known` that of `references`, and `texts` has the texts of the rows. The column `user` is the
-    pseudonym to which caps per person apply; `salt` is part of its hash. `elsewhere` scores the answers, in parts of the given number,
-    unless they are fewer or judged.
+    pseudonym to which caps per person apply; `salt` is part of its hash. `nameless` is that of people without an id.
+    `elsewhere` scores the answers, in parts of the given number, unless they are fewer or judged.
     """
     judged = scorer_set.has_judges()  # a judge is measured on all samples
     asked = pl.concat([traces, questions]).join(known, on="prompt_id", how="left", suffix="_known")
     asked = asked.sort("source", "id") if judged else asked.sort("prompt_id", "source", "id")
     feedback = feedback.join(asked.select("source", "id"), on=["source", "id"], how="semi", maintain_order="left")
-    named = bool(asked["user"].is_not_null().any() or feedback["rater"].is_not_null().any())
-    nameless = ANONYMOUS if named else None
     for part in [asked] if judged else whole_groups(asked, "prompt_id", AT_ONCE):
         about = _about(part, feedback)
         if elsewhere is not None and not judged and len(asked) > elsewhere[1]:
@@ -154,6 +181,12 @@ def label(
         elif len(part):
             size = len(part) if judged else AT_ONCE
             yield pl.concat([labelled(one, scorer_set, salt, nameless) for one in _parts(part, about, texts, size)])
+
+
+def has_names(traces: pl.DataFrame, feedback: pl.DataFrame) -> bool:
+    """Return whether a user or a rater of these traces has an id. `feedback` is the result of `attach`."""
+    raters = feedback.filter(pl.col("rater").is_not_null())
+    return bool(traces["user"].is_not_null().any()) or not raters.join(traces, on=["source", "id"], how="semi").is_empty()
 
 
 def _parts(asked: pl.DataFrame, feedback: pl.DataFrame, texts: Texts, size: int) -> Iterator[AnswerPart]:
@@ -181,6 +214,11 @@ def whole_groups(rows: pl.DataFrame, key: str, least: int) -> Iterator[pl.DataFr
 
 def labelled(part: AnswerPart, scorer_set: ScorerSet, salt: str, nameless: str | None) -> pl.DataFrame:
     """Return records.SAMPLES of some rows. `nameless` is the user to whom corrections of unknown people are charged."""
+    with without_collection():
+        return _labelled(part, scorer_set, salt, nameless)
+
+
+def _labelled(part: AnswerPart, scorer_set: ScorerSet, salt: str, nameless: str | None) -> pl.DataFrame:
     asked, feedback = part
     feedback_of: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in feedback.iter_rows(named=True):

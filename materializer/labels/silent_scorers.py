@@ -8,10 +8,11 @@ import polars as pl
 from ratchet.rewards.scorer_set import ScorerSet
 
 
-def silent_scorers(scorer_set: ScorerSet, samples: pl.DataFrame, prompts: pl.DataFrame) -> dict[str, str]:
+def silent_scorers(scorer_set: ScorerSet, samples: pl.DataFrame, references: int) -> dict[str, str]:
     """Return each scorer without a score -> why, as far as the data tell, with the remedy; nothing without a logged answer.
 
-    `samples` and `prompts` are those of a snapshot (records.SAMPLES, records.PROMPTS). Judges are left out: they grade a selection only.
+    `samples` has one row per origin and parts of the samples of a snapshot (records.SAMPLES), with their sum of `votes` and their number
+    `rows`. `references` is the number of training prompts with a right answer. Judges are left out: they grade a selection only.
     """
     answers = samples.filter(pl.col("origin") == "traffic")
     if answers.is_empty():
@@ -21,7 +22,7 @@ def silent_scorers(scorer_set: ScorerSet, samples: pl.DataFrame, prompts: pl.Dat
     for scorer in scorer_set.scorers:
         if scorer.judge is not None or scorer.version.name in spoke:
             continue
-        if "reference" in scorer.function.needs and not prompts["reference"].count():
+        if "reference" in scorer.function.needs and not references:
             found[scorer.version.name] = (
                 "it compares answers with right answers, and no training prompt has one; log them (`reference` in JSON Lines, "
                 "`metadata.reference` in OTLP, or reviewer_reference), or remove it"
@@ -32,5 +33,6 @@ def silent_scorers(scorer_set: ScorerSet, samples: pl.DataFrame, prompts: pl.Dat
                 "or remove it"
             )
         else:
-            found[scorer.version.name] = f"it abstained on all {len(answers):,} logged answers; compare its options with them, or remove it"
+            number = answers["rows"].sum()
+            found[scorer.version.name] = f"it abstained on all {number:,} logged answers; compare its options with them, or remove it"
     return found

@@ -112,7 +112,7 @@ def write_parquet(file: BinaryIO, frames: Iterable[pl.DataFrame], columns: Seque
     No frame has a row that would be before a row of an earlier frame. Equal rows give equal bytes, however they are divided into frames:
     the file contains no metadata that differs between runs.
     """
-    schema, count, kept = arrow_schema(columns), 0, list[pa.Table]()
+    schema, count, group = arrow_schema(columns), 0, _Group(arrow_schema(columns))
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         left = _GROUP_ROWS, _GROUP_BYTES
         for frame in frames:
@@ -121,29 +121,66 @@ def write_parquet(file: BinaryIO, frames: Iterable[pl.DataFrame], columns: Seque
             sizes = _text_bytes(rows)
             while len(rows):
                 size = min(int(np.searchsorted(np.cumsum(sizes), left[1])) + 1, left[0], len(rows))
-                kept.append(rows[:size])
+                group.add(rows[:size])
                 left = left[0] - size, left[1] - int(sizes[:size].sum())
                 rows, sizes = rows[size:], sizes[size:]
                 if left[0] <= 0 or left[1] <= 0:
-                    writer.write_table(_together(kept, schema), row_group_size=_GROUP_ROWS)
+                    writer.write_table(group.taken(), row_group_size=_GROUP_ROWS)
                     left = _GROUP_ROWS, _GROUP_BYTES
-        if kept or not count:
-            writer.write_table(_together(kept, schema), row_group_size=_GROUP_ROWS)
+        if len(group) or not count:
+            writer.write_table(group.taken(), row_group_size=_GROUP_ROWS)
     return count
 
 
-def _together(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return the rows of the tables as one without chunks, which would change the bytes of a file. Empties the list.
+class _Group:
+    """Rows of a row group, as columns without chunks, which would change the bytes of a file. Texts grow in place: they are there once."""
 
-    The columns are copied one after another, so that no more than one of them is in memory twice.
-    """
-    columns = [[chunk for table in tables for chunk in table.column(name).chunks] for name in schema.names]
-    tables.clear()
-    arrays = []
-    for field in schema:
-        chunks = [chunk.cast(field.type) for chunk in columns.pop(0)]
-        arrays.append(pa.concat_arrays(chunks) if chunks else pa.array([], field.type))
-    return pa.table(arrays, schema=schema)
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._rows = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = 0
+        self._texts = {field.name: bytearray() for field in self._schema if pa.types.is_string(field.type)}
+        self._arrays: dict[str, list[pa.Array]] = {field.name: [] for field in self._schema}
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows."""
+        self._rows += len(rows)
+        for field in self._schema:
+            chunks, kept = rows.column(field.name).chunks, self._arrays[field.name]
+            if field.name not in self._texts:
+                kept += [chunk.cast(field.type) for chunk in chunks]
+                continue
+            for chunk in chunks:
+                texts = chunk.cast(pa.large_string())
+                _, ends, data = texts.buffers()
+                places = np.frombuffer(ends, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+                if data is not None:
+                    self._texts[field.name] += memoryview(data)[places[0] : places[-1]]
+                kept.append(pa.StructArray.from_arrays([pa.array(np.diff(places)), texts.is_valid()], ["length", "is_given"]))
+
+    def taken(self) -> pa.Table:
+        """Return the rows, and forget them."""
+        columns = [self._column(field) for field in self._schema]
+        self._clear()
+        return pa.table(columns, schema=self._schema)
+
+    def _column(self, field: pa.Field) -> pa.Array:
+        parts = self._arrays[field.name]
+        if field.name not in self._texts:
+            return pa.concat_arrays(parts) if parts else pa.array([], field.type)
+        if not parts:
+            return pa.array([], field.type)
+        lengths, is_given = pa.concat_arrays(parts).flatten()
+        ends = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths.to_numpy(), out=ends[1:])  # also of the bytes below a null, if there are any
+        valid = None if pa.compute.all(is_given).as_py() else is_given.buffers()[1]
+        return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(self._texts[field.name]), valid)
 
 
 def _text_bytes(rows: pa.Table) -> npt.NDArray[np.int64]:

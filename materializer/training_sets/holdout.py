@@ -7,7 +7,6 @@ A paraphrase in other words is not recognised, and may be on the other side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ import polars as pl
 
 from ratchet.contracts.data.records import PROMPTS
 from ratchet.contracts.errors import ConfigError, Rejected
-from ratchet.contracts.ids import Digest, hash_share, prompt_id, root_id, root_text
+from ratchet.contracts.ids import Digest, hash_share, prompt_id, root_id
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversations.bodies import request_of
 from ratchet.materializer.dialects.values import dump, parse_json
 from ratchet.materializer.lake.schemas import frame_of
-from ratchet.materializer.texts import PLACE, InMemory, Texts, filled_parts
-from ratchet.materializer.training_sets.prompt_sides import Placed, Side
+from ratchet.materializer.texts import InMemory, Texts, filled_parts
+from ratchet.runtime.collection import without_collection
 
 _PROMPT = ["messages", "tools"]
 _IN_MEMORY = InMemory()
@@ -33,72 +32,32 @@ def held_out(root: Digest, salt: str, fraction: float) -> bool:
     return hash_share("holdout", salt, root) < fraction
 
 
-def identify_prompts(
-    prompts: pl.DataFrame,
-    salt: str,
-    fraction: float,
-    assign: Callable[[Mapping[Digest, str]], Mapping[Digest, Placed]] | None = None,
-    known: pl.DataFrame | None = None,
-    texts: Texts = _IN_MEMORY,
-) -> pl.DataFrame:
-    """Return one row per distinct prompt. The columns are messages and tools (both JSON), prompt_id, root_id, held, excluded and cluster.
+def identify_prompts(prompts: pl.DataFrame, known: pl.DataFrame | None = None, texts: Texts = _IN_MEMORY) -> pl.DataFrame:
+    """Return one row per distinct prompt (messages and tools, both JSON), with prompt_id and root_id.
 
-    `assign` returns the sides of roots with their normalised texts; without it, the hash decides alone. Excluded prompts are near to both
-    sides. `known` is a former result: its prompts need not be identified again. `texts` has the texts of `prompts`.
+    `known` is a former result: its prompts need not be identified again. `texts` has the texts of `prompts`, whose column PLACE is kept.
     """
-    identified = _identified(prompts.unique(_PROMPT), known, texts)
-    roots = _Roots(identified, texts)
-    placed = {root: Placed(Side(held_out(root, salt, fraction)), root) for root in roots} if assign is None else assign(roots)
-    found = [placed[root] for root in roots]
-    columns = {
-        "root_id": pl.Series(list(roots), dtype=pl.String),
-        "held": pl.Series([one.side is Side.HELD for one in found], dtype=pl.Boolean),
-        "excluded": pl.Series([one.side is Side.NEITHER for one in found], dtype=pl.Boolean),
-        "cluster": pl.Series([one.cluster for one in found], dtype=pl.String),
-    }
-    return identified.drop(PLACE, strict=False).join(pl.DataFrame(columns), on="root_id").sort(_PROMPT)
-
-
-def _identified(prompts: pl.DataFrame, known: pl.DataFrame | None, texts: Texts) -> pl.DataFrame:
-    """Return distinct prompts with prompt_id and root_id."""
-    ids = ["prompt_id", "root_id"]
-    before = prompts.clear() if known is None else known
-    new = prompts.join(before, on=_PROMPT, how="anti", nulls_equal=True)
+    distinct = prompts.unique(_PROMPT)
+    before = distinct.clear() if known is None else known
+    new = distinct.join(before, on=_PROMPT, how="anti", nulls_equal=True)
     prompt_ids, roots = list[Digest](), list[Digest]()
-    for part in filled_parts(new, texts):
-        for text, tools in part.select(_PROMPT).iter_rows():
-            parsed = orjson.loads(text)
-            prompt_ids.append(prompt_id(parsed, orjson.loads(tools) if tools else ()))
-            roots.append(root_id(parsed))
+    with without_collection():
+        for part in filled_parts(new, texts):
+            for text, tools in part.select(_PROMPT).iter_rows():
+                parsed = orjson.loads(text)
+                prompt_ids.append(prompt_id(parsed, orjson.loads(tools) if tools else ()))
+                roots.append(root_id(parsed))
     new = new.with_columns(pl.Series("prompt_id", prompt_ids, dtype=pl.String), pl.Series("root_id", roots, dtype=pl.String))
     if known is None:
         return new
-    found = prompts.join(known.select(*_PROMPT, *ids), on=_PROMPT, nulls_equal=True)
+    found = distinct.join(known.select(*_PROMPT, "prompt_id", "root_id"), on=_PROMPT, nulls_equal=True)
     return pl.concat([found.select(new.columns), new])
-
-
-class _Roots(Mapping[Digest, str]):
-    """Root of a prompt -> its normalised text, which is computed when it is asked for: most prompts were placed before."""
-
-    def __init__(self, identified: pl.DataFrame, texts: Texts) -> None:
-        self._prompts = identified.drop("tools", "prompt_id", "root_id")
-        self._read = texts
-        self._places = {root: place for place, root in enumerate(identified["root_id"].to_list())}
-
-    def __getitem__(self, root: Digest) -> str:
-        return root_text(orjson.loads(self._read.filled(self._prompts[self._places[root]])["messages"][0]))
-
-    def __iter__(self) -> Iterator[Digest]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 def independent(prompts: pl.DataFrame, identified: pl.DataFrame, salt: str) -> pl.DataFrame:
     """Keep the prompts of one conversation of each cluster of near-duplicates, selected by hash.
 
-    `prompts` has the column prompt_id. `identified` maps it to root_id and cluster, as `identify_prompts` returns them. The gate counts
+    `prompts` has the column prompt_id. `identified` maps it to root_id and cluster. The gate counts
     conversations as independent. Variants of one template are not: with them, a test would seem more precise than it is.
     """
     known = identified.select("prompt_id", "root_id", "cluster").unique("prompt_id")

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,9 @@ THRESHOLD = 0.8
 """Least Jaccard similarity of near-duplicates."""
 SHINGLE = 5
 """Characters of a shingle."""
-_BANDS, _ROWS = 25, 5
+BANDS, _ROWS = 25, 5
 """A pair with similarity 0.8 shares a band with probability 0.99995, one with 0.5 with probability 0.55; found pairs are checked."""
-PERMUTATIONS = _BANDS * _ROWS
+PERMUTATIONS = BANDS * _ROWS
 """Numbers of a signature."""
 _MARGIN = 0.22
 """A pair is not checked if the similarity of its signatures is lower than the threshold by more than this: six standard errors."""
@@ -123,20 +124,51 @@ def _permutations() -> tuple[Signature, Signature]:
 
 def buckets(signed: Signature) -> list[int]:
     """Return a 64-bit hash of each band of a signature."""
-    hashes: list[int] = _bucket(signed.reshape(_BANDS, _ROWS), np.arange(_BANDS, dtype=np.uint64)).tolist()
+    hashes: list[int] = _bucket(signed.reshape(BANDS, _ROWS), np.arange(BANDS, dtype=np.uint64)).tolist()
     return hashes
 
 
-def may_be_near(signatures: npt.NDArray[np.uint32], threshold: float = THRESHOLD) -> npt.NDArray[np.bool_]:
-    """Return which texts may be a near-duplicate of another one, by their signatures (texts x PERMUTATIONS).
+class Signatures(Protocol):
+    """Rows of signatures (texts x PERMUTATIONS) that need not be in memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, numbers: npt.NDArray[np.intp], /) -> npt.NDArray[np.uint32]:
+        """Return the rows with these numbers."""
+        ...
+
+    def band(self, number: int) -> npt.NDArray[np.uint64]:
+        """Return `bucket_hashes` of a band of all rows."""
+        ...
+
+
+class InMemorySignatures:
+    """Rows of signatures in memory."""
+
+    def __init__(self, rows: npt.NDArray[np.uint32]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, numbers: npt.NDArray[np.intp], /) -> npt.NDArray[np.uint32]:
+        return self._rows[numbers]
+
+    def band(self, number: int) -> npt.NDArray[np.uint64]:
+        """Return `bucket_hashes` of a band of all rows."""
+        return bucket_hashes(self._rows, number)
+
+
+def may_be_near(signatures: Signatures, threshold: float = THRESHOLD) -> npt.NDArray[np.bool_]:
+    """Return which texts may be a near-duplicate of another one, by their signatures.
 
     The other texts can be left out of a `NearIndex`: no search finds them, and a search for them finds nothing. An index needs much memory
     and time for each text, and in most traffic few texts are similar to another one.
     """
     found = np.zeros(len(signatures), dtype=bool)
-    for band in range(_BANDS):
-        hashes = _bucket(signatures[:, band * _ROWS : (band + 1) * _ROWS], band)
-        order = np.argsort(hashes, kind="stable")
+    for band in range(BANDS):
+        hashes = signatures.band(band)
+        order = _alike(hashes)
         begins = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0])
         sizes = np.diff(np.r_[begins, len(order)])
         for begin, size in zip(begins[sizes > _KEPT].tolist(), sizes[sizes > _KEPT].tolist(), strict=True):
@@ -148,9 +180,20 @@ def may_be_near(signatures: npt.NDArray[np.uint32], threshold: float = THRESHOLD
     return found
 
 
+def _alike(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+    """Return the numbers of the hashes that occur more than once, ordered by hash and then by number."""
+    ordered = np.sort(hashes)
+    several = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(several):
+        return np.empty(0, dtype=np.intp)
+    places = np.minimum(several.searchsorted(hashes), len(several) - 1)
+    numbers = np.flatnonzero(several[places] == hashes)
+    return numbers[np.argsort(hashes[numbers], kind="stable")]
+
+
 def _mark(
     found: npt.NDArray[np.bool_],
-    signatures: npt.NDArray[np.uint32],
+    signatures: Signatures,
     ones: npt.NDArray[np.intp],
     others: npt.NDArray[np.intp],
     least: float,
@@ -162,6 +205,11 @@ def _mark(
         one, other = one[new], other[new]
         alike = (signatures[one] == signatures[other]).mean(axis=1) >= least
         found[one[alike]] = found[other[alike]] = True
+
+
+def bucket_hashes(signatures: npt.NDArray[np.uint32], band: int) -> npt.NDArray[np.uint64]:
+    """Return the 64-bit hash of a band of each signature (texts x PERMUTATIONS)."""
+    return _bucket(signatures[:, band * _ROWS : (band + 1) * _ROWS], band)
 
 
 def _bucket(rows: npt.NDArray[np.uint32], band: int | npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -250,7 +298,7 @@ def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str
     """
     index, joined, keys = NearIndex(threshold), Joined(), sorted(texts)
     every = np.array([signature(shingles(texts[key])) for key in keys], dtype=np.uint32).reshape(-1, PERMUTATIONS)
-    for at in np.flatnonzero(may_be_near(every, threshold)).tolist():
+    for at in np.flatnonzero(may_be_near(InMemorySignatures(every), threshold)).tolist():
         key, signed = keys[at], every[at]
         bands = buckets(signed)
         for other in index.near(texts[key], signed, joined.root, bands):

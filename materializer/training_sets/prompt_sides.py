@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ratchet.contracts.ids import Digest
+from ratchet.materializer.partitioned.signature_file import SignatureFile
 from ratchet.materializer.training_sets.near_duplicates import (
     PERMUTATIONS,
     RECIPE,
@@ -47,6 +48,8 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS signed_until (recipe INTEGER PRIMARY KEY, snapshot INTEGER NOT NULL)",
 )
 """`signatures` has those of prompts without a side, `signed_until` the snapshot of the traces whose prompts have signatures of a recipe."""
+_SIGNATURES = 2_000
+"""Prompts whose signatures, and if needed texts, are in memory together."""
 _RENEW = "UPDATE prompts SET signature = ?, recipe = ? WHERE root = ? AND recipe <> ?"
 
 
@@ -67,6 +70,41 @@ class Placed(NamedTuple):
     """Root of a near-duplicate that names the cluster."""
 
 
+class Roots(Protocol):
+    """Roots of prompts in ranges, which are not in memory together."""
+
+    @property
+    def count(self) -> int:
+        """Number of ranges."""
+        ...
+
+    def range(self, number: int) -> Sequence[Digest]:
+        """Return the distinct roots of a range, sorted. Each is greater than those of the ranges before."""
+        ...
+
+    def texts(self, roots: Sequence[Digest]) -> Mapping[Digest, str]:
+        """Return the normalised texts of those of the roots, which are sorted, that are in the ranges."""
+        ...
+
+
+class RootsInMemory:
+    """One range of roots with their texts in memory."""
+
+    count = 1
+
+    def __init__(self, texts: Mapping[Digest, str]) -> None:
+        self._texts = texts
+        self._sorted = sorted(texts)
+
+    def range(self, number: int) -> Sequence[Digest]:
+        """Return the roots of range 0, sorted."""
+        return (self._sorted,)[number]
+
+    def texts(self, roots: Sequence[Digest]) -> Mapping[Digest, str]:
+        """Return the normalised texts of those of the roots that are known."""
+        return {root: self._texts[root] for root in roots if root in self._texts}
+
+
 class PromptSides:
     """The assignments of one line. The caller of `assign` holds the lake's write lock.
 
@@ -76,18 +114,44 @@ class PromptSides:
     def __init__(self, folder: Path, threshold: float = THRESHOLD) -> None:
         self._path = folder / FILE
         self._threshold = threshold
+        self._joined: Joined | None = None
 
     def assign(self, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool = False) -> dict[Digest, Placed]:
-        """Return the side and the cluster of each prompt, and decide those that are new, in one transaction.
+        """Return the side and the cluster of each prompt, after `place`. `texts` maps roots to their normalised texts."""
+        self.place(RootsInMemory(texts), is_held, founding)
+        ordered = sorted(texts)
+        return dict(zip(ordered, self.placed(ordered), strict=True))
 
-        Pass all texts that are still known: a new prompt is compared with these exactly, and with an erased one by its signature, whose
-        standard error of 0.036 can miss a near-duplicate close to the threshold.
+    def place(self, roots: Roots, is_held: Callable[[Digest], bool], founding: bool = False) -> None:
+        """Decide the sides of the prompts that are new, in one transaction.
 
-        `texts` maps roots to their normalised texts, `is_held` is the decision by hash. With `founding`, the first call of a database lets
-        the hash decide for all of its prompts: these were used with that side before near-duplicates were considered.
+        Pass all roots whose texts are still known: a new prompt is compared with these exactly, and with an erased one by its signature,
+        whose standard error of 0.036 can miss a near-duplicate close to the threshold.
+
+        `is_held` is the decision by hash. With `founding`, the first call of a database lets the hash decide for all of its prompts: these
+        were used with that side before near-duplicates were considered. Raises Retryable if the disk is full.
         """
+        self._joined = None
         with self._open() as connection:
-            return self._assign(connection, texts, is_held, founding)
+            if any(_new(connection, roots.range(number)) for number in range(roots.count)):
+                _renew(connection, roots)
+                placing = _Placing(connection, roots, self._threshold, self._path.parent)
+                for number in range(roots.count):
+                    placing.place(number, is_held, founding)
+                connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
+
+    def placed(self, roots: Sequence[Digest]) -> list[Placed]:
+        """Return the side and the cluster of each of the roots, which are sorted and have sides."""
+        if not roots:
+            return []
+        sides = list(Side)
+        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+            if self._joined is None:
+                self._joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
+            name = self._joined.root
+            rows = connection.execute("SELECT root, side, cluster FROM prompts WHERE root BETWEEN ? AND ?", (roots[0], roots[-1]))
+            known = {root: Placed(sides[side], root if cluster == root else cluster) for root, side, cluster in rows}
+        return [_named(known[root], name(known[root].cluster)) for root in roots]
 
     def unsigned(self, roots: Collection[Digest]) -> list[Digest]:
         """Return those of the roots whose signatures are not known, so that `assign` would compute them."""
@@ -124,13 +188,16 @@ class PromptSides:
             connection.execute("DELETE FROM signed_until")
             connection.execute("INSERT INTO signed_until VALUES (?, ?)", (RECIPE, snapshot))
 
-    def signatures(self) -> dict[Digest, Signature]:
-        """Return the signatures of all prompts with a side, by their roots."""
-        if not self._path.exists():
+    def signatures(self, roots: Sequence[Digest]) -> dict[Digest, Signature]:
+        """Return the signatures of those of the sorted roots that have a side."""
+        if not roots or not self._path.exists():
             return {}
+        wanted = frozenset(roots)
         with closing(sqlite3.connect(self._path, timeout=30)) as connection:
-            rows = connection.execute("SELECT root, signature FROM prompts WHERE recipe = ?", (RECIPE,)).fetchall()
-        return {root: np.frombuffer(data, dtype=np.uint32) for root, data in rows}
+            rows = connection.execute(
+                "SELECT root, signature FROM prompts WHERE recipe = ? AND root BETWEEN ? AND ?", (RECIPE, roots[0], roots[-1])
+            )
+            return {root: np.frombuffer(data, dtype=np.uint32) for root, data in rows if root in wanted}
 
     def clusters(self) -> dict[Digest, tuple[str, tuple[str, ...]]]:
         """Return for each prompt the cluster that it got when it was first seen, and all clusters that are joined with it."""
@@ -159,117 +226,120 @@ class PromptSides:
                 connection.execute("ROLLBACK")
                 raise
 
-    def _assign(
-        self, connection: sqlite3.Connection, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool
-    ) -> dict[Digest, Placed]:
-        rows = connection.execute("SELECT root, side, cluster FROM prompts")
-        sides = list(Side)
-        known = {root: Placed(sides[side], root if cluster == root else cluster) for root, side, cluster in rows}
-        joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
-        new = sorted(texts.keys() - known.keys())
-        if new:
-            _renew(connection, texts)
-            placing = _Placing(connection, texts, new, self._threshold, known, joined)
-            hashed = founding and not known
-            for number, root in enumerate(new):
-                placing.place(number, root, is_held(root), hashed)
-            placing.store()
-            del placing  # and the signatures
-        return {root: _named(known[root], joined) for root in texts}
 
-
-def _named(placed: Placed, joined: Joined) -> Placed:
+def _named(placed: Placed, name: str) -> Placed:
     """Return a side with the present name of its cluster."""
-    name = joined.root(placed.cluster)
     return placed if name == placed.cluster else Placed(placed.side, name)
 
 
+def _new(connection: sqlite3.Connection, roots: Sequence[Digest]) -> list[Digest]:
+    """Return those of the sorted roots that have no side."""
+    if not roots:
+        return []
+    known = {root for (root,) in connection.execute("SELECT root FROM prompts WHERE root BETWEEN ? AND ?", (roots[0], roots[-1]))}
+    return [root for root in roots if root not in known]
+
+
 class _Placing:
-    """Decides the sides of `new` prompts, one after another, and adds them to `known` and `joined`.
+    """Decides the sides of new prompts, one after another in the order of their roots, and stores them.
 
     Only prompts that may be near to another one are searched. A search is limited, so that prompts of a crowded side would displace the few
-    of the other one; hence there is an index per side.
+    of the other one; hence there is an index per side. Signatures are on disk, and those of the searched prompts in the indexes.
     """
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        texts: Mapping[Digest, str],
-        new: Sequence[Digest],
-        threshold: float,
-        known: dict[str, Placed],
-        joined: Joined,
-    ) -> None:
-        self._connection, self._texts, self._known, self._joined = connection, texts, known, joined
-        (count,) = connection.execute("SELECT count(*) FROM prompts WHERE recipe = ?", (RECIPE,)).fetchone()
-        signatures = np.empty((count + len(new), PERMUTATIONS), dtype=np.uint32)  # the largest part of the memory, so there is one copy
-        placed = list[tuple[str, int]]()
-        for root, side, signed in connection.execute("SELECT root, side, signature FROM prompts WHERE recipe = ?", (RECIPE,)):
-            signatures[len(placed)] = np.frombuffer(signed, dtype=np.uint32)
-            placed.append((root, side))
-        self._signatures = signatures[count:]
-        _fill(self._signatures, connection, texts, new)
-        near = may_be_near(signatures, threshold)
-        self._is_searched = near[count:]
+    def __init__(self, connection: sqlite3.Connection, roots: Roots, threshold: float, folder: Path) -> None:
+        self._connection, self._roots = connection, roots
+        self._joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
+        self._is_first = connection.execute("SELECT 1 FROM prompts LIMIT 1").fetchone() is None
+        self._signatures, count = SignatureFile(folder), 0
+        ordered = "FROM prompts WHERE recipe = ? ORDER BY root"
+        rows = connection.execute(f"SELECT signature {ordered}", (RECIPE,))
+        while found := rows.fetchmany(_SIGNATURES):
+            count += len(found)
+            self._signatures.append(np.frombuffer(b"".join(data for (data,) in found), dtype=np.uint32).reshape(-1, PERMUTATIONS))
+        for number in range(roots.count):
+            new = _new(connection, roots.range(number))
+            for at in range(0, len(new), _SIGNATURES):
+                self._signatures.append(_signed(connection, roots, new[at : at + _SIGNATURES]))
+        near = may_be_near(self._signatures, threshold)
+        self._at, self._is_searched = count, near
         self._indexes = {side: NearIndex(threshold) for side in Side}
-        for at in np.flatnonzero(near[:count]).tolist():
-            root, side = placed[at]
-            self._indexes[Side(side)].add(root, signatures[at], texts.get(root))
-        self._new: list[tuple[str, Placed]] = []
+        self._clusters: dict[str, str] = {}
+        known = list[tuple[Digest, int, str, bytes]]()
+        if near[:count].any():
+            every = connection.execute(f"SELECT root, side, cluster, signature {ordered}", (RECIPE,))
+            known = [row for row, is_near in zip(every, near[:count].tolist(), strict=True) if is_near]
+        texts = roots.texts([root for root, *_ in known])
+        for root, side, cluster, signed in known:
+            self._clusters[root] = cluster
+            self._indexes[Side(side)].add(root, np.frombuffer(signed, dtype=np.uint32), texts.get(root))
 
-    def place(self, number: int, root: Digest, is_held: bool, hashed: bool) -> None:
-        """Decide the side of the new prompt `number`. With `hashed`, the hash decides alone."""
-        signed, own = self._signatures[number], Side.HELD if is_held else Side.TRAIN
-        placed = Placed(own, root)
-        if self._is_searched[number]:
-            bands = buckets(signed)
-            placed = self._near(root, signed, bands, own, hashed)
-            self._indexes[placed.side].add(root, signed, self._texts[root], bands)
-        self._new.append((root, placed))
-        self._known[root] = placed
+    def place(self, number: int, is_held: Callable[[Digest], bool], founding: bool) -> None:
+        """Decide and store the sides of the new prompts of a range. The ranges are passed in their order, once."""
+        new = _new(self._connection, self._roots.range(number))
+        for begin in range(0, len(new), _SIGNATURES):
+            some = new[begin : begin + _SIGNATURES]
+            end = self._at + len(some)
+            searched, signatures = self._is_searched[self._at : end].tolist(), self._signatures.rows(self._at, end)
+            texts = self._roots.texts([root for root, is_near in zip(some, searched, strict=True) if is_near])
+            placed = [
+                self._placed(root, signed, texts, is_held(root), founding and self._is_first)
+                for root, signed in zip(some, signatures, strict=True)
+            ]
+            self._connection.executemany(
+                "INSERT INTO prompts VALUES (?, ?, ?, ?, ?)",
+                (
+                    (root, int(one.side), one.cluster, signed.tobytes(), RECIPE)
+                    for root, one, signed in zip(some, placed, signatures, strict=True)
+                ),
+            )
+            self._at = end
 
-    def _near(self, root: Digest, signed: Signature, bands: Sequence[int], own: Side, hashed: bool) -> Placed:
+    def _placed(self, root: Digest, signed: Signature, texts: Mapping[Digest, str], is_held: bool, hashed: bool) -> Placed:
+        """Return the side of a new prompt. With `hashed`, the hash decides alone. `texts` has those of the searched prompts."""
+        own = Side.HELD if is_held else Side.TRAIN
+        if root not in texts:
+            return Placed(own, root)
+        bands = buckets(signed)
+        placed = self._near(root, texts[root], signed, bands, own, hashed)
+        self._indexes[placed.side].add(root, signed, texts[root], bands)
+        self._clusters[root] = placed.cluster
+        return placed
+
+    def _near(self, root: Digest, text: str, signed: Signature, bands: Sequence[int], own: Side, hashed: bool) -> Placed:
         """Return side and cluster of a new prompt by its near-duplicates, and join their clusters."""
 
         def near(side: Side) -> list[str]:
-            return self._indexes[side].near(self._texts[root], signed, lambda key: self._joined.root(self._known[key].cluster), bands)
+            return self._indexes[side].near(text, signed, lambda key: self._joined.root(self._clusters[key]), bands)
 
         found = {side: near(side) for side in (Side.TRAIN, Side.HELD)}
         sides = [side for side in found if found[side]]
         side = own if hashed or not sides else sides[0] if len(sides) == 1 else Side.NEITHER
-        alike = [self._known[key].cluster for key in (near(side) if side is Side.NEITHER else found[side])]
+        alike = [self._clusters[key] for key in (near(side) if side is Side.NEITHER else found[side])]
         cluster = alike[0] if alike else root
         for other in alike[1:]:
             self._connection.execute("INSERT OR IGNORE INTO joins VALUES (?, ?)", (cluster, other))
             self._joined.join(cluster, other)
         return Placed(side, cluster)
 
-    def store(self) -> None:
-        """Store the sides of the new prompts."""
-        rows = (
-            (root, int(placed.side), placed.cluster, self._signatures[number].tobytes(), RECIPE)
-            for number, (root, placed) in enumerate(self._new)
-        )
-        self._connection.executemany("INSERT INTO prompts VALUES (?, ?, ?, ?, ?)", rows)
-        self._connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
 
-
-def _renew(connection: sqlite3.Connection, texts: Mapping[Digest, str]) -> None:
+def _renew(connection: sqlite3.Connection, roots: Roots) -> None:
     """Compute the signatures of prompts with a side and a signature of an earlier recipe, if their texts are known.
 
     After an upgrade, `Split.sign` does so in parts; this is for a line that freezes before. A prompt whose text is not known any more is
     not compared with others.
     """
-    roots = [root for (root,) in connection.execute("SELECT root FROM prompts WHERE recipe <> ?", (RECIPE,)) if root in texts]
-    rows = ((signature(shingles(texts[root])).tobytes(), RECIPE, root, RECIPE) for root in roots)
-    connection.executemany(_RENEW, rows)
+    former = [root for (root,) in connection.execute("SELECT root FROM prompts WHERE recipe <> ? ORDER BY root", (RECIPE,))]
+    for at in range(0, len(former), _SIGNATURES):
+        texts = roots.texts(former[at : at + _SIGNATURES])
+        rows = ((signature(shingles(text)).tobytes(), RECIPE, root, RECIPE) for root, text in texts.items())
+        connection.executemany(_RENEW, rows)
 
 
-def _fill(signatures: npt.NDArray[np.uint32], connection: sqlite3.Connection, texts: Mapping[Digest, str], roots: Sequence[Digest]) -> None:
-    """Set the signatures of new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
-    numbers = {root: number for number, root in enumerate(roots)}
-    for root, signed in connection.execute("SELECT root, signature FROM signatures WHERE recipe = ?", (RECIPE,)):
-        if (number := numbers.pop(root, None)) is not None:
-            signatures[number] = np.frombuffer(signed, dtype=np.uint32)
-    for root, number in numbers.items():
-        signatures[number] = signature(shingles(texts[root]))
+def _signed(connection: sqlite3.Connection, roots: Roots, new: Sequence[Digest]) -> npt.NDArray[np.uint32]:
+    """Return the signatures of sorted new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
+    stored = "SELECT root, signature FROM signatures WHERE recipe = ? AND root BETWEEN ? AND ?"
+    known: dict[str, bytes] = dict(connection.execute(stored, (RECIPE, new[0], new[-1])))
+    texts = roots.texts([root for root in new if root not in known])
+    signed = [known[root] if root in known else signature(shingles(texts[root])).tobytes() for root in new]
+    return np.frombuffer(b"".join(signed), dtype=np.uint32).reshape(-1, PERMUTATIONS)

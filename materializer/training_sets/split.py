@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.datasets import PromptCluster
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
 from ratchet.contracts.loop import Loop
@@ -15,11 +14,10 @@ from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.lake.tables import Lake
-from ratchet.materializer.texts import PLACE, Texts, filled_parts
 from ratchet.materializer.training_sets.development import Part, is_development, part_of
-from ratchet.materializer.training_sets.holdout import held_out, identify_prompts
+from ratchet.materializer.training_sets.holdout import held_out
 from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
-from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Side
+from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Roots, Side
 from ratchet.materializer.workers.signing import signatures_of
 from ratchet.runtime.compute.inline import InlineCompute
 
@@ -35,7 +33,6 @@ class Split:
         self._settings = loop.holdout
         self._artifacts = artifacts
         self._lake = lake
-        self._identified: pl.DataFrame | None = None
 
     def pin(self) -> None:
         """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently.
@@ -69,24 +66,20 @@ class Split:
         self._artifacts.bind(f"near/{line}", self._artifacts.put(stamped({"recipe": RECIPE, "founding": not is_new})))
         return True
 
-    def identify(self, prompts: pl.DataFrame, texts: Texts, again: bool) -> pl.DataFrame:
-        """Return the result of `identify_prompts`, and decide and store the sides of new prompts. `texts` has the texts of `prompts`.
+    def place(self, roots: Roots) -> Callable[[Sequence[Digest]], list[Placed]]:
+        """Decide and store the sides of new prompts. Returns a function that returns the sides of sorted roots. Raises Retryable."""
 
-        With `again`, the ids stay in memory until the next call: a cycle freezes its edition and then its snapshot, from the same prompts.
-        """
-        assign = self._assign if self.near() else None
-        known, self._identified = self._identified, None
-        found = identify_prompts(prompts, self._line.salt, self._settings.fraction, assign, known, texts)
-        if again:
-            self._identified = found
-        return found
+        def is_held(root: Digest) -> bool:
+            return held_out(root, self._line.salt, self._settings.fraction)
 
-    def _assign(self, texts: Mapping[Digest, str]) -> Mapping[Digest, Placed]:
+        if not self.near():
+            return lambda found: [Placed(Side(is_held(root)), root) for root in found]
         bound = self._artifacts.resolve(f"near/{self._line.name}")
         founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
+        sides = PromptSides(self._lake.root, self._settings.similarity)
         with self._lake.writing():
-            sides = PromptSides(self._lake.root, self._settings.similarity)
-            return sides.assign(texts, lambda root: held_out(root, self._line.salt, self._settings.fraction), founding)
+            sides.place(roots, is_held, founding)
+        return sides.placed
 
     def sign(self, compute: Compute) -> None:
         """Compute the signatures of the prompts that were ingested since the last call. An interrupted call goes on where it ended.
@@ -137,35 +130,23 @@ class Split:
         """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""
         return prompt_clusters(prompts, self._settings.similarity)
 
-    def like(self, train: pl.DataFrame, texts: Texts, golden: Mapping[Digest, str]) -> list[Digest]:
-        """Return the roots of traces that are near-duplicates of golden prompts, which are no part of the split.
+    def like(self, roots: Roots, golden: Mapping[Digest, str], is_asked: Callable[[Sequence[Digest]], Sequence[Digest]]) -> list[Digest]:
+        """Return the roots that are near-duplicates of golden prompts, which are no part of the split.
 
-        `texts` has the texts of `train`. `golden` maps roots to their normalised texts.
+        `golden` maps roots to their normalised texts. `is_asked` returns those of sorted roots that are compared.
         """
         if not golden or not self.near():
             return []
-        index = NearIndex(self._settings.similarity)
+        index, sides = NearIndex(self._settings.similarity), PromptSides(self._lake.root)
         for root, text in golden.items():
             index.add(root, signature(shingles(text)), text)
-        known, alike = PromptSides(self._lake.root).signatures(), []
-        for part in filled_parts(train.select("root_id", "messages", PLACE).unique("root_id"), texts):
-            for root, messages in part.select("root_id", "messages").iter_rows():
-                text = root_text(orjson.loads(messages))
-                signed = known[root] if root in known else signature(shingles(text))
-                if index.near(text, signed):
-                    alike.append(root)
+        alike = []
+        for number in range(roots.count):
+            asked = is_asked(roots.range(number))
+            for at in range(0, len(asked), _SIGNED):
+                some = asked[at : at + _SIGNED]
+                known, texts = sides.signatures(some), roots.texts(some)
+                alike += [
+                    root for root in some if index.near(texts[root], known[root] if root in known else signature(shingles(texts[root])))
+                ]
         return alike
-
-
-def largest_cluster(traces: pl.DataFrame) -> PromptCluster | None:
-    """Return the largest cluster of near-duplicate prompts of traces with the columns root_id, cluster, held and excluded.
-
-    Of equally large ones, the first by name is returned. None without traces.
-    """
-    roots = traces.select("root_id", "cluster", "held", "excluded").unique("root_id")
-    if roots.is_empty():
-        return None
-    sizes = roots.group_by("cluster", "held", "excluded").len("prompts").sort("prompts", "cluster", descending=[True, False])
-    first = sizes.row(0, named=True)
-    side = Side.HELD if first["held"] else Side.NEITHER if first["excluded"] else Side.TRAIN
-    return PromptCluster(prompts=first["prompts"], of=len(roots), side=side.name.lower())

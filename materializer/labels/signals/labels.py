@@ -25,25 +25,24 @@ class SignalLabels:
     contradict each other give no reward.
     """
 
-    def __init__(self, signals: pl.DataFrame, beliefs: Sequence[SignalBelief]) -> None:
-        """`signals` is the result of `attach`."""
+    def __init__(self, beliefs: Sequence[SignalBelief]) -> None:
         self._beliefs = beliefs
         self._used = {belief.signal: belief for belief in beliefs if belief.used}
-        self._given: dict[str, list[Signal]] = {}
         self._labels = Counter[Signal]()
-        used = [signal.value for signal in self._used]
-        rows = signals.filter(pl.col("signal").is_in(used)).select("source", "id", "signal").unique().sort("source", "id", "signal")
-        for source, identity, name in rows.iter_rows():
-            self._given.setdefault(f"{source}/{identity}", []).append(Signal(name))
 
-    def label(self, samples: pl.DataFrame) -> pl.DataFrame:
-        """Return the samples (records.SAMPLES) with rewards."""
-        if not self._given:
+    def label(self, samples: pl.DataFrame, signals: pl.DataFrame) -> pl.DataFrame:
+        """Return the samples (records.SAMPLES) with rewards. `signals` is the result of `attach` and has all signals on the samples."""
+        used = [signal.value for signal in self._used]
+        given: dict[str, list[Signal]] = {}
+        known = signals.filter(pl.col("signal").is_in(used)).select("source", "id", "signal").unique().sort("source", "id", "signal")
+        for source, identity, name in known.iter_rows():
+            given.setdefault(f"{source}/{identity}", []).append(Signal(name))
+        if not given:
             return samples
         rows = samples.to_dicts()
         for row in rows:
             unrated = row["origin"] == "traffic" and row["tier"] is None and not row["votes"]
-            decided = _strongest(self._given.get(row["trace"] or "", ()), self._used) if unrated else None
+            decided = _strongest(given.get(row["trace"] or "", ()), self._used) if unrated else None
             if decided is not None:
                 right = decided.low if decided.signal.says_right else 1 - decided.low
                 parts = json.loads(row["parts"]) | {f"signal:{decided.signal.value}": right}
@@ -54,8 +53,6 @@ class SignalLabels:
     @property
     def beliefs(self) -> tuple[SignalBelief, ...]:
         """The beliefs, with the number of their labels so far."""
-        if not self._given:
-            return tuple(self._beliefs)
         return tuple(belief.model_copy(update={"labels": self._labels[belief.signal]}) for belief in self._beliefs)
 
 

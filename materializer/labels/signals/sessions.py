@@ -7,7 +7,7 @@ differ in the user's turn only: the calls of a program with several steps have d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from statistics import quantiles
@@ -22,7 +22,7 @@ from ratchet.contracts.data.records import FEEDBACK, FeedbackKind, Signal
 from ratchet.materializer.labels.signals.repeated import asks_again
 from ratchet.materializer.labels.signals.thanks import is_thanks
 from ratchet.materializer.labels.signals.tool_errors import reports_error
-from ratchet.materializer.lake.schemas import empty_frame, frame_of
+from ratchet.materializer.lake.schemas import frame_of
 from ratchet.materializer.texts import PLACE, InMemory, Texts, filled_parts
 
 PAUSE = timedelta(minutes=30)
@@ -38,6 +38,8 @@ LEAST_SESSIONS = 50
 LEAST_USUAL = 3
 """Calls of the shorter sessions (lower quartile) of a line whose sessions can be abandoned."""
 
+SESSION = ["source", "session", "user"]
+"""Columns that are equal in all calls of a session."""
 _COLUMNS = ("source", "id", "time", "user", "session", "messages", "tools", "answer", "status", "latency_ms", "sender")
 
 
@@ -60,19 +62,39 @@ def session_signals(traces: pl.DataFrame, as_of: datetime, thanks: Sequence[str]
     call only counts as one. Traces with neither session nor user give nothing. `as_of` is the present time, `thanks` are phrases by which
     users thank. `texts` has the texts of `traces`. The result does not depend on the order of the rows.
     """
+    return signals_of_parts(lambda: [calls_of(traces)], as_of, thanks, texts)
+
+
+def calls_of(traces: pl.DataFrame) -> pl.DataFrame:
+    """Return the traces from which signals may come, with the columns that `signals_of_parts` reads."""
     named = traces.filter(pl.col("session").is_not_null() | pl.col("user").is_not_null())
-    if named.is_empty():
-        return empty_frame(FEEDBACK)
-    keys = ["source", "session", "user"]
-    ordered = named.select(*_COLUMNS, *(name for name in named.columns if name == PLACE)).sort(*keys, "time", "id", nulls_last=True)
-    several = ordered.filter(pl.len().over(keys) > 1)
-    found: list[Found] = []
-    for (_, session, _), rows in groupby(_rows(several, texts), key=lambda row: tuple(row[key] for key in keys)):
-        calls = list(rows)
-        for part in [calls] if session is not None else _without_pauses(calls):
-            found += in_conversation(part, session is not None, thanks)
-    found += _abandoned(ordered.filter(pl.col("session").is_not_null()), as_of, thanks, texts)
+    return named.select(*_COLUMNS, *(name for name in named.columns if name == PLACE))
+
+
+def signals_of_parts(
+    parts: Callable[[], Iterable[pl.DataFrame]], as_of: datetime, thanks: Sequence[str], texts: Texts = _IN_MEMORY
+) -> pl.DataFrame:
+    """Return the result of `session_signals`.
+
+    Each call of `parts` returns all calls (`calls_of`), and those of a session (SESSION) are in one part.
+    """
+    found, lengths = list[Found](), list[int]()
+    for ordered in map(_ordered, parts()):
+        several = ordered.filter(pl.len().over(SESSION) > 1)
+        for (_, session, _), rows in groupby(_rows(several, texts), key=lambda row: tuple(row[key] for key in SESSION)):
+            calls = list(rows)
+            for part in [calls] if session is not None else _without_pauses(calls):
+                found += in_conversation(part, session is not None, thanks)
+        lengths += _ended(ordered, as_of)["calls"].to_list()
+    usual = quantiles(lengths, n=4)[0] if len(lengths) >= LEAST_SESSIONS else 0.0
+    if usual >= LEAST_USUAL:
+        for ordered in map(_ordered, parts()):
+            found += _abandoned(_ended(ordered, as_of).filter(pl.col("calls") < usual), thanks, texts)
     return frame_of([_row(one) for one in found], FEEDBACK)
+
+
+def _ordered(calls: pl.DataFrame) -> pl.DataFrame:
+    return calls.sort(*SESSION, "time", "id", nulls_last=True)
 
 
 def _rows(calls: pl.DataFrame, texts: Texts) -> Iterator[Row]:
@@ -189,17 +211,16 @@ def _results(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield text_of(message)
 
 
-def _abandoned(calls: pl.DataFrame, as_of: datetime, thanks: Sequence[str], texts: Texts) -> Iterable[Found]:
-    """Yield the last answer of each ended session that is shorter than the line's shorter sessions, and did not end with thanks."""
-    keys = ["source", "session", "user"]
-    ended = calls.with_columns(pl.len().over(keys).alias("calls")).group_by(keys, maintain_order=True).last()
-    ended = ended.filter(pl.col("time") + ENDED_AFTER <= as_of)
-    if len(ended) < LEAST_SESSIONS:
-        return
-    usual = quantiles(ended["calls"].to_list(), n=4)[0]
-    if usual < LEAST_USUAL:
-        return
-    for call in _rows(ended.filter(pl.col("calls") < usual), texts):
+def _ended(calls: pl.DataFrame, as_of: datetime) -> pl.DataFrame:
+    """Return the last call of each ended session, with the number of its calls."""
+    named = calls.filter(pl.col("session").is_not_null())
+    last = named.with_columns(pl.len().over(SESSION).alias("calls")).group_by(SESSION, maintain_order=True).last()
+    return last.filter(pl.col("time") + ENDED_AFTER <= as_of)
+
+
+def _abandoned(ended: pl.DataFrame, thanks: Sequence[str], texts: Texts) -> Iterable[Found]:
+    """Yield the last answer of each session that is shorter than the line's shorter sessions, and did not end with thanks."""
+    for call in _rows(ended, texts):
         if call["messages"] is not None and _has_answer(call):
             said = _last(orjson.loads(call["messages"]), "user")
             if said is not None and not is_thanks(text_of(said), thanks):

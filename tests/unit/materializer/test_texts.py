@@ -87,5 +87,5 @@ def test_the_rules_decide_alike_with_keys_and_with_texts(
     keyed = ("messages", "tools")
     assert found.asked.drop(keyed).equals(expected.asked.drop(keyed))
     assert (found.merged.equals(expected.merged), found.refused.equals(expected.refused), found.out) == (True, True, expected.out)
-    prompts = identify_prompts(expected.used, "salt", 0.5)["prompt_id"].sort()
-    assert identify_prompts(found.used, "salt", 0.5, texts=texts)["prompt_id"].sort().equals(prompts)
+    prompts = identify_prompts(expected.used)["prompt_id"].sort()
+    assert identify_prompts(found.used, texts=texts)["prompt_id"].sort().equals(prompts)

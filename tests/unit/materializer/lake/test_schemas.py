@@ -48,6 +48,19 @@ def test_a_table_of_one_row_group_has_the_bytes_that_pyarrow_writes_at_once() ->
     assert parquet(empty_frame(PROMPTS), PROMPTS, ["prompt_id"]) == empty.getvalue()
 
 
+@given(taken=st.sets(st.integers(0, 59)), cut=st.integers(0, 60))
+def test_a_text_below_a_null_is_not_written(taken: set[int], cut: int) -> None:
+    """The library may leave the bytes of a text where a value was set to null."""
+    frame = frame_of(_ROWS, PROMPTS).with_row_index("number")
+    hidden = frame.with_columns(prompt=pl.when(~pl.col("number").is_in(taken)).then("prompt")).drop("number")
+    clean = frame_of([{**row, "prompt": None if number in taken else row["prompt"]} for number, row in enumerate(_ROWS)], PROMPTS)
+    optional = [column._replace(required=False) for column in PROMPTS]
+    file = io.BytesIO()
+    write_parquet(file, [hidden[:cut], hidden[cut:]], optional, ["prompt_id"])
+    assert read_parquet(file.getvalue()).equals(clean)
+    assert file.getvalue() == parquet(clean, optional, ["prompt_id"])
+
+
 @given(sizes=st.lists(st.integers(1, 9), max_size=12), least=st.integers(1, 15))
 def test_parts_have_all_rows_of_a_group(sizes: list[int], least: int) -> None:
     rows = pl.DataFrame({"key": [f"{number:02}" for number, size in enumerate(sizes) for _ in range(size)]}, {"key": pl.String})

@@ -27,12 +27,21 @@ def _user(text: str) -> list[dict[str, str]]:
 
 
 def test_share_of_held_out_prompts_equals_the_fraction() -> None:
-    texts = pl.DataFrame(
-        {"messages": [json.dumps(_user(f"question {n}")) for n in range(4000)], "tools": pl.Series([None] * 4000, dtype=pl.String)}
-    )
-    assert identify_prompts(texts, "salt", 0.2)["held"].mean() == pytest.approx(0.2, abs=0.02)
-    one, other = (set(identify_prompts(texts, salt, 0.2).filter(pl.col("held"))["prompt_id"]) for salt in ("salt", "other"))
+    roots = [root_id(_user(f"question {n}")) for n in range(4000)]
+    one, other = ({root for root in roots if held_out(root, salt, 0.2)} for salt in ("salt", "other"))
+    assert len(one) / len(roots) == pytest.approx(0.2, abs=0.02)
     assert one != other
+
+
+def test_prompts_that_were_identified_before_keep_their_ids() -> None:
+    texts = [json.dumps(_user(f"question {n}")) for n in range(9)]
+    prompts = pl.DataFrame(
+        {"messages": texts + texts[:2], "tools": [None, "[]", *[None] * 9]}, schema={"messages": pl.String, "tools": pl.String}
+    )
+    every = identify_prompts(prompts)
+    assert len(every) == 10, "a prompt with tools is another one than without"
+    again = identify_prompts(prompts, every[:4])
+    assert again.sort("prompt_id").equals(every.sort("prompt_id"))
 
 
 def test_an_edition_asks_one_conversation_of_each_cluster_of_near_duplicates() -> None:

@@ -20,7 +20,7 @@ from ratchet.materializer import datasets as lake_datasets
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.labels import scores
 from ratchet.materializer.training_sets import near_duplicates, prompt_sides, split
-from ratchet.materializer.training_sets.near_duplicates import clusters, may_be_near, shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import InMemorySignatures, clusters, may_be_near, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import FILE, PromptSides
 from ratchet.materializer.workers import signing
 from tests.unit.materializer.conftest import make_datasets, make_loop
@@ -77,7 +77,7 @@ def test_few_of_different_texts_may_be_near() -> None:
     drawn = [random.Random(seed) for seed in range(300)]
     found = [" ".join(f"{draw.choice(WORDS)}{draw.randrange(10_000)}" for _ in range(60)) for draw in drawn]
     found += [f"{found[0]} please"]
-    near = may_be_near(np.array([signature(shingles(text)) for text in found]))
+    near = may_be_near(InMemorySignatures(np.array([signature(shingles(text)) for text in found])))
     assert near[0]
     assert near[-1]
     assert near.sum() < 10
@@ -209,7 +209,9 @@ def test_after_a_change_of_the_recipe_no_prompt_changes_its_side_and_signatures_
     found = [store.assign(roots([*before, *after]), held) for store in (expected, upgraded)]
     assert found[0] == found[1]
     assert {root: found[1][root].side for root in sides[1]} == {root: placed.side for root, placed in sides[0].items()}
-    assert all(np.array_equal(one, upgraded.signatures()[root]) for root, one in expected.signatures().items())
+    computed, again = (store.signatures(sorted(found[0])) for store in (expected, upgraded))
+    assert computed.keys() == again.keys() == found[0].keys()
+    assert all(np.array_equal(one, again[root]) for root, one in computed.items())
 
 
 def test_after_a_change_of_the_recipe_the_next_preparation_reads_all_prompts_again(tmp_path: Path) -> None:

@@ -158,8 +158,8 @@ def test_signals_label_only_what_nothing_else_scores() -> None:
         _belief(Signal.REGENERATED, 0.9),
         _belief(Signal.EDITED, 0.9, False),
     ]
-    labels = SignalLabels(signals, beliefs)
-    labelled = pl.concat([labels.label(samples[:3]), labels.label(samples[3:])])
+    labels = SignalLabels(beliefs)
+    labelled = pl.concat([labels.label(samples[:3], signals), labels.label(samples[3:], signals)])
     found = {row["answer"]: (row["tier"], row["reward"]) for row in labelled.to_dicts()}
     assert found["up"] == ("signal", 0.8)
     assert found["down"] == ("signal", pytest.approx(0.1))
