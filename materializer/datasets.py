@@ -27,6 +27,7 @@ from ratchet.contracts.data.datasets import (
     TrainingSet,
 )
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
@@ -42,6 +43,7 @@ from ratchet.materializer.labels.scores import label, prompts_of, references
 from ratchet.materializer.labels.signals.agreement import measure_signals
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
+from ratchet.materializer.labels.teachers import TEACHER, TeacherLabels, teacher_answers, teacher_prompts
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.place import LakePlace
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
@@ -52,7 +54,8 @@ from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
-from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
+from ratchet.materializer.teacher.sendable import agreeing, sendable
+from ratchet.materializer.texts import TextFile, digest_open, filled_parts, key_of, unnamed_file
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.became import feedback_became, logged_references, side_of, traces_became
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
@@ -292,12 +295,13 @@ class LakeDatasets:
         signals = SignalLabels(every.signals, measure_signals(train.traces, feedback, every.signals, self.loop.signals))
         placeholders, counted = Placeholders(), list[pl.DataFrame]()
         prompts = prompts_of(train.every(), known)
+        teachers = self._teachers(feedback, train, prompts, settled.texts)
 
         def samples() -> Iterator[pl.DataFrame]:
             labeller = (Labeller(self._compute, self.loop.rewards), AT_ONCE) if self._compute.elsewhere else None
-            rows = train.traces, train.questions, feedback, known
+            rows = train.traces, train.questions, feedback.filter(pl.col("kind") != FeedbackKind.TEACHER.value), known
             for part in label(*rows, self.rewards, self.loop.line.salt, settled.texts, labeller):
-                labelled = signals.label(part)
+                labelled = teachers.added_to(signals.label(part))
                 placeholders.add(labelled)
                 counted.append(labelled.select("origin", "reward", "votes", "parts"))
                 yield labelled
@@ -327,10 +331,28 @@ class LakeDatasets:
             withdrawn=settled.withdrawn,
             judges=self.rewards.beliefs(),
             signals=signals.beliefs,
+            teachers=teachers.beliefs,
             masked=placeholders.summary(self.loop.privacy),
             largest_cluster=largest_cluster(every.every()) if near else None,
             silent_scorers=silent_scorers(self.rewards, labelled, prompts),
         )
+
+    def _teachers(self, feedback: pl.DataFrame, train: Usable, prompts: pl.DataFrame, texts: TextFile) -> TeacherLabels:
+        asked = train.every()
+        answered = texts.filled(prompts.filter(pl.col("prompt_id").is_in(teacher_prompts(feedback, asked))))
+        least = self.loop.teacher.min_agreement if self.loop.teacher else None
+        return TeacherLabels(teacher_answers(feedback, asked, answered), self.rewards, least)
+
+    def sendable(self, snapshot: Snapshot) -> Sendable:
+        """Return the prompts of the snapshot that may be sent to the line's teacher. Raises ConfigError if the loop file names none."""
+        if self.loop.teacher is None:
+            raise ConfigError("the loop file names no teacher; add a section [teacher]")
+        settled = self._settled.read(snapshot.as_of, snapshot.name)
+        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
+        agreed = agreeing(settled.traces.filter(~pl.col("refused")), self.loop.teacher.consent == "required")
+        trained = prompts_by_part(prompts, self._split.parts)[Part.TRAIN]
+        asked = self._usable(settled, snapshot.as_of).asked
+        return sendable(prompts, asked, agreed, trained, self._masker.masked_messages, self.rewards.proves_alone())
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
         if not self.rewards.unseen():
@@ -370,7 +392,8 @@ class LakeDatasets:
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
         parts = prompts_by_part(prompts, self._split.parts)
-        development = self._development(prompts, parts[Part.DEVELOPMENT], usable, evidence, snapshot, noise)
+        measured = evidence.filter(pl.col("origin") != TEACHER)  # a teacher's error must not decide how long to train
+        development = self._development(prompts, parts[Part.DEVELOPMENT], usable, measured, snapshot, noise)
         trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])
         evidence, usable = evidence.filter(trained), usable.filter(trained)
         alike = self._split.clusters if self._split.near() else None
@@ -381,7 +404,8 @@ class LakeDatasets:
             self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
             self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
-        validation = self._cross_validation(prompts.filter(trained), usable, evidence, shown, development[1] if development else 0)
+        sure = shown.filter(pl.col("source") != TEACHER)
+        validation = self._cross_validation(prompts.filter(trained), usable, evidence, sure, development[1] if development else 0)
         return TrainingSet(
             name=name,
             snapshot=snapshot.content,

@@ -69,11 +69,12 @@ def logged_references(traces: pl.DataFrame, asked: pl.DataFrame, refused: pl.Dat
 def feedback_became(every: Usable, side: pl.Expr, contested: int) -> dict[str, int]:
     """Return what became of ratings, corrections and reviewers' references: destination -> number of records.
 
-    The numbers add up to all records of the lake's feedback. `contested` of them contradict each other. Signals that count are `signal`:
-    SignalBelief says what they do.
+    The numbers add up to all records of the lake's feedback. `contested` of them contradict each other. Signals that count are `signal`,
+    and answers of teachers `teacher`: SignalBelief and TeacherBelief say what they do.
     """
     rows = pl.concat([every.traces.with_columns(side, answered=True), every.questions.with_columns(side, answered=False)])
-    placed = every.feedback.join(rows.select("source", "id", "side", "answered"), on=["source", "id"], how="left")
+    taught = pl.col("kind") == FeedbackKind.TEACHER.value
+    placed = every.feedback.filter(~taught).join(rows.select("source", "id", "side", "answered"), on=["source", "id"], how="left")
     rating = pl.col("kind") == FeedbackKind.RATING.value
     became = (
         pl.when(pl.col("answered").is_null() | (rating & ~pl.col("answered")))
@@ -86,5 +87,6 @@ def feedback_became(every: Usable, side: pl.Expr, contested: int) -> dict[str, i
     if contested:
         counts |= {"used": counts["used"] - contested, "contradicted": contested}
     sent = [signal.value for signal in SENT_SIGNALS]
+    counts |= {"teacher": len(every.feedback.filter(taught))}
     counts |= {"signal": int(every.signals["signal"].is_in(sent).sum())}
     return {**every.ignored, **{name: n for name, n in counts.items() if n}}
