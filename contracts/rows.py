@@ -20,7 +20,7 @@ from ratchet.contracts.ids import Digest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Trial
 from ratchet.contracts.jobs.training import Adjustment, Proposal, Usage
-from ratchet.contracts.loop import Loop, RolloutSettings, TermsSettings
+from ratchet.contracts.loop import Loop, RolloutSettings
 from ratchet.contracts.mirror import Mirrored
 from ratchet.contracts.model import Count, Finite, Frozen, Magnitude, ModelRef
 from ratchet.contracts.serving import ModelVersion, StepJudgement
@@ -322,43 +322,6 @@ class TeacherGot(RowContent):
     """Artifact with the answer; None without one."""
     detail: str = ""
     """What is wrong, without content."""
-
-
-class TeacherRound(RowContent):
-    """The end of one asking: its answers are in the lake."""
-
-    cycle: str = ""
-    """The cycle that asked; empty for a command."""
-    actor: str = ""
-    """Who gave the command; empty for a cycle."""
-    version: str
-    """Version of the teacher; its first 16 characters."""
-    url: str
-    model: str
-    region: str
-    consent: str
-    """`teacher.consent` at that time."""
-    unmasked: bool = False
-    """Whether the loop file masks nothing, which `teacher.unmasked` acknowledges."""
-    terms: TermsSettings
-    asked: Count = 0
-    """Number of questions that were sent for the answers that the line lacks."""
-    measuring: Count = 0
-    """Number of questions that were sent to measure the agreement."""
-    outcomes: dict[str, int]
-    """Outcome -> number of questions."""
-    left_out: dict[str, int]
-    """Reason -> number of questions without a right answer that were not sent."""
-    cost: Magnitude
-    currency: str
-    kept: Count = 0
-    """Number of answers that are new in the lake."""
-    questions: Digest
-    """Artifact: JSON list of the prompt_id of the questions that were sent for the answers that the line lacks."""
-    expected: Finite
-    """Accuracy that the line gains if it learns a right answer to each of them and nothing else."""
-    stopped: str = ""
-    """Why the asking ended early; empty if all questions were asked."""
 
 
 # Rows of a rollout

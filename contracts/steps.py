@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot, TrainingSet
+from ratchet.contracts.data.teaching import TeacherRound
 from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.failure_reasons import told
@@ -117,6 +118,8 @@ class FreezeResult(StepResult):
     """The prompts on which candidate and champion are compared."""
     snapshot: Snapshot
     """All other data."""
+    teacher: TeacherRound | None = None
+    """What was asked of the teacher before, so that its answers are part of the snapshot. None: the loop file names no teacher."""
 
     @property
     def sentence(self) -> str:

@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from ratchet.contracts.ids import Digest, digest
-from ratchet.contracts.loop import TeacherSettings
-from ratchet.contracts.model import Count, Frozen
+from ratchet.contracts.loop import TeacherSettings, TermsSettings
+from ratchet.contracts.model import Count, Finite, Frozen, Magnitude
 
 
 class TeacherOutcome(StrEnum):
@@ -69,10 +69,47 @@ class Sendable(Frozen):
     """The training prompts of a snapshot that may be sent to a teacher."""
 
     prompts: tuple[SendablePrompt, ...]
-    refused: dict[str, int]
-    """Reason -> number of training prompts that may not be sent."""
+    refused: dict[Digest, str]
+    """prompt_id of the other training prompts -> why they may not be sent."""
     provable: bool
     """Whether the line has a verifiable scorer that needs no right answer, so that it can confirm answers."""
+
+
+class TeacherRound(Frozen):
+    """The result of one asking, whose answers are in the lake. It is the content of the ledger row `round`."""
+
+    cycle: str = ""
+    """The cycle that asked; empty for a command."""
+    actor: str = ""
+    """Who gave the command; empty for a cycle."""
+    version: str
+    """Version of the teacher; its first 16 characters."""
+    url: str
+    model: str
+    region: str
+    consent: str
+    """`teacher.consent` at that time."""
+    unmasked: bool = False
+    """Whether the loop file masks nothing, which `teacher.unmasked` acknowledges."""
+    terms: TermsSettings
+    asked: Count = 0
+    """Number of questions that were sent for the answers that the line lacks."""
+    measuring: Count = 0
+    """Number of questions that were sent to measure the agreement."""
+    outcomes: dict[str, int]
+    """Outcome -> number of questions."""
+    left_out: dict[str, int]
+    """Reason -> number of questions without a right answer that were not sent."""
+    cost: Magnitude
+    currency: str
+    kept: Count = 0
+    """Number of answers that are new in the lake."""
+    questions: Digest
+    """Artifact: JSON list of the prompt_id of the questions that were sent for the answers that the line lacks."""
+    expected: Finite
+    """Accuracy that the line gains if it learns a right answer to each of them and nothing else."""
+    stopped: str = ""
+    """Why the asking ended early; empty if all questions were asked."""
 
 
 def teacher_version(settings: TeacherSettings) -> Digest:

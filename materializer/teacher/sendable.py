@@ -53,12 +53,12 @@ def sendable(
     """
     placed = asked.join(agreed, on=["source", "id"], how="inner").sort("time", "source", "id")
     newest = placed.group_by("prompt_id").agg(pl.concat_str("source", "id", separator="/").last().alias("trace"))
-    traces, able, found, refused = dict(newest.iter_rows()), set(trained), list[SendablePrompt](), dict[str, int]()
+    traces, able, found, refused = dict(newest.iter_rows()), set(trained), list[SendablePrompt](), dict[str, str]()
     for row in prompts.sort("prompt_id").iter_rows(named=True):
-        why = TOOLS if orjson.loads(row["tools"] or "[]") else DEVELOPMENT if row["prompt_id"] not in able else None
-        why = why or (NO_CONSENT if row["prompt_id"] not in traces else None)
+        why = TOOLS if orjson.loads(row["tools"] or "[]") else NO_CONSENT if row["prompt_id"] not in traces else None
+        why = why or (DEVELOPMENT if row["prompt_id"] not in able else None)
         if why is not None:
-            refused[why] = refused.get(why, 0) + 1
+            refused[row["prompt_id"]] = why
             continue
         found.append(
             SendablePrompt(
