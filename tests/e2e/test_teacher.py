@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,72 +10,15 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.ids import root_id
+from ratchet.contracts.steps import EvaluateResult, FreezeResult, State
+from ratchet.flows.composition.installation import Installation
 from ratchet.flows.config.home import Home
 from ratchet.materializer.training_sets.holdout import held_out
-from tests import command
+from tests import command, toy_line
+from tests.e2e.faq_line import LOOP, TEACHER, right, traffic
 from tests.judge_stub import Stub, serving
 
 pytestmark = [pytest.mark.slow]
-LOOP = """
-[line]
-name = "faq"
-served_model = "faq"
-[[sources]]
-name = "log"
-kind = "jsonl"
-path = "traces"
-[[rewards]]
-name = "exact_match"
-[[rewards]]
-name = "user_feedback"
-[holdout]
-fraction = 0.2
-[trigger]
-new_traces = 1
-"""
-TEACHER = """
-[teacher]
-url = "{url}"
-model = "big"
-key_env = "TEACHER_KEY"
-region = "eu"
-regions = ["eu"]
-input_price = 2.0
-output_price = 8.0
-max_requests = 500
-max_cost = 5.0
-max_tokens = 100
-[teacher.terms]
-text = "https://provider.example/terms"
-accepted_by = "Ada Example"
-accepted_on = 2026-01-15
-"""
-
-
-def right(question: str) -> str:
-    """The right answer to a question: forms lie in drawers, and keys hang on hooks."""
-    number = int(re.findall(r"\d+", question)[0])
-    return f"in drawer {number}" if "form" in question else f"on hook {number}"
-
-
-def question(number: int, kind: str) -> str:
-    """A question that resembles no other one."""
-    place = ("harbour", "castle", "meadow", "tunnel", "station", "library", "airport", "garden")[number % 8]
-    return f"{kind} {number * 7919} of the {place}, {'abcdefghijklmnop'[number % 16] * 12}: where do I find this {kind}?"
-
-
-def traffic(folder: Path, third_party: bool | None = True) -> None:
-    """Write questions of two slices. Sixty of each have a logged right answer, sixty have none, and every answer is disliked."""
-    rows: list[dict[str, Any]] = []
-    for kind in ("form", "key"):
-        for number in range(120):
-            asked = question(number, kind)
-            row = {"id": f"{kind}{number}", "timestamp": f"2026-10-01T00:{number % 60:02d}:00Z", "user_id": f"u{kind}{number}"}
-            row |= {"messages": [{"role": "user", "content": asked}], "response": "in the cellar", "feedback": 0, "slice": kind}
-            row |= {"consent": True} | ({} if third_party is None else {"consent_third_party": third_party})
-            rows.append(row | ({"reference": right(asked)} if number < 60 else {}))
-    (folder / "traces").mkdir(parents=True)
-    (folder / "traces" / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def confident(body: dict[str, Any]) -> str:
@@ -172,3 +114,51 @@ def test_consent_to_training_is_no_consent_to_sending(tmp_path: Path, run: Calla
     assert stub.requests == 0
     assert (told["asked"], told["measuring"]) == (0, 0)
     assert list(told["left_out"]) == ["no user consents to sending them to a third party"]
+
+
+def test_a_cycle_asks_before_its_snapshot_and_gains_what_a_line_without_a_teacher_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model answers every question with "no", and the right answer is "yes". Only a third of the questions have a known answer."""
+    monkeypatch.setenv("TEACHER_KEY", "k-secret")
+    model = toy_line.write_model(tmp_path)
+    with serving(Stub(lambda _: "yes", key="k-secret")) as stub:
+        cycles = {}
+        for name, section in (("taught", TEACHER.format(url=stub.url)), ("alone", "")):
+            home, loop = Home(tmp_path / f"home-{name}"), toy_line.write_loop(tmp_path, name)
+            text = loop.read_text().replace("references_are_answers = true", "references_are_answers = false")
+            loop.write_text(
+                text.replace('[approvals.rollout]\nmode = "auto"', '[approvals.rollout]\nmode = "person"\nexpires = 3') + section
+            )
+            fixed = {"timestamp": "2026-10-01T00:00:00Z", "response": "no", "consent": True, "consent_third_party": True, "feedback": 0}
+            rows = [
+                {"id": str(n), "messages": text, **fixed} | ({"reference": "yes"} if n % 3 == 0 else {})
+                for n, text in enumerate(toy_line.TRAINING)
+            ]
+            (tmp_path / f"traces-{name}" / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            toy_line.ratchet(home, "adopt", loop, model, "--by", "ada")
+            toy_line.ratchet(home, "ingest", loop)
+            asked = stub.requests
+            planned = json.loads(toy_line.ratchet(home, "plan", loop, "--no-probe", "--json"))
+            assert stub.requests == asked, "a plan sends nothing"
+            assert (planned["teacher"] is None) == (name == "alone")
+            command.ratchet("run", loop, "--no-ingest", "--wait", "400", home=home.root, timeout=600)
+            cycles[name] = (home, Installation(home).cycle(name, 1))
+            toy_line.ratchet(home, "serve", "--stop", loop)
+    home, taught = cycles["taught"]
+    assert taught is not None
+    asked_by_cycle = taught.result(FreezeResult).teacher
+    assert asked_by_cycle is not None
+    assert stub.requests == asked_by_cycle.asked + asked_by_cycle.measuring > 50
+    assert taught.result(FreezeResult).snapshot.teachers[0].believed > 20
+    report = taught.result(EvaluateResult).report
+    overall = report.comparison("overall")
+    assert overall is not None
+    assert overall.difference.low > 0.5, overall
+    alone = cycles["alone"][1]
+    assert alone is not None
+    assert alone.state is State.NOT_TRAINED, "without the teacher, nothing is known that a training could use"
+    told = toy_line.ratchet(home, "explain", "taught/1")
+    assert "Teacher" in told
+    assert "count because of the agreement" in " ".join(told.split())
+    assert "accepted by Ada Example" in " ".join(told.split())

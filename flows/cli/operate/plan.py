@@ -58,10 +58,9 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
     ]:
         show(sentence, fg="yellow")
     if teacher is not None:
-        show(
-            f"Before it freezes the data, a cycle would send {teacher['requests']:,} questions to the teacher {teacher['model']} "
-            f"({teacher['region']}), for at most {teacher['highest_cost']:.4f} {teacher['currency']}. The answers are not part of this plan."
-        )
+        who, price = f"{teacher['model']} ({teacher['region']})", f"{teacher['highest_cost']:.4f} {teacher['currency']}"
+        show(f"Before it freezes the data, a cycle would send {teacher['requests']:,} questions to the teacher {who}, for at most {price}.")
+        show("Its answers are not part of this plan.")
     if not found.probed:
         show("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
