@@ -151,7 +151,7 @@ def reviews_stream(line: str) -> str:
 
 
 def teacher_stream(line: str) -> str:
-    """Return the ledger stream of what was sent to a line's teacher, and of what it answered."""
+    """Return the ledger stream of the questions that a line sent to its teacher, and of the replies."""
     return f"teacher/{line}"
 
 

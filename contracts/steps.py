@@ -126,7 +126,11 @@ class FreezeResult(StepResult):
         """The digest and size of the snapshot, and the size of the holdout edition."""
         counts = self.snapshot.counts
         used = f": {counts['used']:,} of {counts['considered']:,} traces used" if {"used", "considered"} <= set(counts) else ""
-        return f"froze snapshot {self.snapshot.content[:12]}{used}; {self.edition.size:,} prompts are held out"
+        frozen = f"froze snapshot {self.snapshot.content[:12]}{used}; {self.edition.size:,} prompts are held out"
+        if self.teacher is None:
+            return frozen
+        sent = self.teacher.asked + self.teacher.measuring
+        return f"{frozen}; sent {sent:,} questions to the teacher, for {self.teacher.cost:.4f} {self.teacher.currency}"
 
 
 class ProbeResult(StepResult):

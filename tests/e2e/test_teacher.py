@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from ratchet.contracts.ids import root_id
+from ratchet.contracts.ids import root_id, teacher_stream
 from ratchet.contracts.steps import EvaluateResult, FreezeResult, State
+from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
+from ratchet.flows.composition.ports import open_ledger
 from ratchet.flows.config.home import Home
+from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.materializer.training_sets.holdout import held_out
 from tests import command, toy_line
-from tests.e2e.faq_line import LOOP, TEACHER, right, traffic
+from tests.e2e.faq_line import LOOP, TEACHER, question, right, traffic
 from tests.judge_stub import Stub, serving
 
 pytestmark = [pytest.mark.slow]
@@ -86,8 +89,17 @@ def test_a_teacher_is_trained_on_where_it_agrees_with_people_and_caught_where_it
     loop.write_text(LOOP)
     without = trained_on(run, loop, tmp_path / "without")
     assert len(without) == 0, "the line without a teacher has nothing to imitate"
-    exported = run("dataset", "list", loop)
-    assert "k-secret" not in exported
+
+    loop.write_text(LOOP + TEACHER.format(url=stub.url))
+    gone = next(one for one in sent if one == question(70, "form"))
+    told = run("erase", "--user", "uform70", "--by", "ada")
+    assert f"the teacher at {stub.url}" in " ".join(told.split())
+    keys = [row.data["answer"] for row in open_ledger(Home(tmp_path / "home")).read(teacher_stream("faq")) if row.data.get("answer")]
+    left = [row for key in keys for row in rows_of(open_artifacts(Home(tmp_path / "home")).get(key), ["prompt", "answer"])]
+    assert len(left) == len(keys) - 1
+    assert not any(gone in row["prompt"] for row in left), "the stored answer to the erased question is gone, too"
+    for path in (tmp_path / "home").rglob("*"):
+        assert not path.is_file() or b"k-secret" not in path.read_bytes(), f"{path} has the key"
 
 
 def test_held_out_questions_are_never_sent(tmp_path: Path, run: Callable[..., str]) -> None:
