@@ -175,7 +175,7 @@ def _teacher(cycle: CycleView) -> Section | None:
     if frozen.teacher is not None and frozen.teacher.asked:
         text.append(
             f"If the model learns a right answer to each of these questions and nothing else, its accuracy rises by "
-            f"{frozen.teacher.expected:.3f}. `ratchet teacher results {cycle.line}` says later what was learned."
+            f"{frozen.teacher.expected:.3f}. `ratchet teacher results` says later what was learned."
         )
     return Section("Teacher", tuple(text), Table(BELIEF_COLUMNS, tuple(belief_rows(beliefs))) if beliefs else None)
 

@@ -180,6 +180,7 @@ class LineEraser:
         with ExitStack() as stack:
             lease = None
             if self.context is not None:
+                stack.enter_context(leased(self.context, "an erasure", f"teacher/{self._line}", TURN_SECONDS))  # no answer comes afterwards
                 stack.enter_context(leased(self.context, "an erasure", f"ingest/{self._line}", TURN_SECONDS))
                 lease = stack.enter_context(leased(self.context, "an erasure", wait=TURN_SECONDS))
             pending = self._plan(reason)
