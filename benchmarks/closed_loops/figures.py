@@ -126,7 +126,9 @@ def traps(rows: Sequence[dict[str, Any]]) -> str:
     left evidence out. A held candidate that was no worse says nothing about a trap.
     """
     plain = {
-        (row["task"], row["seed"]): row["final"] for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0)
+        (row["task"], row["seed"]): row["final"]
+        for row in rows
+        if (row["trap"], row["start"], row["search"], row.get("teacher")) == ("none", "champion", 0, None)
     }
     head = ["trap", "loops", "final accuracy", "without the trap", "lost", "shown worse (99 %)", "of these promoted", "stopped by"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
