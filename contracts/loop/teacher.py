@@ -69,7 +69,7 @@ class TeacherSettings(Frozen):
     """Days to which both budgets apply, up to now."""
     questions: Positive = 100
     """Maximum number of questions without a right answer that are asked at once, for example by one cycle."""
-    measure: Annotated[int, Field(ge=0, le=1000)] = 20
+    measure: Annotated[int, Field(ge=0, le=1000)] = 40
     """Number of questions of each slice whose right answer is known, which are asked to measure the agreement. 0: none, and then only a
     scorer can confirm an answer."""
     min_agreement: Annotated[float, Field(gt=0.5, lt=1)] = 0.7

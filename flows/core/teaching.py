@@ -24,7 +24,7 @@ INTERRUPTED = "interrupted"
 """Outcome of a question whose asking was interrupted, for example by a crash."""
 ASKED = "this teacher was asked before"
 LOW = "the teacher's agreement with people is too low on their slice"
-UNPROVEN = "nothing could confirm an answer: no scorer without a reference, and teacher.measure is 0"
+UNPROVEN = "nothing could confirm an answer: no verifiable reward without a reference, and no measured question on their slice"
 UNKNOWN = "they are no training prompts any more"
 
 
@@ -156,13 +156,16 @@ def choose_questions_to_send(
     """
     version = teacher_version(settings)
     by_id = {one.prompt_id: one for one in may_be_sent.prompts}
-    low = {one.slice for one in beliefs if one.version == version[:16] and _is_low(one, settings, may_be_sent.provable)}
 
     def made(prompt: SendablePrompt, gain: float, measures: bool) -> Question:
         key = key_of(salt, version, prompt.prompt_id)
         return Question(key, prompt, gain, measures, highest_cost(settings, prompt.messages))
 
     measuring = [made(one, 0.0, True) for one in _measuring(may_be_sent.prompts, settings.measure, salt, version)]
+    provable, measurable = may_be_sent.provable, {one.prompt.slice for one in measuring}
+    unfinished = {one.prompt.slice for one in measuring if one.key not in view.settled}
+    own = [one for one in beliefs if one.version == version[:16]]
+    low = {one.slice for one in own if one.refuted or not (provable or one.used or one.slice in unfinished)}
     reasons: Counter[str] = Counter()
     missing: list[Question] = []
     room = settings.questions - sum(not sent.measures for sent, _ in view.open.values())  # a repeat after a crash
@@ -172,7 +175,7 @@ def choose_questions_to_send(
             reasons[may_be_sent.refused.get(question.prompt_id, UNKNOWN)] += 1
         elif prompt.slice in low:
             reasons[LOW] += 1
-        elif not may_be_sent.provable and not settings.measure:
+        elif not provable and prompt.slice not in measurable:
             reasons[UNPROVEN] += 1
         elif key_of(salt, version, prompt.prompt_id) in view.settled:
             reasons[ASKED] += 1
@@ -190,12 +193,6 @@ def _measuring(prompts: Sequence[SendablePrompt], count: int, salt: str, version
         if one.answered and len(by_slice[one.slice]) < count:
             by_slice[one.slice].append(one)
     return [one for group in sorted(by_slice, key=str) for one in by_slice[group]]
-
-
-def _is_low(belief: TeacherBelief, settings: TeacherSettings, provable: bool) -> bool:
-    """Return whether no answer on the slice of a belief would count, so that asking is a waste."""
-    measured = belief.compared >= settings.measure > 0
-    return belief.refuted or (measured and not belief.used and not provable)
 
 
 def bound(questions: Sequence[Question], budget: Left) -> tuple[int, float]:

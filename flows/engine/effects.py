@@ -51,7 +51,8 @@ def freeze(context: LineContext, cycle: CycleView, key: str) -> FreezeResult:
     """Freeze the current holdout edition first, ask the teacher if there is one, then freeze the snapshot of all other data."""
     number = edition_number(context.line_view().evaluations, cycle.loop.holdout.rotate_after)
     edition = context.datasets.edition(number)
-    as_of, asked = ask_before(context, cycle, key, edition) if cycle.loop.teacher is not None else (cycle.opened_at, None)
+    asks = cycle.loop.teacher is not None and cycle.given is None  # a given model learns nothing from answers
+    as_of, asked = ask_before(context, cycle, key, edition) if asks else (cycle.opened_at, None)
     snapshot = context.datasets.freeze(effect_name(cycle.id, key), as_of, edition)
     return FreezeResult(edition=edition, snapshot=snapshot, teacher=asked)
 

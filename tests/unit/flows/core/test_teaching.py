@@ -101,7 +101,7 @@ QUESTIONS = [question("a", 0.3), question("b", 0.2), question("c", 0.1)]
 
 def test_measuring_questions_come_first_then_the_highest_gains() -> None:
     prompts = (prompt("a", "s"), prompt("b", "t"), *(prompt(f"k{n}", "s", answered=True) for n in range(5)))
-    may = Sendable(prompts=prompts, refused={"c": "they call tools"}, provable=False)
+    may = Sendable(prompts=prompts, refused={"c": "they call tools"}, provable=True)
     names, out = chosen(may, QUESTIONS, measure=2, questions=1)
     assert [name[0] for name in names] == ["k", "k", "a"]
     assert out == {"teacher.questions = 1 is reached": 1, "they call tools": 1}
@@ -123,14 +123,19 @@ def test_a_repeat_after_a_crash_does_not_exceed_the_number_of_questions() -> Non
 
 
 def test_no_money_is_spent_where_no_answer_would_count() -> None:
-    may = Sendable(prompts=(prompt("a", "bad"), prompt("b", "good")), refused={}, provable=False)
-    version = teacher_version(TeacherSettings(**teacher_section()))[:16]
-    figures: dict[str, Any] = {"version": version, "slice": "bad", "compared": 20, "agreeing": 12, "used": False, "reason": "low"}
-    assert chosen(may, QUESTIONS[:2], TeacherBelief(**figures)) == (["b"], {LOW: 1})
+    known = prompt("x", "bad", answered=True), prompt("y", "good", answered=True)
+    may = Sendable(prompts=(prompt("a", "bad"), prompt("b", "good"), *known), refused={}, provable=False)
+    version = teacher_version(TeacherSettings(**teacher_section()))
+    done = TeacherView(settled={key_of("salt", version, "x"), key_of("salt", version, "y")})
+    figures: dict[str, Any] = {"version": version[:16], "slice": "bad", "compared": 20, "agreeing": 12, "used": False, "reason": "low"}
+    assert chosen(may, QUESTIONS[:2], TeacherBelief(**figures), view=done) == (["b"], {LOW: 1})
+    assert chosen(may, QUESTIONS[:2], TeacherBelief(**figures))[0] == ["x", "y", "a", "b"], "it is not measured completely yet"
     confirmed = may.model_copy(update={"provable": True})
-    assert chosen(confirmed, QUESTIONS[:2], TeacherBelief(**figures))[0] == ["a", "b"], "a scorer may still confirm an answer"
-    assert chosen(confirmed, QUESTIONS[:2], TeacherBelief(**figures, refuted=True))[0] == ["b"]
+    assert chosen(confirmed, QUESTIONS[:2], TeacherBelief(**figures), view=done)[0] == ["a", "b"], "a scorer may still confirm an answer"
+    assert chosen(confirmed, QUESTIONS[:2], TeacherBelief(**figures, refuted=True), view=done)[0] == ["b"]
     assert chosen(may, QUESTIONS[:2], measure=0) == ([], {UNPROVEN: 2})
+    alone = may.model_copy(update={"prompts": may.prompts[:3]})
+    assert chosen(alone, QUESTIONS[:2], view=done) == (["a"], {UNPROVEN: 1}), "no right answer is known on the slice of b"
 
 
 def test_the_bound_is_the_lesser_of_the_questions_and_the_budgets() -> None:

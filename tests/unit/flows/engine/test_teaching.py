@@ -18,6 +18,7 @@ from ratchet.contracts.data.teaching import Sendable, SendablePrompt, TeacherOut
 from ratchet.contracts.fakes import FakeDatasets, FakeTeacher
 from ratchet.contracts.ids import teacher_stream
 from ratchet.contracts.loop import TeacherSettings
+from ratchet.contracts.rows import GivenModel
 from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.effects import freeze
@@ -209,3 +210,11 @@ def test_a_failing_teacher_does_not_stop_a_cycle(make: Any) -> None:
     found = freeze(context, context.cycle_view(open_cycle(context, "due")), "freeze")
     assert found.teacher is not None
     assert found.teacher.stopped.startswith("the teacher is refused")
+
+
+def test_a_cycle_with_a_given_model_asks_nothing(make: Any) -> None:
+    context, teacher, _, _ = make()
+    given = GivenModel(model=context.line_view().champion.model, folder="/given")
+    cycle = context.cycle_view(open_cycle(context, "given", given=given))
+    assert freeze(context, cycle, "freeze").teacher is None
+    assert teacher.asked == []
