@@ -105,7 +105,7 @@ def ask(context: LineContext, snapshot: Snapshot, cycle: str = "", actor: str = 
         prepared = prepare(context, snapshot)
         stopped = asking.send(prepared.questions)
         view = asking.view()
-        kept = _take_in(context, view, teacher_version(settings)[:16])
+        kept = _take_in(context, view)
         missing = [key for key, (sent, _) in view.open.items() if not sent.measures]
         asked = sorted(prepared.keys[key] for key in missing if key in prepared.keys)
         content = TeacherRound(
@@ -180,7 +180,7 @@ class _Asking:
             row = {
                 **{"prompt_id": question.prompt.prompt_id, "prompt": canonical(question.prompt.messages).decode()},
                 **{"answer": reply.text, "trace": question.prompt.trace, "user": None},
-                "time": self._context.clock.now().isoformat(),
+                **{"teacher": teacher_version(self._settings)[:16], "time": self._context.clock.now().isoformat()},
             }
             answer = self._context.artifacts.put(parquet_of([row]))
         return TeacherGot(
@@ -203,11 +203,11 @@ class _Asking:
         return cost_of(self._settings, min(reply.input_tokens, most), min(reply.output_tokens, most))
 
 
-def _take_in(context: LineContext, view: TeacherView, version: str) -> int:
+def _take_in(context: LineContext, view: TeacherView) -> int:
     """Ingest the answers since the last round. Return how many are new. The same answers again change nothing."""
-    columns = ("answer", "trace", "time")
+    columns = ("answer", "trace", "teacher", "time")
     rows = [row for key in view.answers() for row in rows_of(context.artifacts.get(key), columns)]  # none of erased people
     if not rows:
         return 0
-    records = [(row["trace"], {"answer": row["answer"], "teacher": version, "time": row["time"]}) for row in rows]
+    records = [(row["trace"], {name: row[name] for name in ("answer", "teacher", "time")}) for row in rows]
     return ingest(context, [AnswerSource(records, "answers of a teacher")], TURN_SECONDS).feedback.kept

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contracts.data.datasets import HoldoutEdition, RawBatch, Snapshot
-from ratchet.contracts.data.teaching import Sendable, SendablePrompt, TeacherOutcome
+from ratchet.contracts.data.teaching import Sendable, SendablePrompt, TeacherOutcome, teacher_version
 from ratchet.contracts.fakes import FakeDatasets, FakeTeacher
 from ratchet.contracts.ids import teacher_stream
 from ratchet.contracts.loop import TeacherSettings
@@ -218,3 +218,25 @@ def test_a_cycle_with_a_given_model_asks_nothing(make: Any) -> None:
     cycle = context.cycle_view(open_cycle(context, "given", given=given))
     assert freeze(context, cycle, "freeze").teacher is None
     assert teacher.asked == []
+
+
+def test_answers_of_an_interrupted_asking_keep_the_version_that_gave_them(make: Any) -> None:
+    context, teacher, datasets, sim = make()
+    snapshot, before = snapshot_of(context), teacher.reply
+
+    def crash(_messages: Any) -> str:
+        if len(teacher.asked) == 3:
+            raise Crash
+        return "yes"
+
+    teacher.reply = crash
+    with pytest.raises(Crash):
+        ask(context, snapshot)
+    for lease in list(sim.ledger.leases.values()):
+        sim.ledger.release(lease)
+    teacher.reply = before
+    changed = context.loop.teacher.model_copy(update={"model": "another"})
+    context = replace(context, loop=context.loop.model_copy(update={"teacher": changed}))
+    _, found = ask(context, snapshot)
+    versions = Counter(json.loads(line)["teacher"] for batch in datasets.batches for line in batch.open().read().splitlines())
+    assert versions == {found.version: COUNT, teacher_version(TeacherSettings(**teacher_section()))[:16]: 2}
