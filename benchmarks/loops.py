@@ -5,9 +5,9 @@ correct, and a cycle probes, chooses, trains, judges, and rolls out. After each 
 Two oracles with tuned length and rate train on the same requests: one with the true answers, one with the product's last training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. `--all` runs the committed set: every
-task without a trap, and every trap on three tasks. Loops that have a row of the present code are not run again; rows of other code are
-replaced when their loop is run again.
+[--teacher SHARE] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. `--all` runs the
+committed set: every task without a trap, and every trap on three tasks. Loops that have a row of the present code are not run again; rows
+of other code are replaced when their loop is run again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from benchmarks.closed_loops.oracles import on_evidence, on_truth
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
+from benchmarks.closed_loops.teachers import TEACHER, SimulatedTeacher
 from benchmarks.recipe_cell import pretrained, right
 from benchmarks.recipe_worlds import Question, Task, World
 from ratchet.contracts.data.datasets import TrainingSet
@@ -100,7 +101,9 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
     asked: list[Question] = []
     data: TrainingSet | None = None
     with judging(trap, answers) as judge:
-        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, judge)
+        teacher = SimulatedTeacher(given.teacher, answers, seed) if given.teacher is not None else None
+        more = judge + (TEACHER if teacher else "")
+        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher)
         for number in range(given.cycles):
             questions = people.questions(pool, number)
             requests = people.asked(questions, number)
@@ -129,6 +132,7 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
         "trap": trap,
         "start": given.start,
         "search": given.search,
+        **({} if given.teacher is None else {"teacher": given.teacher}),
         "base": fmean(truth),
         "final": fmean(current),
         "cycles": cycles,
@@ -143,7 +147,7 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what identifies the loop of a row."""
-    return row["task"], row["seed"], row["trap"], row["start"], row["search"], len(row["cycles"]), row["tests"]
+    return row["task"], row["seed"], row["trap"], row["start"], row["search"], row.get("teacher"), len(row["cycles"]), row["tests"]
 
 
 def _wanted(given: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
@@ -175,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cycles", type=int, default=5)
     parser.add_argument("--start", default="champion", choices=("champion", "held"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
+    parser.add_argument("--teacher", type=float, help="Add a simulated teacher that is right with this probability.")
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
     parser.add_argument("--all", action="store_true", help="Run the committed set of loops.")
@@ -188,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
     for number, (task, seed, trap) in enumerate(() if given.table else _wanted(given)):
-        found = rows.get((task, seed, trap, given.start, given.search, given.cycles, given.tests))
+        found = rows.get((task, seed, trap, given.start, given.search, given.teacher, given.cycles, given.tests))
         complete = found is not None and bool(found["oracles"] or not _has_oracles(task, seed, trap, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):
             continue

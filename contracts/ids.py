@@ -150,6 +150,11 @@ def reviews_stream(line: str) -> str:
     return f"reviews/{line}"
 
 
+def teacher_stream(line: str) -> str:
+    """Return the ledger stream of the questions that a line sent to its teacher, and of the replies."""
+    return f"teacher/{line}"
+
+
 def rollout_stream(cycle: str) -> str:
     """Return the ledger stream of a cycle's rollout. Its name is also the rollout's id."""
     return f"rollout/{cycle.removeprefix('cycle/')}"

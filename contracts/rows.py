@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, ConfigDict, Field, PlainSerializer, Serializ
 
 from ratchet.contracts.cycle import ApprovalKind, Entry, Row
 from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.data.teaching import TeacherOutcome
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.ids import Digest
@@ -21,7 +22,7 @@ from ratchet.contracts.jobs.search import Trial
 from ratchet.contracts.jobs.training import Adjustment, Proposal, Usage
 from ratchet.contracts.loop import Loop, RolloutSettings
 from ratchet.contracts.mirror import Mirrored
-from ratchet.contracts.model import Finite, Frozen, ModelRef
+from ratchet.contracts.model import Count, Finite, Frozen, Magnitude, ModelRef
 from ratchet.contracts.serving import ModelVersion, StepJudgement
 from ratchet.contracts.steps import State
 from ratchet.contracts.wording import first_problem
@@ -295,6 +296,32 @@ class ReviewTaken(RowContent):
     """JSON list of the prompt_id of all answered questions."""
     expected: Finite
     """Accuracy that the line gains if the model learns all of the answers and nothing else, as estimated when the questions were chosen."""
+
+
+# Rows of a line's teacher
+
+
+class TeacherSent(RowContent):
+    """A question that is about to be sent to a teacher. Without a `got` row of the same key, it counts with its highest cost."""
+
+    highest: Magnitude
+    """Highest cost of one request, in the currency of the loop file."""
+    measures: bool = False
+    """Whether its right answer is known, so that it measures the agreement."""
+
+
+class TeacherGot(RowContent):
+    """What became of a question that was sent."""
+
+    outcome: TeacherOutcome
+    cost: Magnitude
+    requests: Count = 1
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    answer: Digest | None = None
+    """Artifact with the answer; None without one."""
+    detail: str = ""
+    """What is wrong, without content."""
 
 
 # Rows of a rollout

@@ -63,6 +63,8 @@ class RouterHeader(StrEnum):
     USER = "x-user-id"
     CONSENT = "x-ratchet-consent"
     """Whether the content of the request and of its answer may be recorded: `true` or `false`."""
+    CONSENT_THIRD_PARTY = "x-ratchet-consent-third-party"
+    """Whether the request may be sent to a teacher outside of the installation: `true` or `false`."""
     REGION = "x-ratchet-region"
     CONFIDENTIALITY = "x-ratchet-confidentiality"
     SLICE = "x-ratchet-slice"

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.data.datasets import HoldoutEdition, ProbeReport, Snapshot, TrainingSet
+from ratchet.contracts.data.teaching import TeacherRound
 from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.failure_reasons import told
@@ -117,13 +118,19 @@ class FreezeResult(StepResult):
     """The prompts on which candidate and champion are compared."""
     snapshot: Snapshot
     """All other data."""
+    teacher: TeacherRound | None = None
+    """What was asked of the teacher before, so that its answers are part of the snapshot. None: the loop file names no teacher."""
 
     @property
     def sentence(self) -> str:
         """The digest and size of the snapshot, and the size of the holdout edition."""
         counts = self.snapshot.counts
         used = f": {counts['used']:,} of {counts['considered']:,} traces used" if {"used", "considered"} <= set(counts) else ""
-        return f"froze snapshot {self.snapshot.content[:12]}{used}; {self.edition.size:,} prompts are held out"
+        frozen = f"froze snapshot {self.snapshot.content[:12]}{used}; {self.edition.size:,} prompts are held out"
+        if self.teacher is None:
+            return frozen
+        sent = self.teacher.asked + self.teacher.measuring
+        return f"{frozen}; sent {sent:,} questions to the teacher, for {self.teacher.cost:.4f} {self.teacher.currency}"
 
 
 class ProbeResult(StepResult):

@@ -18,6 +18,7 @@ FORMS: Final[dict[str, str]] = {
     r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*$": "`s3://` URL",
     r"^https?://[^/@\s]+$": "`http://` or `https://` URL without path and user",
     r"^[A-Z]{2}$": "code of a country in two capital letters (ISO 3166)",
+    r"^[A-Z]{3}$": "code of a currency in three capital letters (ISO 4217)",
     r"^[a-z][a-z_]{1,30}$": "text of lower-case letters and underscores, at most 31",
     r"^[A-Z][A-Z_]{1,30}$": "text of capital letters and underscores, at most 31",
     r"^[a-z]{2,3}$": "code of a language in two or three lower-case letters (ISO 639)",

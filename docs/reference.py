@@ -157,6 +157,8 @@ def described(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
             return f"table; keys: {keys}; values: {described(schema['additionalProperties'], definitions)}"
         case "object":
             return "table"
+        case "string" if schema.get("format") == "date":
+            return "date"
         case "string":
             return FORMS[schema["pattern"]] if "pattern" in schema else "text"
         case name:

@@ -27,6 +27,7 @@ from ratchet.contracts.data.datasets import (
     TrainingSet,
 )
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
@@ -41,6 +42,7 @@ from ratchet.materializer.labels.conflicts import pooled
 from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
+from ratchet.materializer.labels.teachers import TEACHER, TeacherLabels
 from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.place import LakePlace
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
@@ -54,6 +56,7 @@ from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
+from ratchet.materializer.teacher.sendable import Statements, sendable
 from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.became import Became, side_of
@@ -299,6 +302,9 @@ class LakeDatasets:
         out = {*golden, *alike}
         trained = Trained(every, out, together=self.rewards.has_judges())
         signals, nameless = SignalLabels(trained.beliefs(self.loop.signals)), ANONYMOUS if trained.has_names() else None
+        taught = trained.taught() if FeedbackKind.TEACHER.value in settled.feedback["kind"] else None
+        least = self.loop.teacher.min_agreement if self.loop.teacher else None
+        teachers = TeacherLabels(taught, self.rewards, least)
         became, placeholders, totals = Became(side_of(golden, alike), near), Placeholders(), Totals()
         prompts = Partitions(self.lake.root, every.rows[0].count)
 
@@ -309,9 +315,10 @@ class LakeDatasets:
                 prompts.put(prompts_of(train.every(), known), number)
                 became.add(part.every, known, part.contested)
                 totals.questions += len(train.questions)
-                rows = train.traces, train.questions, part.feedback, known
+                people = part.feedback.filter(pl.col("kind") != FeedbackKind.TEACHER.value)
+                rows = train.traces, train.questions, people, known
                 for answers in label(*rows, self.rewards, self.loop.line.salt, settled.texts, nameless, labeller):
-                    labelled = signals.label(answers, part.every.signals)
+                    labelled = teachers.added_to(signals.label(answers, part.every.signals))
                     placeholders.add(labelled)
                     totals.add(labelled)
                     yield labelled
@@ -345,10 +352,24 @@ class LakeDatasets:
             withdrawn=settled.withdrawn,
             judges=self.rewards.beliefs(),
             signals=signals.beliefs,
+            teachers=teachers.beliefs,
             masked=placeholders.summary(self.loop.privacy),
             largest_cluster=every.sides.largest_cluster() if near else None,
             silent_scorers=silent_scorers(self.rewards, totals.samples(), totals.references),
         )
+
+    def sendable(self, snapshot: Snapshot) -> Sendable:
+        """Return the prompts of the snapshot that may be sent to the line's teacher. Raises ConfigError if the loop file names none."""
+        if self.loop.teacher is None:
+            raise ConfigError("the loop file names no teacher; add a section [teacher]")
+        settled = self._settled.read(snapshot.as_of, snapshot.name)
+        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
+        said = Statements(rows.filter(~pl.col("refused")) for rows in settled.traces)
+        trained = prompts_by_part(prompts, self._split.parts)[Part.TRAIN]
+        known = prompts.select("prompt_id")
+        asked = [part.asked.join(known, on="prompt_id", how="semi") for part in self._usable(settled, snapshot.as_of)]
+        agreed = [said.agreeing(rows, self.loop.teacher.consent == "required") for rows in asked]
+        return sendable(prompts, pl.concat(agreed), trained, self._masker.masked_messages, self.rewards.proves_alone())
 
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
         if not self.rewards.unseen():
@@ -388,7 +409,8 @@ class LakeDatasets:
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
         parts = prompts_by_part(prompts, self._split.parts)
-        development = self._development(prompts, parts[Part.DEVELOPMENT], usable, evidence, snapshot, noise)
+        measured = evidence.filter(pl.col("origin") != TEACHER)  # a teacher's error must not decide how long to train
+        development = self._development(prompts, parts[Part.DEVELOPMENT], usable, measured, snapshot, noise)
         trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])
         evidence, usable = evidence.filter(trained), usable.filter(trained)
         alike = self._split.clusters if self._split.near() else None
@@ -399,7 +421,8 @@ class LakeDatasets:
             self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
             self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
-        validation = self._cross_validation(prompts.filter(trained), usable, evidence, shown, development[1] if development else 0)
+        sure = shown.filter(pl.col("source") != TEACHER)
+        validation = self._cross_validation(prompts.filter(trained), usable, evidence, sure, development[1] if development else 0)
         return TrainingSet(
             name=name,
             snapshot=snapshot.content,

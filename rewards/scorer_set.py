@@ -108,6 +108,11 @@ class ScorerSet:
         able = [one for one in self.scorers if (one.in_jobs if in_jobs else _for_unseen(one) and (one.judge is None or one.judge.believed))]
         return any("reference" not in scorer.function.needs for scorer in able)
 
+    def proves_alone(self) -> bool:
+        """Return whether some verifiable scorer of new answers needs no reference."""
+        able = [one for one in self.scorers if _for_unseen(one) and one.version.tier is Tier.VERIFIABLE]
+        return any("reference" not in scorer.function.needs for scorer in able)
+
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label new answers, for which only prompt, answer and reference are known."""
         scorers = [scorer for scorer in self.scorers if _for_unseen(scorer)]

@@ -112,6 +112,7 @@ class Call:
         body = self.body
         given = self._value(RouterHeader.CONSENT, "consent").lower()
         consent = given in ("true", "1", "yes") if given else None
+        third = self._value(RouterHeader.CONSENT_THIRD_PARTY, "consent_third_party").lower()
         group = self._value(RouterHeader.SLICE, "slice")
         return {
             "gen_ai.operation.name": self.api.operation,
@@ -126,6 +127,7 @@ class Call:
             "ratchet.model_version": None if self._fallen_back or self._is_pinned else self.backend.tag,
             "ratchet.origin": "traffic",
             "metadata.consent": consent,
+            "metadata.consent_third_party": third in ("true", "1", "yes") if third else None,
             "metadata.region": self._value(RouterHeader.REGION, "region") or None,
             "metadata.confidentiality": self._value(RouterHeader.CONFIDENTIALITY, "confidentiality") or None,
             "metadata.slice": group if is_slice_name(group) else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 from ratchet.contracts.data.datasets import Facts
@@ -46,3 +47,13 @@ def make_facts(**changes: Any) -> Facts:
         "off_policy": 0.2,
     }
     return Facts(**(plenty | changes))
+
+
+def teacher_section(**changes: Any) -> dict[str, Any]:
+    """A section [teacher] with a teacher on this machine. `changes` replace fields; None removes one."""
+    fields: dict[str, Any] = {
+        **{"url": "http://127.0.0.1:9/v1", "model": "big", "region": "eu", "regions": ["eu"], "input_price": 2.0, "output_price": 8.0},
+        **{"max_requests": 100, "max_cost": 1.0, "max_tokens": 100},
+        "terms": {"text": "terms", "accepted_by": "Ada", "accepted_on": date(2026, 1, 15)},
+    }
+    return {name: value for name, value in (fields | changes).items() if value is not None or name == "temperature"}

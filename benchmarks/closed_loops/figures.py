@@ -77,6 +77,12 @@ def left_out(cycle: CycleView) -> dict[str, Any]:
     names = ("feedback:newcomer", "feedback:ignored", "contested_corrections", "out:near_duplicate_conflict")
     found: dict[str, Any] = {name: n for name, n in snapshot.counts.items() if name in names and n}
     found |= {f"judge {one.name}": f"{'believed' if one.believed else 'refused'}: {one.reason}" for one in snapshot.judges}
+    if frozen.teacher is not None:
+        outcomes = ("confirmed", "believed", "refused")
+        found["teacher"] = {name: sum(getattr(one, name) for one in snapshot.teachers) for name in outcomes} | {
+            **{"asked": frozen.teacher.asked, "measuring": frozen.teacher.measuring, "cost": frozen.teacher.cost},
+            "slices": {str(one.slice): [one.agreeing, one.compared, round(one.low, 3), one.used] for one in snapshot.teachers},
+        }
     noise = cycle.choice.facts.label_noise if cycle.choice else None
     return found | ({} if noise is None else {"label_noise": round(noise, 3)})
 
@@ -93,11 +99,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per task, trap and setting: means over the loops."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"]].append(row)
+        taught = row.get("teacher") or 0.0
+        groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"], taught].append(row)
     head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth", "share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
-    for (_, task, trap, start, search), found in sorted(groups.items()):
+    for (_, task, trap, start, search, teacher), found in sorted(groups.items()):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
+        notes += [f"teacher right in {teacher:.0%}"] * bool(teacher)
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
         for oracle in ("evidence", "truth"):
@@ -118,7 +126,9 @@ def traps(rows: Sequence[dict[str, Any]]) -> str:
     left evidence out. A held candidate that was no worse says nothing about a trap.
     """
     plain = {
-        (row["task"], row["seed"]): row["final"] for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0)
+        (row["task"], row["seed"]): row["final"]
+        for row in rows
+        if (row["trap"], row["start"], row["search"], row.get("teacher")) == ("none", "champion", 0, None)
     }
     head = ["trap", "loops", "final accuracy", "without the trap", "lost", "shown worse (99 %)", "of these promoted", "stopped by"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]

@@ -30,6 +30,7 @@ from ratchet.contracts.jobs.training import Checkpoint, JobEvent, JobSpec, JobSt
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.moment import Moment
+from ratchet.contracts.ports import Teacher
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
 from ratchet.flows.config.load import load_loop
@@ -43,6 +44,8 @@ from ratchet.gates.checks import checks
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
 from ratchet.gates.rollout_judge import EvidenceJudge
 from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.dialects.decode import BUILT_IN
+from ratchet.materializer.dialects.review import ReviewDialect
 from ratchet.materializer.ingest import IngestKeys
 from ratchet.rewards.judge.records import JudgeRecords
 from ratchet.rewards.scorer_set import build_scorer_set
@@ -253,21 +256,30 @@ class ClosedLine:
     """A line, its people, and the questions that measure the truth."""
 
     def __init__(
-        self, folder: Path, base: Path, golden: Sequence[Question], people: People, start_from: str, budget: float, judge: str = ""
+        self,
+        folder: Path,
+        base: Path,
+        golden: Sequence[Question],
+        people: People,
+        start_from: str,
+        budget: float,
+        more: str = "",
+        teacher: Teacher | None = None,
     ) -> None:
-        """`judge` is the section of the loop file with a judge; empty without one."""
+        """`more` are sections of the loop file about a judge or a `teacher`; empty without them."""
         seed = people.seed
         folder.mkdir(parents=True)
         rows = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (folder / "loop.toml").write_text(LOOP.format(seed=seed, start_from=start_from, budget=budget, small=SMALL) + judge)
+        (folder / "loop.toml").write_text(LOOP.format(seed=seed, start_from=start_from, budget=budget, small=SMALL) + more)
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.seed, self.clock = seed, VirtualClock()
         self.artifacts = FolderArtifacts(folder / "artifacts")
         scorers = build_scorer_set(self.loop.rewards, JudgeRecords(folder / "judgements.db", "bench"))
         ensure_keyring(folder / "user-keys.json", self.clock.now())
         keys = IngestKeys(spans=KeyFile(folder / SPAN_KEYS), users=KeyFile(folder / "user-keys.json"))
-        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, scorers, self.artifacts, self.clock, keys)
+        known = {**BUILT_IN, "review": ReviewDialect()}
+        self.datasets = LakeDatasets(folder / "lake", self.loop, folder, scorers, self.artifacts, self.clock, keys, known)
         self.models, self.use, world = Models(folder / "models", self.artifacts), SimulatedUse(self._share, people), FakeWorld()
         self.router = FakeRouter(world)
         self.router.counts = lambda _since, _until: {}
@@ -296,6 +308,7 @@ class ClosedLine:
             progress=lambda *_: None,
             holder=process_holder(),
             heartbeat=False,
+            teacher=teacher,
         )
         adopt(self.context, base, "benchmark")
 

@@ -1,4 +1,4 @@
-"""Whether a judge or a signal is believed, with the measurements. One that is not believed has weight zero."""
+"""Whether a judge, a signal or a teacher is believed, with the measurements. One that is not believed has weight zero."""
 
 from __future__ import annotations
 
@@ -65,3 +65,31 @@ class SignalBelief(Frozen):
     """Why it is used or not, with the figures."""
     labels: Count = 0
     """Number of answers whose reward comes from this signal."""
+
+
+class TeacherBelief(Frozen):
+    """How far a teacher agrees in one slice with right answers from people, and what became of its answers there."""
+
+    version: str
+    """Version of the teacher, as `teacher_version` names it; its first 16 characters."""
+    slice: str | None
+    compared: Count
+    """Number of clusters of near-duplicate questions with a right answer from people or the application, and one of the teacher."""
+    agreeing: Count
+    """Number of them in which all answers of the teacher agree."""
+    low: float = Field(default=0.0, ge=0, le=1)
+    """Lower bound of the agreement at level 0.975. It is the probability that an answer is right which no scorer confirms."""
+    high: float = Field(default=1.0, ge=0, le=1)
+    """Upper bound of the agreement at level 0.975."""
+    used: bool
+    """Whether answers count that no scorer confirms."""
+    refuted: bool = False
+    """Whether answers do not even count if a scorer confirms them that knows no right answer."""
+    reason: str
+    """Why they count or not, with the figures."""
+    confirmed: Count = 0
+    """Number of answers that a scorer of the line confirms."""
+    believed: Count = 0
+    """Number of answers that count because of the agreement."""
+    refused: Count = 0
+    """Number of answers that do not count, those to questions whose right answer is known included."""

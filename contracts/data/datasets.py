@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from pydantic import Field
 
-from ratchet.contracts.data.beliefs import JudgeBelief, SignalBelief
+from ratchet.contracts.data.beliefs import JudgeBelief, SignalBelief, TeacherBelief
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.data.senders import Sender
 from ratchet.contracts.extension import ExtensionVersion
@@ -250,6 +250,8 @@ class Snapshot(Frozen):
     """For each judge, whether it was believed when these samples were scored."""
     signals: tuple[SignalBelief, ...] = ()
     """For each signal that an answer has, its agreement with the ratings."""
+    teachers: tuple[TeacherBelief, ...] = ()
+    """For each slice with answers of a teacher, its agreement with people and what became of the answers."""
     masked: MaskedData
     """What was masked in the texts."""
     largest_cluster: PromptCluster | None = None

@@ -55,6 +55,7 @@ TRACES: tuple[Column, ...] = (
     Column("consent_time", "timestamp", False, "when the consent was given; null: at `time`"),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
     Column("confidentiality", "string", False, "label of the application, for `governance.confidentiality`"),
+    Column("third_party", "boolean", False, "whether the user consents to sending the prompt to a third party; null: nothing is said"),
 )
 
 FEEDBACK: tuple[Column, ...] = (
@@ -70,7 +71,7 @@ FEEDBACK: tuple[Column, ...] = (
     Column("text", "string", False, "a correction or a reference"),
     Column("sender", "string", False, "as in the traces"),
     Column("trusted", "boolean", False, "whether it counts although its rater is not the user of the trace"),
-    Column("signal", "string", False, "a Signal, of feedback of this kind"),
+    Column("signal", "string", False, "a Signal, of feedback of this kind; the version of the teacher, of its answers"),
 )
 
 CONSENT: tuple[Column, ...] = (
@@ -123,7 +124,7 @@ SAMPLES: tuple[Column, ...] = (
     Column("repeats", "long", True, "number of identical traces that this row represents, itself included; else 1"),
     Column("trace", "string", False, "source/id of the trace; null for probe answers"),
     Column("user", "string", False, "pseudonym (salted hash) of the user who gave the feedback, for limits per user"),
-    Column("origin", "string", True, "traffic | probe | correction"),
+    Column("origin", "string", True, "traffic | probe | correction | teacher"),
     Column("model_version", "string", False, "version of this line that generated a logged answer, from the router's attribution"),
     Column("slice", "string", False, ""),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
@@ -155,7 +156,9 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
     Column("prompt", "string", True, "JSON list of messages (contracts/conversation.py)"),
     Column("answer", "string", True, "an answer that counts as right"),
-    Column("source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge | signal"),
+    Column(
+        "source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge | teacher | signal"
+    ),
     Column("weight", "double", True, "2 P(right) - 1"),
     Column("slice", "string", False, ""),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
@@ -193,6 +196,9 @@ class FeedbackKind(StrEnum):
     SIGNAL = "signal"
     """What a user did with the answer, without a rating. The column `signal` says what. It has no weight before its agreement with the
     line's ratings is measured (materializer/labels/signals)."""
+    TEACHER = "teacher"
+    """Answer of a teacher. It is used for training only, once a scorer confirms it or the teacher's agreement with people is measured
+    (materializer/labels/teachers.py). It never becomes a reference. No credential may send it."""
 
 
 class Signal(StrEnum):
@@ -242,10 +248,12 @@ class ConsentSubject(StrEnum):
 
 
 class Tier(StrEnum):
-    """Tiers of evidence for a reward, strongest first. A reward belongs to one of the first three."""
+    """Tiers of evidence for a reward, strongest first. A reward of the loop file belongs to one of the first three."""
 
     VERIFIABLE = "verifiable"
     FEEDBACK = "feedback"
     JUDGE = "judge"
+    TEACHER = "teacher"
+    """Answers of a teacher that no scorer confirms, and whose teacher agrees with people. They decide where nothing stronger does."""
     SIGNAL = "signal"
     """Signals of users that agree with the line's ratings. They decide only where nothing else does."""

@@ -29,6 +29,7 @@ _OF_FEEDBACK = {
     FeedbackKind.CORRECTION: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.SIGNAL: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.REFERENCE: frozenset({Role.REVIEW, Role.OPERATOR}),
+    FeedbackKind.TEACHER: frozenset(),  # only the service itself asks a teacher
 }
 
 _OF_CONSENT = frozenset({Role.TRACES, Role.OPERATOR})

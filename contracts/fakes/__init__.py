@@ -24,6 +24,7 @@ from ratchet.contracts.fakes.serving import (
     FakeSharingServer,
 )
 from ratchet.contracts.fakes.state import FakeClock, FakeWorld, Faults, MemoryArtifacts, MemoryLedger, fake_model, no_faults
+from ratchet.contracts.fakes.teacher import FakeTeacher
 
 __all__ = [
     "FakeBypassingRouter",
@@ -44,6 +45,7 @@ __all__ = [
     "FakeServer",
     "FakeSharingServer",
     "FakeSource",
+    "FakeTeacher",
     "FakeTrainer",
     "FakeWorld",
     "Faults",

@@ -17,6 +17,7 @@ from ratchet.contracts.data.datasets import (
     TrainingSet,
 )
 from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
+from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.fakes.state import FakeWorld
 from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
@@ -77,6 +78,7 @@ class FakeDatasets:
         self.mirrored: Sequence[MirrorPrompt] = ()
         self.secret = ""
         self.quarantine = FakeQuarantine()
+        self.may_be_sent = Sendable(prompts=(), refused={}, provable=False)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Return the report configured for the batch; count the effect once."""
@@ -123,6 +125,10 @@ class FakeDatasets:
             masked=MaskedData(rules="none", on=(), off=(), found={}),
         )
         return parse(Snapshot, self.world.once(name, lambda: stamped(made)))
+
+    def sendable(self, snapshot: Snapshot) -> Sendable:  # noqa: ARG002
+        """Return the configured prompts."""
+        return self.may_be_sent
 
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:  # noqa: ARG002
         """Return a probe report with the configured facts, once per name."""

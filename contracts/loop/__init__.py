@@ -14,6 +14,7 @@ from ratchet.contracts.loop.loop_file import Loop
 from ratchet.contracts.loop.privacy import NameSettings, PersonalData, PrivacySettings
 from ratchet.contracts.loop.rollout import RolloutSettings
 from ratchet.contracts.loop.serving import ServingSettings
+from ratchet.contracts.loop.teacher import TeacherSettings, TermsSettings
 from ratchet.contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
 from ratchet.contracts.loop.training import SearchSettings, TrainingSettings
 
@@ -41,6 +42,8 @@ __all__ = [
     "SnapshotSettings",
     "SourceSettings",
     "SuiteSettings",
+    "TeacherSettings",
+    "TermsSettings",
     "TrainingSettings",
     "TriggerSettings",
 ]

@@ -12,6 +12,7 @@ from ratchet.contracts.loop.line import Approvals, LineSettings, TriggerSettings
 from ratchet.contracts.loop.privacy import PrivacySettings
 from ratchet.contracts.loop.rollout import RolloutSettings
 from ratchet.contracts.loop.serving import ServingSettings
+from ratchet.contracts.loop.teacher import TeacherSettings
 from ratchet.contracts.loop.traces import GovernanceSettings, QuarantineSettings, RetentionSettings, SourceSettings
 from ratchet.contracts.loop.training import TrainingSettings
 from ratchet.contracts.model import Frozen
@@ -30,6 +31,8 @@ class Loop(Frozen):
     holdout: HoldoutSettings = HoldoutSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     signals: SignalSettings = SignalSettings()
+    teacher: TeacherSettings | None = None
+    """Another model that is asked for missing right answers. None: none is asked, and nothing is sent."""
     probe: ProbeSettings = ProbeSettings()
     training: TrainingSettings = TrainingSettings()
     gate: GateSettings = GateSettings()
@@ -47,4 +50,12 @@ class Loop(Frozen):
             twice = {name for name in names if names.count(name) > 1}
             if twice:
                 raise ValueError(f"{what}: {', '.join(sorted(twice))} is listed twice")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_gets_masked_texts(self) -> Loop:
+        if self.teacher is not None and not self.privacy.mask and self.teacher.unmasked == "refused":
+            raise ValueError(
+                'teacher: privacy.mask is empty, so personal data would be sent as it is; mask it, or set teacher.unmasked = "acknowledged"'
+            )
         return self

@@ -15,6 +15,7 @@ from ratchet.contracts.ports.progress import Progress
 from ratchet.contracts.ports.rewards import RewardFunction, Rewards
 from ratchet.contracts.ports.serving import BypassingRouter, Metrics, ModelClient, Registry, Router, ScalingServer, Server, SharingServer
 from ratchet.contracts.ports.state import Artifacts, Clock, Ledger
+from ratchet.contracts.ports.teacher import Teacher
 
 __all__ = [
     "Artifacts",
@@ -39,6 +40,7 @@ __all__ = [
     "ScalingServer",
     "Server",
     "SharingServer",
+    "Teacher",
     "TraceSource",
     "Trainer",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ratchet.contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
+from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.ports.progress import Progress
 from ratchet.contracts.ports.serving import ModelClient
@@ -113,6 +114,13 @@ class Datasets(Protocol):
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         """Freeze the samples and prompts that were ingested up to `as_of` and have consent at the time of the call, without the holdout."""
+        ...
+
+    def sendable(self, snapshot: Snapshot) -> Sendable:
+        """Return the prompts of the snapshot that may be sent to the line's teacher, with the consent at the time of the call.
+
+        No held-out, golden or development prompt is among them, and none with tools. Stores nothing.
+        """
         ...
 
     def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:

@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "erase": ("ratchet.flows.cli.operate.erase", "Erase the data of people, and show what was trained on them."),
     "gc": ("ratchet.flows.cli.operate.gc", "Delete files that nothing refers to, and data whose retention has ended."),
     "review": ("ratchet.flows.cli.operate.review", "Ask people for the right answers that a line needs most."),
+    "teacher": ("ratchet.flows.cli.operate.teacher", "Ask another model for the right answers that a line lacks."),
     "dataset": ("ratchet.flows.cli.operate.dataset", "Export training sets for trainers elsewhere."),
     "candidate": ("ratchet.flows.cli.operate.candidate", "Judge and roll out a model that was trained elsewhere."),
     "judge": ("ratchet.flows.cli.operate.judge", "Export answers for people to grade, and read their grades back."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ratchet.contracts.data.datasets import Facts
 from ratchet.contracts.ids import line_stream
 from ratchet.contracts.jobs.training import Choice
-from ratchet.contracts.loop import GateSettings, Loop, TrainingSettings
+from ratchet.contracts.loop import GateSettings, Loop, TeacherSettings, TrainingSettings
 from ratchet.contracts.moment import Moment
 from ratchet.contracts.ports import (
     Artifacts,
@@ -25,6 +25,7 @@ from ratchet.contracts.ports import (
     Rewards,
     RolloutJudge,
     Server,
+    Teacher,
 )
 from ratchet.contracts.serving import Endpoint
 from ratchet.flows.composition.artifacts import open_artifacts
@@ -119,6 +120,7 @@ def build_line_context(
         before_training=lambda spec: look_at_job(spec, artifacts, home.scratch),
         price=lambda seconds: price_of_time(loop, folder, seconds),
         versions=made(lambda: opened.versions, late),
+        teacher=_teacher(loop.teacher, late),
     )
 
 
@@ -161,6 +163,16 @@ def _datasets(
     name = loop.line.name
     keys = IngestKeys(spans=KeyFile(home.span_keys(name)), users=KeyFile(home.user_keys))
     return LakeDatasets(home.lake(name), loop, folder, rewards, artifacts, clock, keys, opened.dialects, open_compute(loop.compute))
+
+
+def _teacher(settings: TeacherSettings | None, late: bool) -> Teacher | None:
+    def opened(found: TeacherSettings) -> Teacher:
+        from ratchet.gates.safety.refusals import is_refusal
+        from ratchet.materializer.teacher.client import HttpTeacher
+
+        return HttpTeacher(found, is_refusal)
+
+    return None if settings is None else made(lambda: opened(settings), late)
 
 
 def _choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Choice:

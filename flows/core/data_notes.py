@@ -82,6 +82,7 @@ _OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
     "contradicted": "that contradict another correction",
     "answer_left_out": "on answers that are left out themselves",
     "signal": "that are signals, which are measured",
+    "teacher": "that are answers of a teacher, which are measured",
     "unknown_answer": "on answers that were not ingested",
 }
 _COUNTS = {

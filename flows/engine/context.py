@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the types of the ports; a command that reads the ledger nee
         RolloutJudge,
         Router,
         Server,
+        Teacher,
         TraceSource,
         Trainer,
     )
@@ -103,6 +104,8 @@ class LineContext:
     """Kind of extension (dialect, check, metrics, trainer) -> code versions, which are recorded with the decisions."""
     mirror_client: Callable[[Endpoint], ModelClient] | None = None
     """Client for mirrored prompts, with few requests at a time, because users wait for the same servers. None: `client`."""
+    teacher: Teacher | None = None
+    """The model that is asked for missing right answers. None: the loop file names none."""
     new_salt: Callable[[], str] = secrets.token_hex
     """Returns a new random text, for the assignment of sessions during a rollout."""
     heartbeat: bool = True

@@ -58,16 +58,20 @@ def set_of_now(context: LineContext) -> ExportedSet:
 
     The holdout and the golden prompts of all editions are left out, as in a cycle that opens now.
     """
+    snapshot, name = snapshot_of_now(context), _name(context, "now")
+    return ExportedSet("now", snapshot, context.datasets.assemble(f"{name}/plan", snapshot, None))
+
+
+def snapshot_of_now(context: LineContext) -> Snapshot:
+    """Return the snapshot of all data that the line has now, without the holdout and the golden prompts of all editions."""
     line, loop = context.line_view(), context.loop
     number = edition_number(line.evaluations, loop.holdout.rotate_after)
     # Only what separates the holdout from the rest: no prompt of an edition is chosen by an export.
     split = HoldoutEdition(
         line=context.line, number=number, prompts=digest([]), size=0, golden=None, normaliser=NORMALISER, fraction=loop.holdout.fraction
     )
-    name = _name(context, "now")
     context.progress("freezing the data …", 0, 0)
-    snapshot = context.datasets.freeze(f"{name}/freeze", context.clock.now(), split)
-    return ExportedSet("now", snapshot, context.datasets.assemble(f"{name}/plan", snapshot, None))
+    return context.datasets.freeze(f"{_name(context, 'now')}/freeze", context.clock.now(), split)
 
 
 def _name(context: LineContext, source: str) -> str:

@@ -43,15 +43,18 @@ from ratchet.flows.engine.choosing import choose_plan, drafts
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.model_cards import card_of
 from ratchet.flows.engine.search import last_winner, with_search
+from ratchet.flows.engine.teaching import ask_before
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 
 
 def freeze(context: LineContext, cycle: CycleView, key: str) -> FreezeResult:
-    """Freeze the current holdout edition first, then the snapshot of all other data."""
+    """Freeze the current holdout edition first, ask the teacher if there is one, then freeze the snapshot of all other data."""
     number = edition_number(context.line_view().evaluations, cycle.loop.holdout.rotate_after)
     edition = context.datasets.edition(number)
-    snapshot = context.datasets.freeze(effect_name(cycle.id, key), cycle.opened_at, edition)
-    return FreezeResult(edition=edition, snapshot=snapshot)
+    asks = cycle.loop.teacher is not None and cycle.given is None  # a given model learns nothing from answers
+    as_of, asked = ask_before(context, cycle, key, edition) if asks else (cycle.opened_at, None)
+    snapshot = context.datasets.freeze(effect_name(cycle.id, key), as_of, edition)
+    return FreezeResult(edition=edition, snapshot=snapshot, teacher=asked)
 
 
 def probe(context: LineContext, cycle: CycleView, key: str) -> ProbeResult:

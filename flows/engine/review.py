@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ratchet.contracts.cycle import Append
-from ratchet.contracts.data.datasets import IngestReport, RawBatch
+from ratchet.contracts.data.datasets import IngestReport, RawBatch, Snapshot
 from ratchet.contracts.errors import Conflict
-from ratchet.contracts.ids import canonical, cycle_stream, digest, reviews_stream
+from ratchet.contracts.ids import Digest, canonical, cycle_stream, digest, reviews_stream
 from ratchet.contracts.rows import ReviewTaken, content_of, row_of
 from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.core.review import ReviewAnswer, ReviewQuestion, choose_questions
@@ -32,11 +32,11 @@ class Chosen:
     requests: int
 
 
-def choose(context: LineContext, found: ExportedSet, count: int) -> Chosen:
+def choose(context: LineContext, snapshot: Snapshot, count: int) -> Chosen:
     """Choose up to `count` questions from the training side of the line's data. No held-out and no golden prompt is among them."""
     columns = ("prompt_id", "prompt", "answer", "reward", "repeats", "trace", "origin", "slice", "tools")
-    rows = rows_of(context.artifacts.get(found.snapshot.samples), columns)
-    prompts = rows_of(context.artifacts.get(found.snapshot.prompts), ("prompt_id", "reference"))
+    rows = rows_of(context.artifacts.get(snapshot.samples), columns)
+    prompts = rows_of(context.artifacts.get(snapshot.prompts), ("prompt_id", "reference"))
     answered = frozenset(row["prompt_id"] for row in prompts if row["reference"] is not None)
     plain = [{**row, "prompt": json.loads(row["prompt"])} for row in rows if not json.loads(row["tools"] or "[]")]
     questions, requests = choose_questions(plain, answered, _fallen(context), count)
@@ -54,26 +54,28 @@ def _fallen(context: LineContext) -> frozenset[str]:
     return frozenset()
 
 
-class ReviewSource:
-    """The answers of reviewers as batches, one for each source of the traces."""
+class AnswerSource:
+    """Answers to questions as batches, one for each source of the traces."""
 
     name = FORMAT
 
-    def __init__(self, answers: Sequence[ReviewAnswer]) -> None:
+    def __init__(self, answers: Sequence[tuple[str, dict[str, str]]], origin: str) -> None:
+        """An answer is (source/id of its trace, the other keys of its record). `origin` names where they come from."""
         self._answers = answers
+        self._origin = origin
 
     def batches(self) -> Iterator[RawBatch]:
         """Yield a batch for each source, in the order of the names."""
         by_source: dict[str, list[bytes]] = defaultdict(list)
-        for one in self._answers:
-            source, _, trace = one.trace.partition("/")
-            by_source[source].append(canonical({"trace": trace, "answer": one.answer, "reviewer": one.reviewer, "time": one.time}))
+        for place, record in self._answers:
+            source, _, trace = place.partition("/")
+            by_source[source].append(canonical({"trace": trace, **record}))
         for source, lines in sorted(by_source.items()):
             content = b"".join(line + b"\n" for line in lines)
-            yield RawBatch(source, FORMAT, digest(content), "answers of reviewers", lambda content=content: io.BytesIO(content))  # type: ignore[misc]
+            yield RawBatch(source, FORMAT, digest(content), self._origin, lambda content=content: io.BytesIO(content))  # type: ignore[misc]
 
     def done(self, batch: RawBatch) -> None:
-        """Keep the file of the reviewers as it is."""
+        """Keep what the answers come from as it is."""
 
 
 def known_questions(context: LineContext, found: ExportedSet, answers: Sequence[ReviewAnswer]) -> tuple[list[ReviewAnswer], list[str]]:
@@ -98,7 +100,8 @@ def take_in(context: LineContext, answers: Sequence[ReviewAnswer], gains: dict[s
 
     `gains` has the expected gain of each question, by prompt_id. Raises Retryable if another process ingests for `wait` seconds.
     """
-    report = ingest(context, [ReviewSource(answers)], wait)
+    records = [(one.trace, {"answer": one.answer, "reviewer": one.reviewer, "time": one.time}) for one in answers]
+    report = ingest(context, [AnswerSource(records, "answers of reviewers")], wait)
     asked = sorted({one.prompt_id for one in answers})
     taken = ReviewTaken(
         actor=actor,
@@ -124,9 +127,12 @@ def imports(context: LineContext) -> list[tuple[str, ReviewTaken]]:
     return [(f"{row.at:%Y-%m-%d %H:%M}", content_of(ReviewTaken, row)) for row in context.ledger.read(reviews_stream(context.line))]
 
 
-def results(context: LineContext, found: ExportedSet) -> list[dict[str, Any]]:
-    """Return for each version the mean reward of its answers to the reviewed questions and to all others, the oldest version first."""
-    reviewed = {key for _, one in imports(context) for key in json.loads(context.artifacts.get(one.questions))}
+def results(context: LineContext, found: ExportedSet, questions: Sequence[Digest]) -> list[dict[str, Any]]:
+    """Return for each version the mean reward of its answers to the reviewed questions and to all others, the oldest version first.
+
+    `questions` are the artifacts with the ids of the reviewed questions: those of reviewers, or of a teacher.
+    """
+    reviewed = {key for one in questions for key in json.loads(context.artifacts.get(one))}
     rows = rows_of(context.artifacts.get(found.snapshot.samples), ("prompt_id", "reward", "repeats", "origin", "model_version"))
     sums: dict[str, dict[bool, list[float]]] = defaultdict(lambda: {True: [0.0, 0.0], False: [0.0, 0.0]})
     for row in rows:

@@ -33,6 +33,8 @@ from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.requests import ApprovalView
 from ratchet.flows.core.search_results import COLUMNS, order_text, picture, results, sentences
+from ratchet.flows.core.teaching import BELIEF_COLUMNS, USED_EVIDENCE, belief_rows, round_notes, round_text
+from ratchet.flows.core.teaching import used as taught
 from ratchet.flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]
@@ -70,7 +72,7 @@ def tell(
     """
     cycle = fold_cycle(entries)
     chapters: dict[Step, list[Section | None]] = {
-        Step.FREEZE: [_opening(cycle), _data(cycle), _signals(cycle)],
+        Step.FREEZE: [_opening(cycle), _teacher(cycle), _data(cycle), _signals(cycle)],
         Step.PROBE: [_probe(cycle)],
         Step.PLAN: [_evidence(cycle), _choice(cycle)],
         Step.APPROVE_TRAINING: [_approval(cycle, ApprovalKind.TRAINING, requests, now)],
@@ -151,6 +153,31 @@ def _data(cycle: CycleView) -> Section | None:
     ]
     text += _notes(snapshot)
     return Section("Data", tuple(text), Table(("what", "records"), tuple(count_rows(snapshot.counts))))
+
+
+def _teacher(cycle: CycleView) -> Section | None:
+    """Return the section about what was asked of the teacher, and what became of its answers; None if none was asked."""
+    frozen, planned = cycle.get(FreezeResult), cycle.get(PlanResult)
+    if frozen is None or (frozen.teacher is None and not frozen.snapshot.teachers):
+        return None
+    text: list[str] = []
+    if frozen.teacher is not None:
+        text += [f"{round_text(frozen.teacher)}; {frozen.teacher.kept:,} answers were taken in.", *round_notes(frozen.teacher)]
+    beliefs = frozen.snapshot.teachers
+    confirmed, believed, refused = (sum(getattr(one, name) for one in beliefs) for name in ("confirmed", "believed", "refused"))
+    text.append(
+        f"Of all answers of teachers in the snapshot, a scorer confirms {confirmed:,}, {believed:,} count because of the agreement with "
+        f"people in their slice, and {refused:,} do not count."
+    )
+    share = taught(planned.dataset.evidence, USED_EVIDENCE) if planned else None
+    if share is not None:
+        text.append(f"The training set uses {share[0]:,} of the {share[1]:,} answers that count.")
+    if frozen.teacher is not None and frozen.teacher.asked:
+        text.append(
+            f"If the model learns a right answer to each of these questions and nothing else, its accuracy rises by "
+            f"{frozen.teacher.expected:.3f}. `ratchet teacher results` says later what was learned."
+        )
+    return Section("Teacher", tuple(text), Table(BELIEF_COLUMNS, tuple(belief_rows(beliefs))) if beliefs else None)
 
 
 def _signals(cycle: CycleView) -> Section | None:

@@ -21,12 +21,13 @@ from pathlib import Path
 from pydantic import Field
 
 from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
-from ratchet.contracts.ids import Digest
+from ratchet.contracts.ids import Digest, teacher_stream
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
 from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
+from ratchet.flows.core.teaching import fold_teacher
 from ratchet.flows.engine.context import TURN_SECONDS, LineContext, leased
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import ask_rollback
@@ -179,6 +180,7 @@ class LineEraser:
         with ExitStack() as stack:
             lease = None
             if self.context is not None:
+                stack.enter_context(leased(self.context, "an erasure", f"teacher/{self._line}", TURN_SECONDS))  # no answer comes afterwards
                 stack.enter_context(leased(self.context, "an erasure", f"ingest/{self._line}", TURN_SECONDS))
                 lease = stack.enter_context(leased(self.context, "an erasure", wait=TURN_SECONDS))
             pending = self._plan(reason)
@@ -208,7 +210,10 @@ class LineEraser:
         self._home.erasing(self._line).unlink(missing_ok=True)
 
     def _name_sources(self) -> None:
-        """Name the files of the operator that may contain texts of the people."""
+        """Name the files of the operator, and the places elsewhere, that may contain texts of the people."""
+        rounds = fold_teacher(self._installation.ledger.read(teacher_stream(self._line))).rounds
+        sent = {one.url for _, _, one in rounds if one.asked or one.measuring}
+        self._left += [f"prompts that were sent to the teacher at {url}; ask its provider to delete them" for url in sorted(sent)]
         if self.context is None:
             return
         loop = self.context.loop

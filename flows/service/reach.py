@@ -16,6 +16,9 @@ _DOCUMENT_BYTES = 16 << 20
 _OF_LINES = ("cycle", "approval", "rollout", "edition", "split")
 """First parts of the streams and names whose second part is a line."""
 
+_OF_LINES_ALONE = ("line", "reviews", "teacher")
+"""First parts of the streams whose second and last part is a line."""
+
 
 def named(artifacts: FolderArtifacts, ledger: Ledger, line: str | None = None) -> set[Digest]:
     """Return the digests that the ledger and the bound names contain, or only those that belong to one line.
@@ -25,7 +28,7 @@ def named(artifacts: FolderArtifacts, ledger: Ledger, line: str | None = None) -
     prefixes = [f"{sort}/" if line is None else f"{sort}/{line}/" for sort in _OF_LINES]
     found = {key for name, key in artifacts.names() if line is None or name.startswith(tuple(prefixes))}
     streams = {stream for prefix in prefixes for stream in ledger.streams(prefix)}
-    streams |= set(ledger.streams("line/")) if line is None else {f"line/{line}"}
+    streams |= {stream for sort in _OF_LINES_ALONE for stream in (ledger.streams(f"{sort}/") if line is None else (f"{sort}/{line}",))}
     for stream in streams:
         for row in ledger.read(stream):
             found |= set(_digests(row.data))

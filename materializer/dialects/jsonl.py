@@ -29,7 +29,7 @@ from ratchet.materializer.dialects.conversations.bodies import reply_of, request
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace
 from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
-from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, told_in_record
+from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.screening.outcome import has_failed
 from ratchet.materializer.dialects.values import (
     consent,
@@ -63,6 +63,8 @@ class Record:
         found = told_in_record(self._raw, content=own | main)
         found.consents.insert(0, (MAPPED, self.get("consent")))
         found.times[MAPPED] = self.get("consent_time")
+        if (agreed := self.get("consent_third_party")) is not None and found.facts.get("third_party", (0,))[0] > REFUSED:
+            found.facts["third_party"] = (REFUSED, MAPPED, agreed)
         for fact, key in (("user", "user_id"), ("session", "session_id")):
             if (identity := person(self.get(key))) is not None:
                 found.facts[fact] = (-2, self._mapping.get(key, key), identity)  # type: ignore[index]
@@ -171,6 +173,7 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
         **statement_columns(said),
         "reference": answer_text(record.get("reference"), limits) if keep else None,
         "slice": slug(record.get("slice")) or slug(facts.value("slice")),
+        "third_party": third_party(facts, None, limits, default=()),
     }
 
 

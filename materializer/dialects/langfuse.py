@@ -12,7 +12,7 @@ from ratchet.materializer.dialects.conversation import is_generation
 from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.places import Fact
-from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, told_in_record
+from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.values import (
     duration_ms,
     name,
@@ -136,6 +136,7 @@ def _trace(record: dict[str, Any], attributes: Attributes, limits: Limits, into:
         **statement_columns(said),
         "reference": answer_text(own("reference"), limits) if keep else None,
         "slice": slug(own("slice")),
+        "third_party": third_party(facts, None, limits, PLACES_OF_CONSENT),
     }
 
 

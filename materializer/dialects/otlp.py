@@ -25,7 +25,7 @@ from ratchet.materializer.dialects.conversation import checked, is_generation, r
 from ratchet.materializer.dialects.described import model_of, response_id_of, tokens_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import NOBODY, Above, refused_above, told_by_resource
-from ratchet.materializer.dialects.people.told import count_told, merged, statement, told
+from ratchet.materializer.dialects.people.told import count_told, merged, statement, third_party, told
 from ratchet.materializer.dialects.screening.capture import was_captured
 from ratchet.materializer.dialects.screening.dropped import check_dropped
 from ratchet.materializer.dialects.screening.outcome import span_has_failed
@@ -214,6 +214,7 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
         **statement_columns(said),
         "reference": answer_text(own.value("reference"), limits) if keep else None,
         "slice": slug(facts.value("slice")),
+        "third_party": third_party(own, shared, limits, PLACES_OF_CONSENT, signed=SIGNATURE in attributes),
         **_signed(span, attributes, failed),
         HALF: is_half,
         OF_LOGS: of_logs,

@@ -21,11 +21,14 @@ from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import request_of
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.otlp import ORIGINS, OtlpDialect, content_columns
+from ratchet.materializer.dialects.review import ReviewDialect
 from ratchet.materializer.dialects.statement import STATED, Statement
 from ratchet.materializer.dialects.values import clean, dialect_failed, fits, parse_json, rating, start_time
 
 _SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted", "operator"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
+_SENT_KINDS = tuple(kind for kind in FeedbackKind if kind is not FeedbackKind.TEACHER)
+"""Kinds that dialects may send. Only the service itself delivers answers of a teacher."""
 _STATUSES = frozenset({"ok", "error", "refused"})
 _STRUCTURED = frozenset({"messages", "answer", "tools"})
 """Columns that a dialect may give as JSON values."""
@@ -108,15 +111,16 @@ def _answer(value: Any) -> Message | None:
 
 def _feedback(given: Row, dialect: Dialect, position: str, limits: Limits) -> Row:
     row = _complete(given, FEEDBACK, dialect, position, limits)
-    if row["kind"] not in set(FeedbackKind):
-        raise _bad_row(dialect, f"kind must be one of {', '.join(FeedbackKind)}")
+    of_teacher = row["kind"] == FeedbackKind.TEACHER and isinstance(dialect, ReviewDialect)
+    if row["kind"] not in _SENT_KINDS and not of_teacher:
+        raise _bad_row(dialect, f"kind must be one of {', '.join(_SENT_KINDS)}")
     if row["trace_id"] is None and row["response_id"] is None:
         raise Rejected("missing_id", "feedback refers to neither a trace nor a response")
     if row["kind"] == FeedbackKind.SIGNAL:
         if row["signal"] not in SENT_SIGNALS:
             raise _bad_row(dialect, f"signal must be one of {', '.join(SENT_SIGNALS)}")
         return row | {"value": None, "text": None}
-    row["signal"] = None
+    row["signal"] = row["signal"] if of_teacher else None
     if row["kind"] == FeedbackKind.RATING:
         return row | {"value": rating(row["value"]), "text": None}
     if not (row["text"] or "").strip():

@@ -12,6 +12,9 @@ import polars as pl
 
 from ratchet.contracts.data.records import FeedbackKind
 
+_OF_NO_USER = [FeedbackKind.REFERENCE.value, FeedbackKind.TEACHER.value]
+"""Kinds that count for any trace, and at once: they come from no user."""
+
 
 def credible(feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     """Return the feedback that counts, and reason -> number of the other records.
@@ -20,7 +23,7 @@ def credible(feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     trace, because the role of their sender was checked when they arrived. Of several senders, the first one counts.
     """
     own = pl.col("rater").eq_missing(pl.col("user"))
-    allowed = own | pl.col("trusted") | (pl.col("kind") == FeedbackKind.REFERENCE.value)
+    allowed = own | pl.col("trusted") | pl.col("kind").is_in(_OF_NO_USER)
     users = feedback.filter(allowed)
     first = pl.col("sender").sort_by("ingested", "sender", nulls_last=True).first()
     kept = users.filter(pl.col("sender").eq_missing(first.over("source", "id", "rater", "kind")))
@@ -41,5 +44,5 @@ def without_newcomers(feedback: pl.DataFrame, traces: pl.DataFrame, as_of: datet
     begin = first["first"].min()
     new = first.filter((pl.col("first") > as_of - wait) & (pl.col("first") > pl.lit(begin) + wait))["user"]
     waits = pl.col("rater").is_in(new.drop_nulls().to_list()).fill_null(False) | (pl.col("rater").is_null() & (new.null_count() > 0))
-    exempt = pl.col("trusted") | (pl.col("kind") == FeedbackKind.REFERENCE.value)
+    exempt = pl.col("trusted") | pl.col("kind").is_in(_OF_NO_USER)
     return feedback.filter(exempt | ~waits)

@@ -376,7 +376,7 @@ def ordered(rows: pa.Table, name: TableName) -> pa.Table:
 
 
 _OF_CALL = ("user", "session", "response_id", "model", "finish_reason", "latency_ms", "input_tokens", "output_tokens")
-_DESCRIBED = ("region", "confidentiality", "slice")
+_DESCRIBED = ("region", "confidentiality", "slice", "third_party")
 
 
 def joined(traces: pl.DataFrame) -> pl.DataFrame:

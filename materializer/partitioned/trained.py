@@ -12,8 +12,9 @@ from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SignalSettings
 from ratchet.materializer.labels.conflicts import uncontested
-from ratchet.materializer.labels.scores import has_names
+from ratchet.materializer.labels.scores import has_names, prompts_of, references
 from ratchet.materializer.labels.signals.agreement import measure_signals
+from ratchet.materializer.labels.teachers import teacher_answers, teacher_prompts
 from ratchet.materializer.usable import Usable, UsablePart
 
 _PARTS = 64
@@ -64,6 +65,17 @@ class Trained:
             ratings.append(rated)
             signals.append(part.every.signals)
         return measure_signals(pl.concat(answers), pl.concat(ratings), pl.concat(signals), settings)
+
+    def taught(self) -> pl.DataFrame:
+        """Return the answers of teachers to the prompts that are trained on, for `TeacherLabels`."""
+        found = list[pl.DataFrame]()
+        for part in self:
+            asked = part.train.every()
+            taught = asked.filter(pl.col("prompt_id").is_in(teacher_prompts(part.feedback, asked)))
+            if len(taught):
+                prompts = prompts_of(taught, references(part.train.asked, part.feedback))
+                found.append(teacher_answers(part.feedback, asked, self._every.texts.filled(prompts)))
+        return pl.concat(found) if found else pl.DataFrame()
 
 
 def _one(parts: list[UsablePart]) -> UsablePart:

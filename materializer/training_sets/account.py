@@ -17,6 +17,7 @@ from ratchet.contracts.data.records import Tier
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.labels.teachers import TEACHER
 from ratchet.materializer.training_sets.demonstrations import CORRECTION, RANK, REFERENCE
 from ratchet.materializer.training_sets.development import Part
 from ratchet.materializer.training_sets.pairs import Pairs, given_answers, is_known_wrong
@@ -24,10 +25,12 @@ from ratchet.materializer.training_sets.pairs import Pairs, given_answers, is_kn
 Account = dict[str, dict[str, int]]
 """Kind of evidence -> destination -> number of rows."""
 
+OF_TEACHER = "answer of a teacher"
 KINDS = {
     Tier.VERIFIABLE.value: "answer scored by a verifiable reward",
     Tier.FEEDBACK.value: "rated answer",
     Tier.JUDGE.value: "judged answer",
+    Tier.TEACHER.value: OF_TEACHER,
     Tier.SIGNAL.value: "answer with a signal",
 }
 """Tier that decided the reward of a logged answer -> name of the evidence."""
@@ -69,7 +72,8 @@ def account(
     case = _Case(evidence, prompts, parts, pairs, shown, settings, scorers, noise)
     found: dict[str, Counter[str]] = {}
     for row in samples.select("prompt_id", "answer", "reward", "tier", "origin").iter_rows(named=True):
-        kind = CORRECTION if row["origin"] == CORRECTION else KINDS.get(row["tier"] or "", "answer without a score")
+        of_origin = {CORRECTION: CORRECTION, TEACHER: OF_TEACHER}.get(row["origin"])
+        kind = of_origin or KINDS.get(row["tier"] or "", "answer without a score")
         found.setdefault(kind, Counter())[case.destination(row)] += 1
     given = prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"]))
     for row in given.iter_rows(named=True):
@@ -152,9 +156,9 @@ class _Case:
         if reward < self._settings.rejected_max:
             compared = (key[0], tier) in self._good or (key[0] in self._given and is_known_wrong(tier, right))
             return _DROPPED.get(self._dropped.get(key, ""), _CLOSE) if compared else "nothing: no right answer to compare with"
-        if reward < self._settings.chosen_min:
+        if reward < self._settings.chosen_min and tier != Tier.TEACHER:
             return "nothing: neither right nor wrong"
-        if right < self._settings.demonstration_min:
+        if right < self._settings.demonstration_min and tier != Tier.TEACHER:
             few = "too few ratings to believe it" if tier == Tier.FEEDBACK.value else "reward too low for snapshot.demonstration_min"
             return f"nothing: {few}"
         rank = RANK[CORRECTION if row["origin"] == CORRECTION else str(tier)]

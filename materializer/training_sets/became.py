@@ -13,6 +13,8 @@ import polars as pl
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.materializer.usable import UsablePart
 
+_OF_TEACHER = pl.col("kind") == FeedbackKind.TEACHER.value
+
 
 def side_of(golden: Collection[str], alike: Collection[str]) -> pl.Expr:
     """Return an expression for why a prompt is not trained on, or null. It reads the columns of the sides.
@@ -69,7 +71,7 @@ class Became:
         """Return what became of ratings, corrections and reviewers' references: destination -> number of records.
 
         The numbers add up to all records of the lake's feedback. `ignored` do not count, `left_out` are on no row of a part, and `signals`
-        were sent: SignalBelief says what they do.
+        were sent. SignalBelief and TeacherBelief say what signals and the answers of teachers do.
         """
         counts = dict(sorted((self._feedback + Counter(answer_left_out=left_out)).items()))
         if self.contested:
@@ -97,7 +99,7 @@ def _references(asked: pl.DataFrame, known: pl.DataFrame) -> dict[str, int]:
 def _feedback(part: UsablePart, side: pl.Expr) -> dict[str, int]:
     """Return what became of the feedback of a part."""
     rows = pl.concat([part.traces.with_columns(side, answered=True), part.questions.with_columns(side, answered=False)])
-    placed = part.feedback.join(rows.select("source", "id", "side", "answered"), on=["source", "id"], how="left")
+    placed = part.feedback.filter(~_OF_TEACHER).join(rows.select("source", "id", "side", "answered"), on=["source", "id"], how="left")
     rating = pl.col("kind") == FeedbackKind.RATING.value
     became = (
         pl.when(pl.col("answered").is_null() | (rating & ~pl.col("answered")))
@@ -106,4 +108,6 @@ def _feedback(part: UsablePart, side: pl.Expr) -> dict[str, int]:
         .then(pl.col("side"))
         .otherwise(pl.lit("used"))
     )
-    return dict(placed.select(became.alias("became")).group_by("became").len().iter_rows())
+    counts = dict(placed.select(became.alias("became")).group_by("became").len().iter_rows())
+    taught = len(part.feedback.filter(_OF_TEACHER))
+    return counts | ({"teacher": taught} if taught else {})

@@ -2,7 +2,7 @@
 
 Demonstrations are users' corrections, references, and answers that scorers or users judged right. The strongest evidence on a prompt
 decides. If a prompt has a correction, a reference or a verified answer, answers with only user ratings or judge scores are
-left out. Signals count only on prompts without any of these.
+left out. Answers of a teacher that no scorer confirms count only on prompts without any of these, and signals only without them, too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,19 @@ from ratchet.contracts.ids import hash_share
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.labels.teachers import TEACHER
 from ratchet.materializer.lake.schemas import frame_of
 
 CORRECTION, REFERENCE = "correction", "reference"
-RANK = {CORRECTION: 0, REFERENCE: 0, Tier.VERIFIABLE.value: 1, Tier.FEEDBACK.value: 2, Tier.JUDGE.value: 3, Tier.SIGNAL.value: 4}
+RANK = {
+    CORRECTION: 0,
+    REFERENCE: 0,
+    Tier.VERIFIABLE.value: 1,
+    Tier.FEEDBACK.value: 2,
+    Tier.JUDGE.value: 3,
+    Tier.TEACHER.value: 4,
+    Tier.SIGNAL.value: 5,
+}
 """Source of the evidence -> rank, strongest first. Corrections and references rank first, because their authors wrote the right answer."""
 
 
@@ -50,7 +59,8 @@ def make_demonstrations(
         rank = RANK[row["source"]]
         weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]
         full = of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt or (person and persons[person] >= settings.pairs_per_person)
-        if key in taken or weaker or row["right"] < settings.demonstration_min or full:
+        doubtful = row["right"] < settings.demonstration_min and row["source"] != Tier.TEACHER  # it has passed teacher.min_agreement
+        if key in taken or weaker or doubtful or full:
             continue
         of_prompt[row["prompt_id"]] += 1
         persons.update([person] if person else [])
@@ -64,14 +74,15 @@ def teachable(shown: pl.DataFrame, samples: pl.DataFrame, scorers: Sequence[Scor
     The estimate is the mean label confidence of the logged and probed answers in `samples`.
     """
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
-    own = believed.filter((pl.col("origin") != CORRECTION) & pl.col("tier").is_not_null())
+    own = believed.filter(~pl.col("origin").is_in([CORRECTION, TEACHER]) & pl.col("tier").is_not_null())
     wrong = own.group_by("prompt_id").agg(pl.col("right").mean()).filter(pl.col("right") < 0.5)
     return len(shown.filter(pl.col("prompt_id").is_in(wrong["prompt_id"].to_list())))
 
 
 def _ranked(samples: pl.DataFrame, prompts: pl.DataFrame, settings: SnapshotSettings, salt: str) -> list[dict[str, Any]]:
     """Return the candidates by strength of evidence, then by label confidence, then in pseudo-random order."""
-    right = samples.filter((pl.col("reward") >= settings.chosen_min) & pl.col("tier").is_not_null())
+    enough = (pl.col("reward") >= settings.chosen_min) | (pl.col("tier") == Tier.TEACHER.value)
+    right = samples.filter(enough & pl.col("tier").is_not_null())
     rows = right.with_columns(
         pl.when(pl.col("origin") == CORRECTION).then(pl.lit(CORRECTION)).otherwise(pl.col("tier")).alias("source")
     ).to_dicts()

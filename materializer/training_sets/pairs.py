@@ -22,6 +22,7 @@ from ratchet.contracts.ids import hash_share
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.labels.teachers import TEACHER
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.rewards.scorer_set import CORRECTION
 
@@ -62,8 +63,8 @@ def make_pairs(
     `prompts` (records.PROMPTS) holds the references, which count as right answers if `references_are_answers` is on.
 
     `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
-    weight of a pair is P(the order is right) - P(it is reversed). For user ratings and signals this is P(chosen right) - P(rejected
-    right); for other tiers it is 1.
+    weight of a pair is P(the order is right) - P(it is reversed). For user ratings, signals and answers of a teacher this is P(chosen
+    right) - P(rejected right); otherwise it is 1.
 
     `cluster` maps prompt ids with their prompts (JSON) to clusters of near-duplicates. All pairs of a cluster together weigh as much as
     those of one prompt with the most pairs.
@@ -80,7 +81,8 @@ def make_pairs(
     compared = list(_candidates(clear, settings, salt).iter_rows(named=True))
     for row in [*compared, *_with_given(clear, prompts, settings, salt, {tuple(row[name] for name in _SIDES) for row in compared})]:
         people = {row["user"], row["user_rejected"]} - {None}
-        row["weight"] = row["right"] - row["right_rejected"] if row["tier"] in (Tier.FEEDBACK, Tier.SIGNAL) else 1.0
+        estimated = row["tier"] in (Tier.FEEDBACK, Tier.TEACHER, Tier.SIGNAL)
+        row["weight"] = row["right"] - row["right_rejected"] if estimated else 1.0
         why = None
         if not row.get("given") and row["tier"] != Tier.SIGNAL and not _common_margin(row, settings.margin, weights):
             why = "margin_on_common_parts"
@@ -150,7 +152,8 @@ def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) ->
 def _with_given(
     samples: pl.DataFrame, prompts: pl.DataFrame | None, settings: SnapshotSettings, salt: str, known: Collection[tuple[Any, ...]]
 ) -> list[dict[str, Any]]:
-    """Return candidates whose chosen answer was given as the right one: a correction, or a reference if `references_are_answers` is on.
+    """Return candidates whose chosen answer was given as the right one: a correction, an answer of a teacher that counts, or a reference
+    if `references_are_answers` is on.
 
     The rejected answer is wrong by a verifiable score, or more likely wrong than right by its ratings. Its tier is that of the pair. A
     given answer that is known to be wrong in the same way is not used. Candidates in `known`, a set of _SIDES, are left out. The order is
@@ -169,7 +172,8 @@ def _with_given(
             if refuted or (prompt, tier, right["answer"], answer) in known:
                 continue
             known_wrong = {**{f"{name}_rejected": row[name] for name in ("right", "user")}, "ours_rejected": _is_own(row)}
-            pair = {"rejected": answer, "tier": tier, "margin": 1.0 - row["reward"], "ours": False, "given": True}
+            decided = Tier.TEACHER.value if right["taught"] else tier  # the weaker of the two answers' evidence
+            pair = {"rejected": answer, "tier": decided, "margin": 1.0 - row["reward"], "ours": False, "given": True}
             draw = hash_share("pair", salt, f"{right['answer']}\x1f{answer}")
             order = (_KNOWN_WRONG.index(tier), row["right"], row["origin"] != "probe", draw, right["answer"], answer)
             found[prompt].append((*order, right | known_wrong | pair | {"chosen": right["answer"]}))
@@ -183,17 +187,21 @@ def _with_given(
 
 def given_answers(samples: pl.DataFrame, prompts: pl.DataFrame | None, settings: SnapshotSettings) -> dict[str, list[dict[str, Any]]]:
     """Map the ids of prompts to the distinct right answers that were given for them, with the columns of a pair's chosen side."""
-    columns = ["prompt_id", "prompt", "slice", "tools", "answer", "user"]
-    corrected = samples.filter((pl.col("origin") == CORRECTION) & (pl.col("reward") >= settings.chosen_min))
+    columns = ["prompt_id", "prompt", "slice", "tools", "answer", "user", "right", "taught"]
+    taught = pl.col("origin") == TEACHER
+    given = samples.filter(((pl.col("origin") == CORRECTION) & (pl.col("reward") >= settings.chosen_min)) | taught)
+    certain = pl.when(taught).then("reward").otherwise(1.0).alias("right")
+    corrected = given.with_columns(certain, (taught & (pl.col("tier") == Tier.TEACHER.value)).alias("taught"))
     rows = corrected.sort("prompt_id", "answer", "trace", nulls_last=True).select(columns).to_dicts()
     if prompts is not None and settings.references_are_answers:
         rows = [
-            {name: row[name] for name in columns if name in row} | {"answer": person_answer(row["reference"], row["tools"]), "user": None}
+            {name: row[name] for name in columns if name in row}
+            | {"answer": person_answer(row["reference"], row["tools"]), "user": None, "right": 1.0, "taught": False}
             for row in prompts.filter(pl.col("reference_kind").is_in(["reference", "logged"])).to_dicts()
         ] + rows
     found: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
-        found[row["prompt_id"]].setdefault(row["answer"], row | {"right": 1.0})
+        found[row["prompt_id"]].setdefault(row["answer"], row)
     return {prompt: list(answers.values()) for prompt, answers in found.items()}
 
 

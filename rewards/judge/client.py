@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from ratchet.contracts.errors import ConfigError, Inconclusive
+from ratchet.contracts.errors import Inconclusive
 from ratchet.rewards.judge.messages import Question
 from ratchet.rewards.judge.options import EndpointOptions
 from ratchet.rewards.judge.verdict import Outcome
+from ratchet.runtime.secrets.api_key import api_key
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,4 @@ class JudgeClient:
                     raise
 
     def _key(self) -> str | None:
-        options = self._options
-        if options.key_env is not None:
-            key = os.environ.get(options.key_env)
-            if not key:
-                raise ConfigError(f"reward {self._name!r}: the environment variable {options.key_env} with the API key is not set; set it")
-            return key
-        if options.key_file is not None:
-            try:
-                return Path(options.key_file).read_text().strip()
-            except OSError as error:
-                raise ConfigError(f"reward {self._name!r}: the key file {options.key_file} is not readable: {error.strerror}") from error
-        return None
+        return api_key(f"reward {self._name!r}", self._options.key_env, self._options.key_file)

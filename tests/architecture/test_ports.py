@@ -41,6 +41,7 @@ CLASSES: dict[str, list[str]] = {
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
     "ScalingServer": ["contracts.fakes:FakeScalingServer", "k8s.serving.models:ClusterServer"],
     "SharingServer": ["contracts.fakes:FakeSharingServer", "local.server:EmbeddedServer", "local.server:VllmServer"],
+    "Teacher": ["contracts.fakes:FakeTeacher", "materializer.teacher.client:HttpTeacher"],
     "ModelClient": ["contracts.fakes:FakeClient", "gates.model_client:HttpModelClient"],
     "Evaluator": ["contracts.fakes:FakeEvaluator", "gates.evaluation.evaluator:PairedEvaluator"],
     "Check": [

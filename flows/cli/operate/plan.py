@@ -40,11 +40,12 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
         found = preview(context, not no_probe)
+        teacher = _teacher(found, context)
     cost = _cost(found, context)
     memory = _memory(found, context)
     highest = highest_cost(context.loop, found.search.budget, context.price) if found.search else None
     if as_json:
-        print_json({**_as_json(found, cost, highest), "memory": memory})
+        print_json({**_as_json(found, cost, highest), "memory": memory, "teacher": teacher})
         return
     rows = [[row.rule, "yes" if row.holds else "no", row.evidence, row.effect, row.change] for row in found.choice.rules]
     table(f"Choice for line {context.line}, from {found.start.tag}", ["rule", "holds", "evidence", "effect", "would change with"], rows)
@@ -56,6 +57,10 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         *(f"Warning: {one}." for one in silent_scorers(found.snapshot.silent_scorers)),
     ]:
         show(sentence, fg="yellow")
+    if teacher is not None:
+        who, price = f"{teacher['model']} ({teacher['region']})", f"{teacher['highest_cost']:.4f} {teacher['currency']}"
+        show(f"Before it freezes the data, a cycle would send {teacher['requests']:,} questions to the teacher {who}, for at most {price}.")
+        show("Its answers are not part of this plan.")
     if not found.probed:
         show("Without a probe of the start model, group coverage and headroom are unknown.")
     if cost is not None and found.recipe is not None:
@@ -74,6 +79,22 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:
             show(f"The estimated duration exceeds training.timeout = {context.loop.training.timeout:g} s.", fg="yellow")
+
+
+def _teacher(found: Preview, context: LineContext) -> dict[str, Any] | None:
+    """Return what a cycle that opens now would send to the teacher at most; None without one. Nothing is sent."""
+    from ratchet.flows.core.teaching import bound
+    from ratchet.flows.engine.teaching import prepare
+
+    settings = context.loop.teacher
+    if settings is None:
+        return None
+    prepared = prepare(context, found.snapshot)
+    requests, cost = bound(prepared.questions, prepared.budget)
+    return {
+        **{"model": settings.model, "region": settings.region, "requests": requests, "highest_cost": cost, "currency": settings.currency},
+        "left_out": prepared.left_out,
+    }
 
 
 def _show_search(found: Preview, context: LineContext, highest: HighestCost | None) -> None:

@@ -56,7 +56,7 @@ def export(line: str, out: Path, count: int, form: str, by: str, as_json: bool) 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
         found = set_of_now(context)
-        chosen = choose(context, found, count)
+        chosen = choose(context, found.snapshot, count)
         if chosen.questions:
             _write(context, found, chosen, form, out, by)
     gain = sum(one.expected_gain for one in chosen.questions)
@@ -182,7 +182,7 @@ def results(line: str, as_json: bool) -> None:
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
         taken = imports(context)
-        found = results_of(context, set_of_now(context)) if taken else []
+        found = results_of(context, set_of_now(context), [one.questions for _, one in taken]) if taken else []
     if as_json:
         print_json({"imports": [{"at": at, **one.model_dump(mode="json")} for at, one in taken], "versions": found})
         return

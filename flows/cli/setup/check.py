@@ -19,6 +19,7 @@ from ratchet.flows.cli.setup.evidence_check import newest_freeze, power
 from ratchet.flows.cli.setup.finding import Finding
 from ratchet.flows.cli.setup.sample_check import sampled
 from ratchet.flows.cli.setup.suite_check import suites
+from ratchet.flows.cli.setup.teacher_check import teacher
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.cli.unread import unread_text
 
@@ -58,6 +59,7 @@ def check(loop: str, as_json: bool) -> None:
             suites,
             _privacy,
             _quarantine,
+            teacher,
             newest_freeze,
             power,
         )

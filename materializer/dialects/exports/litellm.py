@@ -20,7 +20,18 @@ _MARKS = frozenset({"litellm_call_id", "call_type", "model_parameters", "hidden_
 """Keys that only LiteLLM writes. Three of them identify its payload."""
 _CHAT = ("completion", "responses", "anthropic_messages", "generate_content")
 """Parts of `call_type` of the calls that have a prompt and an answer. Embeddings, pictures and moderations have none."""
-_OWN = ("consent", "consent_time", "region", "confidentiality", "slice", "reference", "feedback", "correction", "signals")
+_OWN = (
+    "consent",
+    "consent_time",
+    "consent_third_party",
+    "region",
+    "confidentiality",
+    "slice",
+    "reference",
+    "feedback",
+    "correction",
+    "signals",
+)
 """Keys of Ratchet that the caller may send as metadata of the request."""
 
 

@@ -1,4 +1,4 @@
-"""The places where libraries write the consent, user, session, region, slice, confidentiality and reference of a call.
+"""The places where libraries write the consents, user, session, region, slice, confidentiality and reference of a call.
 
 A place is the beginning of a key: `ai.telemetry.metadata` has `ai.telemetry.metadata.userId`, and the same names in an object, or in the
 JSON text of one, under its own key. The rest of the key is compared without case, dots, dashes and underscores.
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
-Fact: TypeAlias = Literal["consent", "consent_time", "user", "session", "region", "slice", "confidentiality", "reference"]
+Fact: TypeAlias = Literal["consent", "consent_time", "third_party", "user", "session", "region", "slice", "confidentiality", "reference"]
 
 PLAIN = "plain"
 """Name of the place whose keys have no beginning, for example `user.id`, `session_id` and `consent`."""
 RESOURCE = "resource"
 """Beginning of the names of places in the attributes of an OpenTelemetry resource, for messages."""
 
-PEOPLE = frozenset[Fact]({"consent", "consent_time", "user", "session"})
+PEOPLE = frozenset[Fact]({"consent", "consent_time", "third_party", "user", "session"})
 DESCRIBED = PEOPLE | frozenset[Fact]({"region", "slice", "confidentiality"})
 ALL = DESCRIBED | frozenset[Fact]({"reference"})
 
@@ -78,6 +78,7 @@ others for users and sessions."""
 _NAMES: Mapping[str, Fact] = {
     "consent": "consent",
     "consenttime": "consent_time",
+    "consentthirdparty": "third_party",
     **dict.fromkeys(("userid", "user", "enduserid", "enduser", "enduserpseudoid", "userapikeyenduserid", "langfuseuserid"), "user"),
     **dict.fromkeys(("sessionid", "session", "conversationid", "threadid", "chatid", "langfusesessionid"), "session"),
     "region": "region",

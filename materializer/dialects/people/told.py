@@ -27,6 +27,8 @@ _CONTENT = re.compile(
 """Keys of content and of schemas, where `consent` can be the name of a parameter."""
 _NAMED_IN_TEXT = re.compile(r"consent(?:[._-]?given)?\\*[\"']?\s*[:=]", re.IGNORECASE)
 """A key that means consent, in the text of an object."""
+REFUSED = -3
+"""Rank of a refusal of sending to a third party: it counts against a consent of every place."""
 _OPENED = re.compile(r"metadata$|^(?:trace|user|session|baggage|privacy|governance|resource|extra|custom|headers)$")
 """Keys of a record whose objects describe it."""
 
@@ -63,6 +65,9 @@ class Told:
             self.times.setdefault(found.place, value)
         elif found.fact in ("user", "session"):
             value = _person(value)
+        if found.fact == "third_party" and consent(value) is False:
+            self.facts["third_party"] = (REFUSED, found.place, False)
+            return
         if found.fact is not None and value not in (None, "") and (found.fact not in self.facts or self.facts[found.fact][0] > found.rank):
             self.facts[found.fact] = (found.rank, found.place, value)
 
@@ -262,6 +267,24 @@ def statement(
                 said.append(stated(value, part.times.get(place), begin, limits.now) or found)  # type: ignore[union-attr]
     refusals = [one for one in said if not one.given]
     return max(refusals or said, key=lambda one: one.time, default=None)
+
+
+def third_party(own: Told, shared: Told | None, limits: Limits, default: tuple[str, ...], signed: bool = False) -> bool | None:
+    """Return whether a record consents to sending its prompt to a third party; None if it does not say so.
+
+    The arguments are those of `statement`. A consent counts from the places whose consent to training counts, a refusal from every place.
+    """
+    places = default if limits.consent_places is None else limits.consent_places
+    found = None
+    for part, may_agree in ((own, True), (shared, not signed)):
+        place = part.place("third_party") if part is not None else None
+        if part is None or place is None:
+            continue
+        if not consent(part.value("third_party")):
+            return False
+        if may_agree and (place == MAPPED or place in places):
+            found = True
+    return found
 
 
 def subject_of(key: str) -> Subject | None:

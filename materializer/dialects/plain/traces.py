@@ -16,7 +16,7 @@ COLUMNS = (
     *("latency_ms", "input_tokens", "output_tokens", "region", "consent", "slice", "consent_time", "tools", "confidentiality"),
 )
 """The columns of records.TRACES that plain records have."""
-CONSTANT: Mapping[str, Any] = {"status": "ok", "reference": None, "verified": False}
+CONSTANT: Mapping[str, Any] = {"status": "ok", "reference": None, "verified": False, "third_party": None}
 """The columns that have one value in all plain records."""
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,6 +18,7 @@ from benchmarks.closed_loops.judges import ANY_PLEA, TruthfulJudge
 from benchmarks.closed_loops.people import ASKED, PLEA, TIMES, TRAPS, USERS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
+from benchmarks.closed_loops.teachers import SimulatedTeacher
 from benchmarks.loops import main, read_rows, world_of
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World
@@ -134,6 +136,21 @@ def test_table_and_goals_count_every_loop() -> None:
     told = goals(rows)
     assert "3 loops, 3 cycles, 3 candidates, 2 promotions; 0.3 CPU hours; 1 state of the code" in told
     assert "candidates worse by more than the margin 0.05: 1; past the first canary step: 1; promoted: 0" in told
+
+
+def test_loops_with_a_teacher_are_told_apart() -> None:
+    told = table([row(), row(teacher=0.6, final=0.7), row(teacher=0.95, final=0.9)])
+    for line in ("| dates | 1 |", "| dates (teacher right in 60%) | 1 |", "| dates (teacher right in 95%) | 1 |"):
+        assert line in told
+
+
+def test_the_simulated_teacher_is_right_as_often_as_it_should_and_never_by_chance() -> None:
+    answers = {f"question {n}": f"answer {n}" for n in range(2000)}
+    teacher = SimulatedTeacher(0.8, answers, seed=1)
+    given = {asked: teacher.ask([{"role": "user", "content": asked}]).text for asked in answers}
+    assert fmean(given[asked] == answer for asked, answer in answers.items()) == pytest.approx(0.8, abs=0.03)
+    assert set(given.values()) <= set(answers.values())
+    assert given == {asked: teacher.ask([{"role": "user", "content": asked}]).text for asked in answers}
 
 
 def test_a_later_row_of_a_loop_replaces_an_earlier_one(tmp_path: Path) -> None:

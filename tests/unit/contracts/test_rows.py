@@ -11,6 +11,7 @@ import pytest
 from ratchet.contracts import rows
 from ratchet.contracts.cycle import Answer, ApprovalKind, Row
 from ratchet.contracts.data.datasets import IngestReport
+from ratchet.contracts.data.teaching import TeacherOutcome
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.extension import ExtensionVersion
 from ratchet.contracts.fakes import fake_model
@@ -105,6 +106,13 @@ STORED: list[tuple[RowContent, dict[str, Any]]] = [
             "files": "f",
             "folder": "/out",
         },
+    ),
+    (rows.TeacherSent(highest=0.5), {"highest": 0.5}),
+    (rows.TeacherSent(highest=0.5, measures=True), {"highest": 0.5, "measures": True}),
+    (rows.TeacherGot(outcome=TeacherOutcome.CUT, cost=0.25, detail="long"), {"outcome": "cut", "cost": 0.25, "detail": "long"}),
+    (
+        rows.TeacherGot(outcome=TeacherOutcome.ANSWERED, cost=0.25, requests=2, input_tokens=3, output_tokens=4, answer="a"),
+        {"outcome": "answered", "cost": 0.25, "requests": 2, "input_tokens": 3, "output_tokens": 4, "answer": "a"},
     ),
     (rows.CycleNoted(traces=0, reason="why"), {"traces": 0, "reason": "why"}),
     (rows.CycleNoted(traces=7, reason="why", actor="ada"), {"traces": 7, "reason": "why", "actor": "ada"}),

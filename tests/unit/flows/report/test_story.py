@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ratchet.contracts.data.beliefs import SignalBelief
+from ratchet.contracts.data.beliefs import SignalBelief, TeacherBelief
 from ratchet.contracts.data.datasets import MaskedData, ProbeReport, PromptCluster, Snapshot
 from ratchet.contracts.data.records import Signal
+from ratchet.contracts.data.teaching import TeacherRound
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.evaluation import UNLIKE, Looks
 from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, LeftOut, Method, Proposal
+from ratchet.contracts.loop import TermsSettings
 from ratchet.contracts.steps import EvaluateResult, FreezeResult, ProbeResult, State
 from ratchet.flows.core.folds.rollout import fold_rollout
 from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 from ratchet.flows.report.page import render_report
-from ratchet.flows.report.story import _choice, _evidence, _gate, _length, _notes, _probe, _signals, ledger_table, sampling, stopping, tell
+from ratchet.flows.report.story import (
+    _choice,
+    _evidence,
+    _gate,
+    _length,
+    _notes,
+    _probe,
+    _signals,
+    _teacher,
+    ledger_table,
+    sampling,
+    stopping,
+    tell,
+)
 from tests.browser import PHONE, content_width
 from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -70,6 +85,34 @@ def test_signals_are_told_with_their_agreement_and_why_they_have_no_weight() -> 
     )
     assert len(section.table.columns) == len(section.table.rows[0])
     assert _signals(knowing(FreezeResult.model_construct(snapshot=Snapshot.model_construct(signals=())))) is None
+
+
+def test_a_teacher_is_told_with_its_counts_its_money_and_its_terms() -> None:
+    asked = TeacherRound(
+        version="a" * 16, url="https://t.example/v1", model="big", region="eu", consent="required", asked=30, measuring=20,
+        terms=TermsSettings(text="terms of 2026", accepted_by="Ada", accepted_on=date(2026, 1, 15)), currency="EUR", cost=0.25, kept=48,
+        outcomes={"answered": 48, "cut": 2}, left_out={"they call tools": 3}, questions=digest([]), expected=0.125,
+        stopped="the teacher is busy: HTTP 429",
+    )  # fmt: skip
+    belief = TeacherBelief(
+        version="a" * 16, slice="sums", compared=20, agreeing=19, low=0.75, high=1.0, used=True, reason="it agrees", confirmed=19,
+        believed=28, refused=1,
+    )  # fmt: skip
+    section = _teacher(knowing(FreezeResult.model_construct(snapshot=Snapshot.model_construct(teachers=(belief,)), teacher=asked)))
+    assert section is not None
+    told = " ".join(section.text)
+    for part in (
+        "30 questions without a right answer and 20 that measure the agreement were sent to big (eu): 48 answered, 2 cut; 0.2500 EUR",
+        "3 because they call tools",
+        "The asking ended early: the teacher is busy: HTTP 429. The cycle goes on",
+        "accepted by Ada on 2026-01-15",
+        "a scorer confirms 19, 28 count because of the agreement with people in their slice, and 1 do not count",
+        "rises by 0.125",
+    ):
+        assert part in told
+    assert section.table is not None
+    assert section.table.rows == (("aaaaaaaa", "sums", "20", "19", "0.75 to 1.00", "19", "28", "1", "it agrees"),)
+    assert _teacher(knowing(FreezeResult.model_construct(snapshot=Snapshot.model_construct(teachers=())))) is None
 
 
 def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_counts() -> None:

@@ -1,0 +1,16 @@
+"""Port to a teacher, another model that is asked for right answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ratchet.contracts.data.teaching import TeacherReply
+
+
+class Teacher(Protocol):
+    """A model that answers a conversation. Each call sends at least one request, unless nothing can be sent; nothing is remembered."""
+
+    def ask(self, messages: Sequence[Mapping[str, Any]]) -> TeacherReply:
+        """Return what became of one question. A failure is an outcome, and raises nothing."""
+        ...

@@ -1,0 +1,64 @@
+"""Tests of the prompts that may be sent to a teacher."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+
+from ratchet.materializer.teacher.sendable import DEVELOPMENT, NO_CONSENT, TOOLS, Statements, sendable
+
+T0 = datetime(2026, 10, 1, tzinfo=UTC)
+
+
+def traces(*rows: tuple[str, str | None, bool | None]) -> pl.DataFrame:
+    """Traces (id, user, statement), one minute apart."""
+    made = [
+        {"source": "app", "id": name, "time": T0 + timedelta(minutes=n), "user": user, "third_party": said}
+        for n, (name, user, said) in enumerate(rows)
+    ]
+    types = {"source": pl.String, "id": pl.String, "time": pl.Datetime("us", "UTC"), "user": pl.String, "third_party": pl.Boolean}
+    return pl.DataFrame(made, schema=types)
+
+
+def agreeing(rows: pl.DataFrame, required: bool, prompts: str = "") -> pl.DataFrame:
+    """The traces that agree. The letters of `prompts` are the prompts of the rows."""
+    asked = rows.with_columns(prompt_id=pl.Series(list(prompts) or ["p"] * len(rows), dtype=pl.String))
+    return Statements([rows]).agreeing(asked, required)
+
+
+def ids(found: pl.DataFrame) -> list[str]:
+    return sorted(found["id"].to_list())
+
+
+def test_silence_is_no_consent() -> None:
+    rows = traces(("a", "u", None), ("b", None, None), ("c", None, True), ("d", None, False))
+    assert ids(agreeing(rows, required=True)) == ["c"]
+    assert ids(agreeing(rows, required=False)) == ["a", "b", "c"], "a refusal always counts"
+
+
+def test_the_newest_statement_of_a_user_counts_for_all_their_traces() -> None:
+    rows = traces(("a", "u", True), ("b", "u", None), ("c", "u", False), ("d", "v", False), ("e", "v", True), ("f", "v", None))
+    assert ids(agreeing(rows, required=True)) == ["d", "e", "f"]
+    assert ids(agreeing(rows, required=False)) == ["d", "e", "f"]
+
+
+def test_of_two_statements_at_one_time_the_refusal_counts() -> None:
+    rows = traces(("a", "u", False), ("b", "u", True)).with_columns(time=pl.lit(T0))
+    assert ids(agreeing(rows, required=True)) == []
+
+
+def test_each_prompt_is_sent_masked_about_its_newest_agreed_trace_or_has_a_reason() -> None:
+    prompts = pl.DataFrame(
+        [
+            {"prompt_id": name, "prompt": json.dumps([{"role": "user", "content": "mail a@b.de"}]), "tools": tools, "slice": None,
+             "reference": reference}
+            for name, tools, reference in (("p", None, None), ("q", "[{}]", None), ("r", None, "7"), ("s", None, None), ("t", None, "7"))
+        ]
+    )  # fmt: skip
+    agreed = agreeing(traces(*((one, None, one != "e") for one in "abcdef")), required=True, prompts="ppqrst")
+    found = sendable(prompts, agreed, ["p", "q", "s", "t"], lambda text: text.replace("a@b.de", "[EMAIL_1]"), provable=False)
+    assert [(one.prompt_id, one.trace, one.answered) for one in found.prompts] == [("p", "app/b", False), ("t", "app/f", True)]
+    assert found.prompts[0].messages == ({"role": "user", "content": "mail [EMAIL_1]"},)
+    assert found.refused == {"q": TOOLS, "r": DEVELOPMENT, "s": NO_CONSENT}
