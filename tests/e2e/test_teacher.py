@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow]
 def confident(body: dict[str, Any]) -> str:
     """A teacher that is right about forms, and confidently wrong about keys."""
     asked = body["messages"][-1]["content"]
-    return right(asked) if asked.startswith("form") else "on hook 0"
+    return right(asked) if asked.startswith("form") else "on hook 1"
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_teacher_is_trained_on_where_it_agrees_with_people_and_caught_where_it
     with_teacher = trained_on(run, loop, tmp_path / "with")
     answers = {json.dumps(row) for row in with_teacher}
     assert sum("drawer" in one for one in answers) > 20
-    assert not any("on hook 0" in one for one in answers), "nothing of the wrong slice is trained on"
+    assert not any("on hook 1" in one for one in answers), "nothing of the wrong slice is trained on"
     loop.write_text(LOOP)
     without = trained_on(run, loop, tmp_path / "without")
     assert len(without) == 0, "the line without a teacher has nothing to imitate"
