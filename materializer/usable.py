@@ -29,6 +29,8 @@ from ratchet.materializer.texts import PLACE, TextFile
 
 _IS_SIGNAL = pl.col("kind") == FeedbackKind.SIGNAL.value
 _RANGE = "range"
+_FEEDBACK = 100_000
+"""Feedback records that are joined with their traces at once."""
 
 
 @dataclass(frozen=True)
@@ -96,19 +98,28 @@ def usable(settled: Settled, loop: Loop, place: Place, as_of: datetime | None = 
     Raises Retryable if the disk is full.
     """
     folder = settled.texts.folder
-    heard = spoken(settled.feedback, settled.refusing)
-    links = _Links(settled, loop, heard, as_of)
-    waited, seen = heard, links.session_signals()
-    if as_of is not None and loop.snapshot.newcomer_days:
-        wait = timedelta(days=loop.snapshot.newcomer_days)
-        waited, seen = (without_newcomers(rows, links.users(), as_of, wait) for rows in (heard, seen))
-    found, unattached = links.linked(waited)
-    rest = {"no_consent": len(settled.feedback) - len(heard), "newcomer": len(heard) - len(waited)}
+    links = _Links(settled, loop, as_of)
+    wait = timedelta(days=loop.snapshot.newcomer_days) if as_of is not None else timedelta()
+    users = links.users() if wait else None
+
+    def waited(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows if users is None or as_of is None else without_newcomers(rows, users, as_of, wait)
+
+    found, unattached, rest = Partitions(folder, settled.traces.count), Counter[str](), Counter[str]()
+    for said in _slices(settled.feedback):
+        heard = spoken(said, settled.refusing)
+        counted = waited(heard)
+        rest.update(no_consent=len(said) - len(heard), newcomer=len(heard) - len(counted))
+        linked_rows, ignored_rows = links.linked(counted)
+        unattached.update(ignored_rows)
+        found.add(linked_rows, pl.col(PARTITION))
+    seen = waited(links.session_signals())
     made = _Made(settled, loop, Identities(folder, settled.traces.count, known))
-    del heard, waited, links
+    del links
     for number in range(settled.traces.count):
-        made.add(number, found.pop(number), seen)
-    ignored = {reason: made.ignored[reason] for reason in ("not_the_user", "other_sender", "replaced")} | unattached | rest
+        made.add(number, found.read(number).drop(PARTITION), seen)
+    ignored = {reason: made.ignored[reason] for reason in ("not_the_user", "other_sender", "replaced")}
+    ignored |= dict(sorted(unattached.items())) | rest
     return Usable(
         rows=made.rows,
         sides=Sides(folder, made.roots, place),
@@ -122,6 +133,11 @@ def usable(settled: Settled, loop: Loop, place: Place, as_of: datetime | None = 
     )
 
 
+def _slices(feedback: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return parts of the feedback. It is joined row by row, and each join copies its rows."""
+    return list(feedback.iter_slices(_FEEDBACK)) or [feedback]
+
+
 def _in_order(out: Counter[str]) -> dict[str, int]:
     """Return the counts in the order of `govern`."""
     last = [reason for reason in ("rare_prompt", "duplicate") if reason in out]
@@ -131,10 +147,10 @@ def _in_order(out: Counter[str]) -> dict[str, int]:
 class _Links:
     """What feedback and signals need of the traces of all partitions: which may be used, and who sent the calls of a session."""
 
-    def __init__(self, settled: Settled, loop: Loop, heard: pl.DataFrame, as_of: datetime | None) -> None:
+    def __init__(self, settled: Settled, loop: Loop, as_of: datetime | None) -> None:
         self._settled, self._loop, self._as_of = settled, loop, as_of
         self._sessions = Partitions(settled.texts.folder, settled.traces.count)
-        named = _Named(heard)
+        named = _Named(settled.feedback)
         links, refused, users = list[pl.DataFrame](), list[pl.DataFrame](), list[pl.DataFrame]()
         for number, traces in enumerate(settled.traces):
             governed = govern(traces, loop.governance)
@@ -157,12 +173,9 @@ class _Links:
         signals = signals_of_parts(lambda: self._sessions, self._as_of, self._loop.signals.thanks, self._settled.texts)
         return signals.select(self._settled.feedback.columns)
 
-    def linked(self, feedback: pl.DataFrame) -> tuple[dict[int, pl.DataFrame], dict[str, int]]:
-        """Return partition -> feedback on its traces, and reason -> number of records that refer to no trace that may be used."""
-        found, unattached = linked(feedback, self._links, self._refused)
-        parts = found.partition_by(PARTITION, as_dict=True, include_key=False)
-        none = dict.fromkeys(range(self._settled.traces.count), found.clear().drop(PARTITION))
-        return none | {int(number): part for (number,), part in parts.items()}, unattached
+    def linked(self, feedback: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+        """Return feedback with the partition of its trace, and reason -> number of records that refer to no trace that may be used."""
+        return linked(feedback, self._links, self._refused)
 
 
 class _Named:

@@ -30,7 +30,7 @@ distinguished, and caps per person do not apply."""
 TRACE_KEYS = ("latency_ms", "input_tokens", "output_tokens", "model")
 """Columns of a trace that a scorer of logged answers may read."""
 _RATER = pl.col("rater").fill_null(ANONYMOUS)
-PARTITION = "partition"
+PARTITION = "of_partition"
 """Column with the partition of a trace."""
 
 

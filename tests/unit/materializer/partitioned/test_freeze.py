@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ratchet.contracts.data.datasets import HoldoutEdition, Snapshot
 from ratchet.contracts.loop import Loop
+from ratchet.materializer import usable
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.partitioned import partitions
 from tests.unit.materializer.conftest import make_datasets, make_loop
@@ -112,6 +113,7 @@ def test_partitions_change_no_edition_and_no_snapshot(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(partitions, "ROWS", size)
             patch.setattr(partitions, "_WAITING", size)
+            patch.setattr(usable, "_FEEDBACK", size)
             found.append(_both(make_datasets(made / folder, _loop(made, golden, **more))))
     assert found[0] == found[1]
     assert found[0][2].counts["considered"] > 50
