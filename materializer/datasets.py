@@ -303,8 +303,7 @@ class LakeDatasets:
         trained = Trained(every, out, together=self.rewards.has_judges())
         signals, nameless = SignalLabels(trained.beliefs(self.loop.signals)), ANONYMOUS if trained.has_names() else None
         taught = trained.taught() if FeedbackKind.TEACHER.value in settled.feedback["kind"] else None
-        least = self.loop.teacher.min_agreement if self.loop.teacher else None
-        teachers = TeacherLabels(taught, self.rewards, least)
+        teachers = TeacherLabels(taught, self.rewards, self.loop.teacher.min_agreement if self.loop.teacher else None)
         became, placeholders, totals = Became(side_of(golden, alike), near), Placeholders(), Totals()
         prompts = Partitions(self.lake.root, every.rows[0].count)
 
@@ -366,8 +365,7 @@ class LakeDatasets:
         prompts = read_parquet(self.artifacts.get(snapshot.prompts))
         said = Statements(rows.filter(~pl.col("refused")) for rows in settled.traces)
         trained = prompts_by_part(prompts, self._split.parts)[Part.TRAIN]
-        known = prompts.select("prompt_id")
-        asked = [part.asked.join(known, on="prompt_id", how="semi") for part in self._usable(settled, snapshot.as_of)]
+        asked = (part.asked.join(prompts, on="prompt_id", how="semi") for part in self._usable(settled, snapshot.as_of))
         agreed = [said.agreeing(rows, self.loop.teacher.consent == "required") for rows in asked]
         return sendable(prompts, pl.concat(agreed), trained, self._masker.masked_messages, self.rewards.proves_alone())
 
