@@ -21,6 +21,7 @@ EXTERNAL = {
     "WANDB_API_KEY",
     "LLMInferenceService",
     "cluster_faults",
+    "cluster_vllm",
     "ReadWriteOnce",
     "ReadWriteOncePod",
     "loop.toml",
