@@ -221,7 +221,9 @@ class Erosion(_BuiltIn):
         if report.eroded:
             lower = _listed([one.comparison for one in report.eroded], _show)
             text = f"losses have added up: certainly lower than the earlier champions on average in {lower}"
-            return _result(self, Result.INCONCLUSIVE, f"{text}; promote it only if this loss is acceptable for good")
+            return _result(
+                self, Result.INCONCLUSIVE, f"{text}; to accept this loss for good, set gate.erosion_since to the tag of the champion"
+            )
         text = f"{len(compared)} parts of the golden set compared with the best earlier champion"
         if may:
             text += f"; estimated lower by more than {margin:g}, not confirmed: {_listed(may, _show)}"

@@ -118,8 +118,8 @@ def teacher_version(settings: TeacherSettings) -> Digest:
 
 
 def highest_tokens(messages: tuple[dict[str, Any], ...]) -> int:
-    """Return an upper estimate of the tokens of a prompt: a token has at least two bytes of text on average, and a message a frame."""
-    return sum(len(str(message.get("content") or "").encode()) // 2 + 16 for message in messages)
+    """Return an upper bound of the tokens of a prompt: a token has at least one byte of text, and a message a frame."""
+    return sum(len(str(message.get("content") or "").encode()) + 16 for message in messages)
 
 
 def cost_of(settings: TeacherSettings, input_tokens: int, output_tokens: int) -> float:

@@ -72,6 +72,9 @@ class GateSettings(Frozen):
     slice_margin: Share = 0.1
     """Tolerated loss per slice. A slice fails if its whole interval is below the negative margin. The gate is inconclusive if the estimate
     is below it, and below the other slices by more than chance explains (error about 0.05 over all slices)."""
+    erosion_since: str | None = None
+    """Tag of a former champion: losses that have added up are looked for from it on. It accepts the losses before for good. None: from the
+    oldest champion on. The present champion, or a tag that no former champion has: no loss has added up yet."""
     slice_tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Loss per slice above which the verdict reports a warning. If such a loss cannot be ruled out, the verdict estimates how many
     prompts are needed to decide."""

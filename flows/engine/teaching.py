@@ -21,9 +21,10 @@ from ratchet.contracts.data.teaching import (
     highest_tokens,
     teacher_version,
 )
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, RatchetError
 from ratchet.contracts.ids import canonical, effect_name, teacher_stream
 from ratchet.contracts.loop import TeacherSettings
+from ratchet.contracts.ports import Teacher
 from ratchet.contracts.rows import TeacherGot, TeacherSent, row_of
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.parquet_rows import parquet_of, rows_of
@@ -162,8 +163,7 @@ class _Asking:
             if refusal is not None:
                 return refusal
             self.append(row_of("sent", TeacherSent(highest=question.highest, measures=question.measures), question.key))
-            reply = teacher.ask(question.prompt.messages)
-            got = self._got(question, reply)
+            reply, got = self._answered(teacher, question)
             self.append(row_of("got", got, question.key))
             budget = Left(budget.requests - got.requests, budget.cost - got.cost)
             self._context.progress("asking the teacher", number, len(questions))
@@ -172,6 +172,17 @@ class _Asking:
             if reply.outcome in OPEN or lost >= _LOST_AT_ONCE or rejected >= _REJECTED_AT_ONCE:
                 return f"the teacher is {reply.outcome}: {reply.detail}" if reply.outcome in OPEN else f"{reply.detail}, several times"
         return ""
+
+    def _answered(self, teacher: Teacher, question: Question) -> tuple[TeacherReply, TeacherGot]:
+        """Ask one question. What a reply breaks is lost, so that none can stop a cycle."""
+        try:
+            reply = teacher.ask(question.prompt.messages)
+            return reply, self._got(question, reply)
+        except RatchetError:
+            raise
+        except Exception as error:  # the reply may be anything
+            reply = TeacherReply(outcome=TeacherOutcome.LOST, detail=f"its reply caused an unexpected {type(error).__name__}")
+            return reply, self._got(question, reply)
 
     def _got(self, question: Question, reply: TeacherReply) -> TeacherGot:
         """Store an answer, and return the row about it."""

@@ -84,15 +84,15 @@ def eroded(candidate: Mapping[Decoding, Answers], earlier: Mapping[str, Earlier]
     for version, one in earlier.items():
         for group, rewards in _of_clusters(candidate[one.decoding], one.answers).items():
             answered.setdefault((group, one.decoding), []).append((version, rewards))
-    found = {group: list(_means(versions, max(2, least))) for (group, _), versions in answered.items()}
+    found = {place: list(_means(versions, max(2, least))) for place, versions in answered.items()}
     level = 1 - 2 * EROSION_ERROR / (PROMOTIONS * max(1, sum(map(bool, found.values()))))
-    lower = []
-    for group, means in found.items():
+    lower: dict[str, EarlierComparison] = {}
+    for (group, _), means in found.items():
         compared = [_compared(group, version, pairs, level) for version, pairs in means]
-        farthest = max(compared, key=_distance, default=None)
+        farthest = max([*compared, *filter(None, [lower.get(group)])], key=_distance, default=None)
         if farthest is not None and farthest.comparison.difference.high < 0:
-            lower.append(farthest)
-    return sorted(lower, key=lambda one: one.comparison.name)
+            lower[group] = farthest
+    return [lower[group] for group in sorted(lower)]
 
 
 def _means(versions: Sequence[tuple[str, Mapping[str, tuple[float, float]]]], least: int) -> Iterator[tuple[str, np.ndarray]]:

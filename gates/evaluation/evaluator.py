@@ -341,8 +341,15 @@ class PairedEvaluator:
             labels = self._label(_repeated(both, one.decoding.samples), answers)
             scored[version] = Earlier(one.decoding, _scored(both, answers, labels, one.decoding.samples))
         least = self._settings.min_slice
-        compared, lower = best_earlier(candidate, scored, level, least), eroded(candidate, scored, least)
+        compared, lower = best_earlier(candidate, scored, level, least), eroded(candidate, self._since(scored), least)
         return {"earlier": tuple(compared), "eroded": tuple(lower), "earlier_common": _common(questions, stored)}
+
+    def _since(self, scored: Mapping[str, Earlier]) -> Mapping[str, Earlier]:
+        """Return the champions, oldest first, from `gate.erosion_since` on."""
+        since, versions = self._settings.erosion_since, list(scored)
+        if since is None:
+            return scored
+        return {version: scored[version] for version in versions[versions.index(since) :]} if since in scored else {}
 
 
 _NOT_STORED = digest("")

@@ -93,11 +93,14 @@ def _local_tables(catalog: Path) -> dict[str, str]:
 
 
 def _rest_tables(url: str, namespace: str) -> dict[str, str]:
+    from pydantic import ValidationError
     from pyiceberg.exceptions import RESTError
 
     try:
         return rest_tables(url, CATALOG_NAME, namespace)
-    except (RESTError, OSError, ValueError) as error:
+    except ValidationError:  # its text may quote a token
+        raise Retryable(f"the catalog of the lake at {shown_rest(url)} answers otherwise than the REST protocol says") from None
+    except (RESTError, OSError) as error:
         raise Retryable(f"the catalog of the lake at {shown_rest(url)} cannot be read: {reason(error)}") from error
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import polars as pl
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError, ValidationException
@@ -111,6 +112,8 @@ class Lake:
         """Raise Retryable, with `what` was tried and the reason, if the storage or the catalog fails inside the block."""
         try:
             yield
+        except ValidationError:  # its text may quote a token of a REST catalog
+            raise Retryable(f"cannot {what} in {self.place}: a reply has not the form of the REST protocol; {self.place.remedy}") from None
         except FAILURES as error:
             raise Retryable(f"cannot {what} in {self.place}: {reason(error)}; {self.place.remedy}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import httpx
 from ratchet.contracts.data.teaching import TeacherOutcome, TeacherReply
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import TeacherSettings
+from ratchet.materializer.dialects.values import MAX_TEXT_BYTES
 from ratchet.rewards.judge.pace import retry_after
 from ratchet.runtime.http_replies import BoundedTransport, ReplyTooLarge, strict_json
 from ratchet.runtime.secrets.api_key import api_key
@@ -20,7 +22,15 @@ _MAX_REPLY = 4_000_000
 """Maximum size of a reply in bytes."""
 _BUSY = frozenset({408, 409, 425, 429, 503, 529})
 _REFUSES_TEXT = frozenset({400, 413, 422})
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NOT_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.LocalProtocolError,
+    httpx.UnsupportedProtocol,
+    httpx.InvalidURL,
+    UnicodeError,
+)
 _PAUSES = (0.5, 30.0)
 """First and longest pause between two requests to a busy server, in seconds."""
 
@@ -64,14 +74,19 @@ class HttpTeacher:
         settings = self._settings
         body: dict[str, Any] = {"model": settings.model, "messages": [dict(one) for one in messages], "max_tokens": settings.max_tokens}
         body |= {} if settings.temperature is None else {"temperature": settings.temperature}
+        # The timeout of httpx is that of one read, so a server that sends a byte now and then would never be given up.
+        deadline = threading.Timer(settings.timeout, client.close)
+        deadline.start()
         try:
             response = client.post(f"{settings.url.rstrip('/')}/chat/completions", json=body)
         except _NOT_SENT as error:
             return _failed(TeacherOutcome.UNREACHABLE, f"no connection to {settings.url} ({type(error).__name__}); check teacher.url"), 0.0
         except ReplyTooLarge:
             return _failed(TeacherOutcome.MALFORMED, "the reply is too large, or compressed"), 0.0
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError) as error:
             return _failed(TeacherOutcome.LOST, f"no complete reply within {settings.timeout:g} s ({type(error).__name__})"), 0.0
+        finally:
+            deadline.cancel()
         status = response.status_code
         if status in _BUSY:
             return _failed(TeacherOutcome.BUSY, f"HTTP {status}"), retry_after(response.headers.get("retry-after"), datetime.now(UTC), 0.0)
@@ -99,11 +114,23 @@ class HttpTeacher:
             return TeacherReply(outcome=TeacherOutcome.CUT, detail="the answer reached teacher.max_tokens", **used)
         if not isinstance(text, str) or not text.strip() or message.get("tool_calls"):
             return TeacherReply(outcome=TeacherOutcome.MALFORMED, detail="the reply has no text", **used)
+        if len(text.encode(errors="replace")) > MAX_TEXT_BYTES or not _is_text(text):
+            detail = f"the answer is larger than {MAX_TEXT_BYTES:,} bytes, or no valid Unicode"
+            return TeacherReply(outcome=TeacherOutcome.MALFORMED, detail=detail, **used)
         return TeacherReply(outcome=TeacherOutcome.ANSWERED, text=text.strip(), **used)
 
 
 def _failed(outcome: TeacherOutcome, detail: str) -> TeacherReply:
     return TeacherReply(outcome=outcome, detail=detail)
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text can be stored: JSON can contain halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _usage(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,15 @@ class Statements:
     """What users have said about sending their prompts to a third party."""
 
     def __init__(self, parts: Iterable[pl.DataFrame]) -> None:
-        """Each part has the columns source, id, time, user and third_party of traces of the lake that are not refused."""
+        """Each part has the columns source, id, time, user, refused and third_party of traces of the lake.
+
+        Of traces that are refused, only refusals count.
+        """
         columns = ("source", "id", "time", "user", "third_party")
-        said = pl.concat([rows.select(columns).filter(pl.col("third_party").is_not_null()) for rows in parts])
-        self._own = said.filter(pl.col("user").is_null()).select("source", "id", pl.col("third_party").alias("agrees"))
+        counts = pl.col("third_party").is_not_null() & ~(pl.col("refused") & pl.col("third_party"))
+        said = pl.concat([rows.filter(counts).select(columns) for rows in parts])
+        own = said.filter(pl.col("user").is_null())
+        self._own = own.group_by("source", "id").agg(pl.col("third_party").min().alias("agrees"))
         people = said.filter(pl.col("user").is_not_null()).sort("time", pl.col("third_party").not_(), "source", "id")
         self._newest = people.group_by("user").agg(pl.col("third_party").last().alias("by_user"))
 

@@ -60,7 +60,7 @@ def retry_after(header: str | None, now: datetime, default: float) -> float:
     except ValueError:
         try:
             then = email.utils.parsedate_to_datetime(header)
-        except ValueError:
+            seconds = ((then if then.tzinfo else then.replace(tzinfo=UTC)) - now).total_seconds()
+        except (ValueError, OverflowError, TypeError):  # a year or an offset that no date has
             return default
-        seconds = ((then if then.tzinfo else then.replace(tzinfo=UTC)) - now).total_seconds()
     return min(max(0.0, seconds), 3600.0) if seconds == seconds else default

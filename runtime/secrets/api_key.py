@@ -14,16 +14,24 @@ def api_key(whose: str, variable: str | None, file: str | None) -> str | None:
     `whose` begins the message. Raises ConfigError if the variable is not set, or the file is not readable or empty.
     """
     if variable is not None:
-        key = os.environ.get(variable)
+        key = os.environ.get(variable, "").strip()
         if not key:
             raise ConfigError(f"{whose}: the environment variable {variable} with the API key is not set; set it")
-        return key
+        return _sendable(key, f"{whose}: the environment variable {variable}")
     if file is not None:
         try:
             key = Path(file).read_text().strip()
-        except OSError as error:
-            raise ConfigError(f"{whose}: the key file {file} is not readable: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise ConfigError(f"{whose}: the key file {file} is not readable: {why}") from None
         if not key:
             raise ConfigError(f"{whose}: the key file {file} is empty")
-        return key
+        return _sendable(key, f"{whose}: the key file {file}")
     return None
+
+
+def _sendable(key: str, where: str) -> str:
+    """Return the key. Raises ConfigError if it cannot be sent in a header."""
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{where} holds characters that no API key has, such as typographic quotes or line breaks; correct it")
+    return key

@@ -212,6 +212,16 @@ def test_a_failing_teacher_does_not_stop_a_cycle(make: Any) -> None:
     assert found.teacher.stopped.startswith("the teacher is refused")
 
 
+def test_a_reply_that_breaks_the_client_is_lost_and_stops_no_cycle(make: Any) -> None:
+    def broken(_: Any) -> str:
+        raise OverflowError("a date that no calendar has")
+
+    context, teacher, _, _ = make(broken)
+    _, found = ask(context, snapshot_of(context))
+    assert (found.outcomes, len(teacher.asked)) == ({"lost": 3}, 3)
+    assert found.stopped == "its reply caused an unexpected OverflowError, several times"
+
+
 def test_a_cycle_with_a_given_model_asks_nothing(make: Any) -> None:
     context, teacher, _, _ = make()
     given = GivenModel(model=context.line_view().champion.model, folder="/given")

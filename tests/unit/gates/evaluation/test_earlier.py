@@ -136,3 +136,12 @@ def test_a_champion_that_answered_much_less_does_not_hide_the_others() -> None:
 def test_more_rows_find_smaller_losses_and_more_parts_need_more_rows() -> None:
     assert rows_to_find(0.1, 6) < rows_to_find(0.1, 60) < rows_to_find(0.05, 60)
     assert rows_to_find(0.05, 6) == pytest.approx(4 * rows_to_find(0.1, 6), abs=3)
+
+
+def test_champions_of_another_decoding_do_not_hide_a_loss() -> None:
+    worse, before = line(0.05)
+    sampled = Decoding(1.0, 4)
+    equal = {"v-new": Earlier(sampled, worse)}
+    for earlier in ({**before, **equal}, {**equal, **before}):
+        found = eroded({GREEDY: worse, sampled: worse}, earlier, 20)
+        assert {one.comparison.name for one in found} == {"golden", "slice:a"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -39,14 +41,49 @@ def test_the_url_has_place_credentials_and_options(url: str, expected: dict[str,
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("https://me:secret@catalog/?warehouse=a&token=b", "unknown option 'token'"),
-        ("https://:secret@/path", "names no host"),
+        ("https://me:pass@catalog/?warehouse=a&hushed=b", "unknown option"),
+        ("https://:hushed@/path", "names no host"),
+        ("https://me:s/hushed@catalog.example/p", "no URL|names no host, or has characters"),
+        ("https://me:se#hushed@catalog.example/p", "no URL|names no host, or has characters"),
+        ("http://me:hushed@catalog.example/p", "http:// is for this machine"),
+        ("https://me:hushed@catalog.example/p?oauth2-server-uri=http://elsewhere.example/token", "http:// is for this machine"),
     ],
 )
 def test_a_url_with_defects_is_refused_without_its_secret(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         rest_properties(url)
-    assert "secret" not in str(refused.value).replace("CLIENT:SECRET", "")
+    assert "hushed" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8181", "lakekeeper", "catalog.data.svc", "catalog.data.svc.cluster.local:8181"])
+def test_services_of_the_cluster_need_no_tls(host: str) -> None:
+    assert rest_properties(f"http://me:secret@{host}/catalog")["credential"] == "me:secret"
+
+
+@pytest.mark.slow
+def test_a_redirect_is_refused_before_the_secret_is_sent_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Redirects(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(307)
+            self.send_header("location", f"http://127.0.0.1:{self.server.server_address[1]}/elsewhere")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirects) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = LakePlace(tmp_path, "shop", f"http://me:a-secret-word@127.0.0.1:{server.server_address[1]}/", "s3://bucket/lakes")
+        with pytest.raises(Retryable, match="redirects to another address") as refused:
+            place.tables()
+        server.shutdown()
+    assert "a-secret-word" not in str(refused.value)
+    assert "/elsewhere" not in asked
 
 
 def test_the_shown_url_has_no_secret() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -48,6 +52,8 @@ def test_an_answer_has_its_tokens_and_the_key_stays_in_the_header(monkeypatch: p
         (completion(message={"content": ""}, finish_reason="content_filter"), TeacherOutcome.DECLINED),
         (completion(message={"content": " "}, finish_reason="stop"), TeacherOutcome.MALFORMED),
         (completion(message={"content": "x", "tool_calls": [{}]}, finish_reason="tool_calls"), TeacherOutcome.MALFORMED),
+        (completion(message={"content": "a\ud800b"}, finish_reason="stop"), TeacherOutcome.MALFORMED),
+        (completion(message={"content": "x" * 131_073}, finish_reason="stop"), TeacherOutcome.MALFORMED),
         (b"not json", TeacherOutcome.MALFORMED),
         (b'{"choices": []}', TeacherOutcome.MALFORMED),
         (b"[1e999]", TeacherOutcome.MALFORMED),
@@ -85,3 +91,41 @@ def test_a_reply_that_does_not_arrive_may_have_been_paid_for() -> None:
     with serving(Stub(lambda _: "5", seconds=2.0)) as stub:
         settings = TeacherSettings(**teacher_section(url=stub.url, timeout=0.2))
         assert HttpTeacher(settings).ask(ASKED).outcome is TeacherOutcome.LOST
+
+
+def test_a_reply_that_drips_is_given_up() -> None:
+    """A timeout of one read would never end it."""
+
+    def drip(client: socket.socket) -> None:
+        client.recv(65_536)
+        with contextlib.suppress(OSError):
+            client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+            for _ in range(100):
+                client.sendall(b" ")
+                time.sleep(0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: drip(server.accept()[0]), daemon=True).start()
+        settings = TeacherSettings(**teacher_section(url=f"http://127.0.0.1:{server.getsockname()[1]}/v1", timeout=0.5))
+        begun = time.monotonic()
+        assert HttpTeacher(settings).ask(ASKED).outcome is TeacherOutcome.LOST
+        assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("key", ["“quoted”", "two\nlines"])
+def test_a_key_that_cannot_be_sent_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("TEACHER_KEY", key)
+    found, stub = asked("5", key_env="TEACHER_KEY")
+    assert (found.outcome, found.requests, stub.requests) == (TeacherOutcome.UNREACHABLE, 0, 0)
+    assert key not in found.detail
+
+
+def test_white_space_around_a_key_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEACHER_KEY", "k-secret\n")
+    assert asked("5", key="k-secret", key_env="TEACHER_KEY")[0].outcome is TeacherOutcome.ANSWERED
+
+
+@pytest.mark.parametrize("host", ["a:b", "[::1", "x" * 64 + ".example"])
+def test_an_address_that_is_none_sends_nothing(host: str) -> None:
+    settings = TeacherSettings(**teacher_section(url=f"https://{host}/v1"))
+    assert HttpTeacher(settings).ask(ASKED).outcome is TeacherOutcome.UNREACHABLE

@@ -25,7 +25,8 @@ def traces(*rows: tuple[str, str | None, bool | None]) -> pl.DataFrame:
 def agreeing(rows: pl.DataFrame, required: bool, prompts: str = "") -> pl.DataFrame:
     """The traces that agree. The letters of `prompts` are the prompts of the rows."""
     asked = rows.with_columns(prompt_id=pl.Series(list(prompts) or ["p"] * len(rows), dtype=pl.String))
-    return Statements([rows]).agreeing(asked, required)
+    said = rows if "refused" in rows.columns else rows.with_columns(refused=False)
+    return Statements([said]).agreeing(asked, required)
 
 
 def ids(found: pl.DataFrame) -> list[str]:
@@ -42,6 +43,11 @@ def test_the_newest_statement_of_a_user_counts_for_all_their_traces() -> None:
     rows = traces(("a", "u", True), ("b", "u", None), ("c", "u", False), ("d", "v", False), ("e", "v", True), ("f", "v", None))
     assert ids(agreeing(rows, required=True)) == ["d", "e", "f"]
     assert ids(agreeing(rows, required=False)) == ["d", "e", "f"]
+
+
+def test_of_refused_traces_only_refusals_count() -> None:
+    rows = traces(("a", "u", True), ("b", "u", False), ("c", "v", None), ("d", "v", True))
+    assert ids(agreeing(rows.with_columns(refused=pl.col("id").is_in(["b", "d"])), required=True)) == []
 
 
 def test_of_two_statements_at_one_time_the_refusal_counts() -> None:

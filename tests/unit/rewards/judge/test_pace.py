@@ -84,6 +84,8 @@ def test_another_failure_leaves_the_limit() -> None:
         ("99999", 3600.0),
         ("nan", 7.0),
         ("soon", 7.0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 7.0),
+        ("Thu, 01 Jan 2026 00:00:00 +9999999999999", 7.0),
         ("Thu, 01 Jan 2026 12:00:30 GMT", 30.0),
         ("Thu, 01 Jan 2026 11:00:00 GMT", 0.0),
     ],
