@@ -14,7 +14,6 @@ It needs 60 GB of disk in the folder for temporary files. `--toy` runs the same 
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import json
 import os
@@ -28,11 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
-from dpo_speed import Kept, Size, ours, plain, shared, some_pairs, timed, write_model
+from dpo_speed import Kept, Size, ours, plain, some_pairs, timed, write_model
+from gpu_grpo import grpo, vllm
 from gpu_page import page
+from gpu_setting import Setting, fresh, now, peak
 
 from ratchet.contracts.errors import Permanent
 from ratchet.runtime.jobs.job_protocol import NEMO_RL
@@ -43,47 +44,6 @@ from ratchet.trainers.job.nemo import release
 from ratchet.trainers.job.parallel import LOOPBACK
 from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.recipes.derived import adjusted
-
-
-class Setting(NamedTuple):
-    """The device, the model and the data of a run."""
-
-    size: Size
-    gpu: bool
-    model: Path
-    work: Path
-    pairs: list[PairSize]
-
-    def arguments(self, steps: int, name: str, **changes: Any) -> dict[str, Any]:
-        """Return the training arguments for the plain script and for Ratchet's trainer."""
-        there = {"use_cpu": not self.gpu, "bf16": self.gpu, "learning_rate": 1e-5}
-        return shared(self.work / name, steps, **there | changes)
-
-
-def now() -> float:
-    """Return the time in seconds, after the GPU has finished all queued work."""
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def fresh() -> None:
-    """Free unused memory and reset the peak memory statistics."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def peak() -> float:
-    """Return the peak GPU memory since `fresh` in GiB; 0 on a CPU."""
-    import torch
-
-    return round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else 0.0
 
 
 def dpo(setting: Setting) -> dict[str, Any]:
@@ -280,53 +240,6 @@ def train_rank(setting: Setting, out: Path) -> None:
         sharded = any(type(value).__name__ == "DTensor" for value in trainer.model.parameters())
         result = {"sharded": sharded, "tokens_per_s": tokens_per_second(setting, marks), "losses": losses(trainer), "peak_gib": peaks}
         out.write_text(json.dumps(result))
-
-
-def grpo(setting: Setting) -> dict[str, Any]:
-    """Measure the answer tokens per second of the library's GRPO trainer. A job uses it unchanged, so there is no baseline."""
-    return sampled(setting, "grpo", {})
-
-
-def vllm(setting: Setting) -> dict[str, Any]:
-    """Measure GRPO with vLLM on the training GPU, with the arguments that a job uses, beside generation with the model itself."""
-    if not setting.gpu or importlib.util.find_spec("vllm") is None:
-        return {"skipped": "needs a GPU and vllm in this environment"}
-    from ratchet.trainers.job.trl.grpo import sampling
-    from ratchet.trainers.recipes.completion import complete
-    from ratchet.trainers.recipes.grpo import GRPORecipe
-
-    recipe = complete(GRPORecipe, {"generation": "vllm", "max_completion": 256})
-    engine = sampling(recipe, 1, 64)
-    engine.pop("steps_per_generation")
-    plain_engine, with_vllm = sampled(setting, "plain", {}), sampled(setting, "vllm", engine)
-    faster = round(with_vllm["answer_tokens_per_s"] / plain_engine["answer_tokens_per_s"], 2)
-    return {"plain": plain_engine, "vllm": with_vllm, "vllm_over_plain": faster}
-
-
-def sampled(setting: Setting, name: str, engine: dict[str, Any]) -> dict[str, Any]:
-    """Train three steps of GRPO and return the figures. `engine` has the library's arguments for the sampling engine."""
-    from datasets import Dataset
-    from transformers import AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
-
-    fresh()
-    answers = 8 if not setting.gpu else 64
-    longest = 8 if not setting.gpu else 256
-    given = setting.arguments(3, name, per_device_train_batch_size=answers)
-    config = GRPOConfig(**given, **engine, num_generations=8, max_completion_length=longest, beta=0.04)
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 3 * (answers // 8))
-    counted: list[int] = []
-    marks: list[float] = []
-
-    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
-        counted.append(sum(map(len, completion_ids)))
-        marks.append(now())
-        return [float(ids[0] % 2) for ids in completion_ids]
-
-    tokenizer = AutoTokenizer.from_pretrained(setting.model, padding_side="left")
-    trainer = GRPOTrainer(model=str(setting.model), reward_funcs=reward, args=config, train_dataset=rows, processing_class=tokenizer)
-    trainer.train()
-    return {"answer_tokens_per_s": round(sum(counted[1:]) / (now() - marks[0]), 1), "steps": len(counted), "peak_gib": peak()}
 
 
 def jobs(setting: Setting) -> dict[str, Any]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ratchet.contracts.loop.endpoint import ModelEndpoint, Name
 from ratchet.contracts.loop.field_types import Days, Positive, Seconds
 from ratchet.contracts.model import Frozen
 
-_Text = Annotated[str, Field(min_length=1, max_length=200)]
 _Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _LOOPBACK = re.compile(r"^http://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(/|$)")
 
@@ -20,34 +19,25 @@ _LOOPBACK = re.compile(r"^http://(127\.\d+\.\d+\.\d+|localhost|\[::1\])(:\d+)?(/
 class TermsSettings(Frozen):
     """The provider's terms on the use of its answers for training, as a person has accepted them. The ledger records them."""
 
-    text: _Text
+    text: Name
     """Name or address of the terms, for example `https://provider.example/terms (2026-01)`."""
-    accepted_by: _Text
+    accepted_by: Name
     """Name of the person who has read them and answers for it that they permit training with the provider's answers."""
     accepted_on: date
     """Day of the acceptance."""
 
 
-class TeacherSettings(Frozen):
-    """A teacher. Without this section, no prompt leaves the installation for one."""
+class TeacherSettings(ModelEndpoint):
+    """A teacher. Without this section, no prompt leaves the installation for one. `url` begins with `https://`, except on this machine."""
 
-    url: str = Field(pattern=r"^https?://[^/@\s]+(/[^@\s?#]*)?$")
-    """Base URL of an OpenAI-compatible API. Requests go to `/chat/completions` below it. It begins with `https://`, except on this
-    machine."""
-    model: _Text
-    """Name of the model in the requests."""
     version: Annotated[str, Field(max_length=200)] = ""
     """A name for the present state of the model. A change of url, model, version, max_tokens or temperature makes a new teacher, whose
     agreement is measured anew, and which is asked again."""
-    key_env: _Text | None = None
-    """Name of the environment variable with the API key. None, and no `key_file`: requests without a key."""
-    key_file: str | None = None
-    """Absolute path of a file with the API key."""
     terms: TermsSettings
     """The provider's terms. Without them, the loop file is invalid."""
-    region: _Text
+    region: Name
     """Region in which the teacher processes what it gets."""
-    regions: tuple[_Text, ...] = Field(min_length=1)
+    regions: tuple[Name, ...] = Field(min_length=1)
     """Regions that may receive the line's data. If `region` is not among them, the loop file is invalid."""
     consent: Literal["required", "obtained"] = "required"
     """required: a prompt is sent only if a user who asked it has consented to sending it to a third party (`consent_third_party` of a
@@ -83,14 +73,6 @@ class TeacherSettings(Frozen):
     """Maximum seconds for one answer."""
     patience: Annotated[float, Field(ge=0, le=3600)] = 60.0
     """Seconds for which a question waits for a teacher that is busy (HTTP 429, 503 or 529) before the asking ends."""
-
-    @model_validator(mode="after")
-    def _one_key(self) -> TeacherSettings:
-        if self.key_env is not None and self.key_file is not None:
-            raise ValueError("key_env and key_file exclude each other")
-        if self.key_file is not None and not Path(self.key_file).is_absolute():
-            raise ValueError("key_file must be an absolute path")
-        return self
 
     @model_validator(mode="after")
     def _may_receive(self) -> TeacherSettings:

@@ -69,7 +69,7 @@ class TeacherView:
     """Keys of the questions that are not sent again."""
     charges: list[Charge] = field(default_factory=list)
     open: dict[Digest, tuple[TeacherSent, TeacherGot | None]] = field(default_factory=dict)
-    """Questions that were sent since the last round, and what became of them."""
+    """Key -> a question that was sent since the last round, and the row about its answer; None if it was interrupted."""
     rounds: list[tuple[datetime, str, TeacherRound]] = field(default_factory=list)
     """Time, key of the row and content of each asking that is complete."""
 

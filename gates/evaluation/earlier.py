@@ -77,8 +77,9 @@ def best_earlier(
 def eroded(candidate: Mapping[Decoding, Answers], earlier: Mapping[str, Earlier], least: int) -> list[EarlierComparison]:
     """Return the groups in which the candidate is certainly lower than the earlier champions up to one of them are on average.
 
-    `earlier` has the oldest champion first. Per group and decoding, the mean counts from which the candidate's distance is largest in
-    standard errors; a group needs at least `least` conversations that all these champions have answered. The version is the newest of them.
+    `earlier` has the oldest champion first. For each group and decoding, the candidate is compared with the mean of the champions up to
+    each one, on at least `least` conversations that all of these have answered. The mean counts from which the candidate's distance is
+    largest in standard errors. `version` of the result is the newest champion of this mean.
     """
     answered: dict[tuple[str, Decoding], list[tuple[str, dict[str, tuple[float, float]]]]] = {}
     for version, one in earlier.items():
@@ -93,6 +94,14 @@ def eroded(candidate: Mapping[Decoding, Answers], earlier: Mapping[str, Earlier]
         if farthest is not None and farthest.comparison.difference.high < 0:
             lower[group] = farthest
     return [lower[group] for group in sorted(lower)]
+
+
+def champions_since(earlier: Mapping[str, Earlier], since: str | None) -> Mapping[str, Earlier]:
+    """Return the champions from `since` on (`gate.erosion_since`): all of them for None, none of them if `since` is not among them."""
+    if since is None:
+        return earlier
+    versions = list(earlier)
+    return {version: earlier[version] for version in versions[versions.index(since) :]} if since in earlier else {}
 
 
 def _means(versions: Sequence[tuple[str, Mapping[str, tuple[float, float]]]], least: int) -> Iterator[tuple[str, np.ndarray]]:

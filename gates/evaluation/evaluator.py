@@ -42,7 +42,7 @@ from ratchet.gates.evaluation.comparisons import (
     p95_latency,
     prompt_counts,
 )
-from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier, eroded
+from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier, champions_since, eroded
 from ratchet.gates.evaluation.labelling import label_answers
 from ratchet.gates.evaluation.looks import batches, group_sizes, level_at_equal_length, level_of_look, stop
 from ratchet.gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
@@ -323,8 +323,7 @@ class PairedEvaluator:
 
         `questions` are those that were asked, and `stored` has the answers of each earlier champion. `golden` has the candidate's answers
         of this evaluation. The rewards of greedy and of sampled answers are not comparable, so `ask` gets the candidate's answers with the
-        decoding of a stored evaluation. Returns the fields `earlier`, `eroded` and `earlier_common`
-        of the report.
+        decoding of a stored evaluation. Returns the fields `earlier`, `eroded` and `earlier_common` of the report.
         """
         asked = {question.key: question for question in questions if question.set == GOLDEN}
         candidate = {self._decoding: golden}
@@ -340,16 +339,9 @@ class PairedEvaluator:
             answers = [ChatAnswer(text=text) for question in both for text in one.texts[question.key]]
             labels = self._label(_repeated(both, one.decoding.samples), answers)
             scored[version] = Earlier(one.decoding, _scored(both, answers, labels, one.decoding.samples))
-        least = self._settings.min_slice
-        compared, lower = best_earlier(candidate, scored, level, least), eroded(candidate, self._since(scored), least)
+        least, since = self._settings.min_slice, champions_since(scored, self._settings.erosion_since)
+        compared, lower = best_earlier(candidate, scored, level, least), eroded(candidate, since, least)
         return {"earlier": tuple(compared), "eroded": tuple(lower), "earlier_common": _common(questions, stored)}
-
-    def _since(self, scored: Mapping[str, Earlier]) -> Mapping[str, Earlier]:
-        """Return the champions, oldest first, from `gate.erosion_since` on."""
-        since, versions = self._settings.erosion_since, list(scored)
-        if since is None:
-            return scored
-        return {version: scored[version] for version in versions[versions.index(since) :]} if since in scored else {}
 
 
 _NOT_STORED = digest("")

@@ -114,7 +114,7 @@ class HttpTeacher:
             return TeacherReply(outcome=TeacherOutcome.CUT, detail="the answer reached teacher.max_tokens", **used)
         if not isinstance(text, str) or not text.strip() or message.get("tool_calls"):
             return TeacherReply(outcome=TeacherOutcome.MALFORMED, detail="the reply has no text", **used)
-        if len(text.encode(errors="replace")) > MAX_TEXT_BYTES or not _is_text(text):
+        if not _can_be_stored(text):
             detail = f"the answer is larger than {MAX_TEXT_BYTES:,} bytes, or no valid Unicode"
             return TeacherReply(outcome=TeacherOutcome.MALFORMED, detail=detail, **used)
         return TeacherReply(outcome=TeacherOutcome.ANSWERED, text=text.strip(), **used)
@@ -124,13 +124,12 @@ def _failed(outcome: TeacherOutcome, detail: str) -> TeacherReply:
     return TeacherReply(outcome=outcome, detail=detail)
 
 
-def _is_text(text: str) -> bool:
-    """Return whether a text can be stored: JSON can contain halves of characters."""
+def _can_be_stored(text: str) -> bool:
+    """Return whether the lake takes a text. JSON can contain halves of characters, which are no text."""
     try:
-        text.encode()
+        return len(text.encode()) <= MAX_TEXT_BYTES
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def _usage(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from pydantic import Field
 
-from pydantic import Field, model_validator
-
-from ratchet.contracts.model import Frozen
+from ratchet.contracts.loop.endpoint import ModelEndpoint
 from ratchet.rewards.judge.rubrics import QUALITY
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
-
-class EndpointOptions(Frozen):
+class EndpointOptions(ModelEndpoint):
     """Options of all judges: the endpoint, the limits, and when the judge is believed."""
 
-    url: str = Field(pattern=r"^https?://[^/@\s]+(/[^@\s?#]*)?$")
-    """Base URL of an OpenAI-compatible API, for example `http://localhost:8000/v1`. Requests go to `/chat/completions` below it."""
-    model: Name
-    """Name of the model in the requests."""
-    key_env: Name | None = None
-    """Name of the environment variable with the API key. None, and no `key_file`: requests without a key."""
-    key_file: str | None = None
-    """Absolute path of a file with the API key."""
     structured: bool = True
     """Whether the server is asked to follow the JSON schema of a verdict (`response_format`). The reply is validated in any case."""
     concurrency: int = Field(default=32, ge=1, le=1024)
@@ -51,14 +38,6 @@ class EndpointOptions(Frozen):
     max_flips: float = Field(default=0.01, gt=0, le=0.5)
     """Maximum share of probes that the judge may accept, as the upper bound of an interval at level 0.95. 300 probes without any
     acceptance have a bound of 0.01. Above it, the weight of the judge is zero."""
-
-    @model_validator(mode="after")
-    def _one_key(self) -> EndpointOptions:
-        if self.key_env is not None and self.key_file is not None:
-            raise ValueError("key_env and key_file exclude each other")
-        if self.key_file is not None and not Path(self.key_file).is_absolute():
-            raise ValueError("key_file must be an absolute path")
-        return self
 
 
 class JudgeOptions(EndpointOptions):

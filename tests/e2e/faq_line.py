@@ -1,4 +1,4 @@
-"""A line of questions about forms and keys whose answers are all wrong, for tests of a teacher."""
+"""A line that answers questions about where things are, and whose answers are all wrong, for tests of reviewers and teachers."""
 
 from __future__ import annotations
 

@@ -10,23 +10,9 @@ import pytest
 
 from ratchet.flows.config.home import Home
 from tests import command
+from tests.e2e.faq_line import LOOP
 
 pytestmark = [pytest.mark.slow]
-LOOP = """
-[line]
-name = "faq"
-served_model = "faq"
-[[sources]]
-name = "log"
-kind = "jsonl"
-path = "traces"
-[[rewards]]
-name = "exact_match"
-[[rewards]]
-name = "user_feedback"
-[holdout]
-fraction = 0.2
-"""
 
 
 def traffic(folder: Path) -> None:

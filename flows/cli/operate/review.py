@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -188,9 +189,14 @@ def results(line: str, as_json: bool) -> None:
         return
     rows = [[at, one.actor, f"{one.answers:,}", str(one.reviewers), f"{one.expected:.3f}"] for at, one in taken]
     table(f"Answers of reviewers of {context.line}", ["when (UTC)", "by", "answers", "reviewers", "expected gain"], rows)
+    show_learned(found, "reviewed questions")
+
+
+def show_learned(found: Sequence[Mapping[str, Any]], asked: str) -> None:
+    """Show the mean reward of the questions with new answers, which are called `asked`, and of the others, version by version."""
     told = [[one["version"], *(_mean(one[part]) for part in ("reviewed", "others"))] for one in found]
     if told:
-        table("Mean reward (requests)", ["version", "reviewed questions", "other questions"], told)
+        table("Mean reward (requests)", ["version", asked, "other questions"], told)
 
 
 def _mean(part: dict[str, float]) -> str:

@@ -8,6 +8,7 @@ import click
 
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import line_argument
+from ratchet.flows.cli.operate.review import show_learned
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say, show
 from ratchet.flows.core.teaching import BELIEF_COLUMNS, belief_rows, bound, described, round_notes, round_text
@@ -117,10 +118,4 @@ def results(line: str, as_json: bool) -> None:
     table(f"Questions of {context.line} to its teacher", columns, rows)
     if beliefs:
         table("Agreement with people, and what became of the answers", list(BELIEF_COLUMNS), [list(row) for row in belief_rows(beliefs)])
-    if found:
-        told_versions = [[one["version"], *(_mean(one[part]) for part in ("reviewed", "others"))] for one in found]
-        table("Mean reward (requests)", ["version", "questions asked of the teacher", "other questions"], told_versions)
-
-
-def _mean(part: dict[str, float]) -> str:
-    return f"{part['mean']:.3f} ({part['requests']:,})" if part["requests"] else "–"
+    show_learned(found, "questions asked of the teacher")

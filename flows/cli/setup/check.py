@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +13,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
-from ratchet.flows.cli.setup.evidence_check import newest_freeze, power
+from ratchet.flows.cli.setup.evidence_check import golden, newest_freeze, power
 from ratchet.flows.cli.setup.finding import Finding
 from ratchet.flows.cli.setup.sample_check import sampled
 from ratchet.flows.cli.setup.suite_check import suites
@@ -54,7 +52,7 @@ def check(loop: str, as_json: bool) -> None:
             _compute,
             _serving,
             _checks,
-            _golden,
+            golden,
             _safety,
             suites,
             _privacy,
@@ -338,36 +336,6 @@ def _adapters(context: LineContext) -> list[Finding]:
 def _rank(lora: Any) -> int:
     """Return the rank in the setting `lora` of a recipe, 0 if it is not stated: a default fits every server."""
     return int(lora.get("rank") or 0) if isinstance(lora, dict) else 0
-
-
-def _golden(context: LineContext) -> list[Finding]:
-    golden = context.loop.holdout.golden
-    if golden is None:
-        return [("note", "gate", "no golden set; the gate uses only the holdout")]
-    path = context.folder / golden
-    if not path.exists():
-        return [("error", "gate", f"the golden set {path} does not exist")]
-    from ratchet.gates.evaluation.earlier import rows_to_find
-
-    slices = Counter(_slice_of(line) for line in path.read_bytes().splitlines() if line.strip())
-    found = [("ok", "gate", f"golden set of {slices.total()} prompts")]
-    judged = {name: rows for name, rows in slices.items() if rows >= context.loop.gate.min_slice}
-    needs = {loss: rows_to_find(loss, len(judged) + 1) for loss in (0.03, 0.05, 0.1)}
-    told = ", ".join(f"{loss:g}: {rows:,}" for loss, rows in needs.items())
-    text = f"golden prompts that a slice needs so that a loss that has added up over promotions is found in four cases of five: {told}"
-    short = [f"{name or 'prompts without a slice'} ({rows})" for name, rows in sorted(judged.items()) if rows < needs[0.1]]
-    if short:
-        text += f". Too few even for a loss of 0.1: {', '.join(short[:5])}" + (f" and {len(short) - 5} more" if len(short) > 5 else "")
-    return [*found, ("note", "gate", text)]
-
-
-def _slice_of(line: bytes) -> str:
-    """Return the slice of a row of the golden set; empty without one. What is wrong with a row is reported elsewhere."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return ""
-    return str(row.get("slice") or "") if isinstance(row, dict) else ""
 
 
 def _safety(context: LineContext) -> list[Finding]:

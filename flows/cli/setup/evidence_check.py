@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -30,6 +32,37 @@ def newest_freeze(context: LineContext) -> list[Finding]:
     known = {version.name for version in context.rewards.versions}
     silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
     return [*([("warning", "prompts", warning)] if warning else []), *(("warning", "reward", text) for text in silent_scorers(silent))]
+
+
+def golden(context: LineContext) -> list[Finding]:
+    """Count the golden prompts, and say how many a slice needs so that losses which add up over promotions are found."""
+    name = context.loop.holdout.golden
+    if name is None:
+        return [("note", "gate", "no golden set; the gate uses only the holdout")]
+    path = context.folder / name
+    if not path.exists():
+        return [("error", "gate", f"the golden set {path} does not exist")]
+    from ratchet.gates.evaluation.earlier import rows_to_find
+
+    slices = Counter(_slice_of(line) for line in path.read_bytes().splitlines() if line.strip())
+    found = [("ok", "gate", f"golden set of {slices.total()} prompts")]
+    judged = {part: rows for part, rows in slices.items() if rows >= context.loop.gate.min_slice}
+    needs = {loss: rows_to_find(loss, len(judged) + 1) for loss in (0.03, 0.05, 0.1)}
+    told = ", ".join(f"{loss:g}: {rows:,}" for loss, rows in needs.items())
+    text = f"golden prompts that a slice needs so that a loss that has added up over promotions is found in four cases of five: {told}"
+    short = [f"{part or 'prompts without a slice'} ({rows})" for part, rows in sorted(judged.items()) if rows < needs[0.1]]
+    if short:
+        text += f". Too few even for a loss of 0.1: {', '.join(short[:5])}" + (f" and {len(short) - 5} more" if len(short) > 5 else "")
+    return [*found, ("note", "gate", text)]
+
+
+def _slice_of(line: bytes) -> str:
+    """Return the slice of a row of the golden set; empty without one. What is wrong with a row is reported elsewhere."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return ""
+    return str(row.get("slice") or "") if isinstance(row, dict) else ""
 
 
 def power(context: LineContext) -> list[Finding]:

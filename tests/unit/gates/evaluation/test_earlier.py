@@ -8,7 +8,7 @@ import pytest
 from ratchet.contracts.evaluation import EarlierComparison, Result
 from ratchet.contracts.loop import GateSettings
 from ratchet.gates.checks import Erosion
-from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier, eroded, rows_to_find
+from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier, champions_since, eroded, rows_to_find
 from ratchet.gates.evaluation.questions import Decoding
 from tests.unit.gates.reports import report
 
@@ -145,3 +145,12 @@ def test_champions_of_another_decoding_do_not_hide_a_loss() -> None:
     for earlier in ({**before, **equal}, {**equal, **before}):
         found = eroded({GREEDY: worse, sampled: worse}, earlier, 20)
         assert {one.comparison.name for one in found} == {"golden", "slice:a"}
+
+
+def test_an_accepted_loss_holds_no_later_candidate() -> None:
+    now, before = line(0.05)
+    later = {**before, "v-accepted": Earlier(GREEDY, now)}
+    assert eroded({GREEDY: now}, champions_since(later, None), 20) != []
+    assert eroded({GREEDY: now}, champions_since(later, "v-accepted"), 20) == []
+    assert list(champions_since(later, "v-4")) == ["v-4", "v-5", "v-accepted"]
+    assert champions_since(later, "v-the-present-champion") == {}

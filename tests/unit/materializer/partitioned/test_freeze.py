@@ -40,7 +40,7 @@ GOLDEN = [{"prompt": "show me the order of the shipment in the account please", 
 
 
 def _asked(draw: random.Random) -> str:
-    """Return a question: often one of a few, or nearly one of them."""
+    """Return a random question. Many are equal to one of six questions, or differ from one of them in a word."""
     few = " ".join(random.Random(draw.randrange(6)).choices(WORDS, k=12))
     kind = draw.random()
     if kind < 0.4:
