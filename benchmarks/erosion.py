@@ -5,7 +5,8 @@ promotion to the next, 12 % of the answers change. In an equal line, as many bec
 slice loses a little with each promotion. At each promotion, the candidate is compared with all earlier champions.
 
 An alarm is any part that `eroded` returns over twenty equal promotions, unless the candidate is higher than the champion before it there,
-as the check has it. A loss is found if the slice is named by the second promotion after the one at which the loss has reached 0.1. Beside it is the rule that the gate had before: the whole interval of the
+as the check has it. A loss is found if the slice is named by the second promotion after the one at which the loss has reached 0.1.
+Beside it is the rule that the gate had before: the whole interval of the
 comparison with the best earlier champion is below the margin of 0.1.
 
 `python benchmarks/erosion.py`

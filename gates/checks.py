@@ -234,7 +234,7 @@ class Erosion(_BuiltIn):
 
     @staticmethod
     def _wins_back(report: EvalReport, part: str) -> bool:
-        """Whether the candidate is estimated higher than the present champion in a part of the golden set, so that it undoes a loss there."""
+        """Whether the candidate is estimated higher than the present champion in a part of the golden set."""
         now = report.comparison(part)
         return now is not None and now.difference.estimate > 0
 

@@ -363,7 +363,7 @@ class LakeDatasets:
             raise ConfigError("the loop file names no teacher; add a section [teacher]")
         settled = self._settled.read(snapshot.as_of, snapshot.name)
         prompts = read_parquet(self.artifacts.get(snapshot.prompts))
-        said = Statements(self._settled.current().settled())  # as of now: a refusal counts at once
+        said = Statements((now := self._settled.current()).settled(), now.consent)  # a refusal counts at once
         trained = prompts_by_part(prompts, self._split.parts)[Part.TRAIN]
         asked = (part.asked.join(prompts, on="prompt_id", how="semi") for part in self._usable(settled, snapshot.as_of))
         agreed = [said.agreeing(rows, self.loop.teacher.consent == "required") for rows in asked]

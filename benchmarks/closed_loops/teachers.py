@@ -35,7 +35,7 @@ class SimulatedTeacher:
         """`answers` has the right answers by question, and may grow."""
         self._accuracy, self._answers, self._seed = accuracy, answers, seed
 
-    def ask(self, messages: Sequence[Mapping[str, Any]]) -> TeacherReply:
+    def ask(self, messages: Sequence[Mapping[str, Any]], requests: int) -> TeacherReply:  # noqa: ARG002 -- of the port
         """Answer a question."""
         asked = str(messages[-1]["content"])
         right = hash_share("teacher", str(self._seed), asked) < self._accuracy

@@ -245,6 +245,10 @@ class ConsentSubject(StrEnum):
     """All traces of a session, also later ones."""
     USER = "user"
     """All traces of a user, also later ones, and the user's feedback."""
+    TRACE_THIRD_PARTY = "trace_third_party"
+    """Sending the prompt of a trace to a third party."""
+    USER_THIRD_PARTY = "user_third_party"
+    """Sending the prompts of a user to a third party, also later ones."""
 
 
 class Tier(StrEnum):

@@ -15,8 +15,8 @@ class FakeTeacher:
         self.reply = reply
         self.asked: list[Sequence[Mapping[str, Any]]] = []
 
-    def ask(self, messages: Sequence[Mapping[str, Any]]) -> TeacherReply:
-        """Return the configured reply, and remember the question."""
+    def ask(self, messages: Sequence[Mapping[str, Any]], requests: int) -> TeacherReply:  # noqa: ARG002 -- of the port
+        """Return the configured reply, and remember the question. It takes one request."""
         self.asked.append(messages)
         found = self.reply(messages)
         if isinstance(found, TeacherOutcome):

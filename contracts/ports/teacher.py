@@ -11,6 +11,6 @@ from ratchet.contracts.data.teaching import TeacherReply
 class Teacher(Protocol):
     """A model that answers a conversation. Each call sends at least one request, unless nothing can be sent; nothing is remembered."""
 
-    def ask(self, messages: Sequence[Mapping[str, Any]]) -> TeacherReply:
-        """Return what became of one question. A failure is an outcome, and raises nothing."""
+    def ask(self, messages: Sequence[Mapping[str, Any]], requests: int) -> TeacherReply:
+        """Return what became of one question, for which at most `requests` requests are sent. A failure is an outcome, never raised."""
         ...

@@ -163,7 +163,7 @@ class _Asking:
             if refusal is not None:
                 return refusal
             self.append(row_of("sent", TeacherSent(highest=question.highest, measures=question.measures), question.key))
-            reply, got = self._answered(teacher, question)
+            reply, got = self._answered(teacher, question, budget.requests)
             self.append(row_of("got", got, question.key))
             budget = Left(budget.requests - got.requests, budget.cost - got.cost)
             self._context.progress("asking the teacher", number, len(questions))
@@ -173,10 +173,10 @@ class _Asking:
                 return f"the teacher is {reply.outcome}: {reply.detail}" if reply.outcome in OPEN else f"{reply.detail}, several times"
         return ""
 
-    def _answered(self, teacher: Teacher, question: Question) -> tuple[TeacherReply, TeacherGot]:
-        """Ask one question. What a reply breaks is lost, so that none can stop a cycle."""
+    def _answered(self, teacher: Teacher, question: Question, requests: int) -> tuple[TeacherReply, TeacherGot]:
+        """Ask one question, with at most `requests` requests. What a reply breaks is lost, so that none can stop a cycle."""
         try:
-            reply = teacher.ask(question.prompt.messages)
+            reply = teacher.ask(question.prompt.messages, requests)
             return reply, self._got(question, reply)
         except RatchetError:
             raise

@@ -24,7 +24,7 @@ SIGNED = "signed"
 
 DEFERRED = "deferred"
 """Key of a trace row with content that is stored only if another record of its batch consents; None for most rows. It is masked, too."""
-HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.SESSION: "s"}
+HIDDEN: Mapping[str, Subject] = {ConsentSubject.USER: "u", ConsentSubject.USER_THIRD_PARTY: "u", ConsentSubject.SESSION: "s"}
 """Subjects of statements about consent whose id becomes a pseudonym."""
 
 

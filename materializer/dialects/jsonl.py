@@ -44,8 +44,11 @@ from ratchet.materializer.dialects.values import (
 )
 
 _CONTENT = ("messages", "tools", "response", "correction", "reference")
-_PERSONS = ("session", "user")
-CONSENT_KEYS = {"trace": "id", "response": "response_id", "session": "session_id", "user": "user_id"}
+_PERSONS = ("session", "user", "user_third_party")
+CONSENT_KEYS = {
+    **{"trace": "id", "response": "response_id", "session": "session_id", "user": "user_id"},
+    **{"trace_third_party": "id", "user_third_party": "user_id"},
+}
 """Value of consent_for -> the key that names its subject."""
 
 

@@ -59,7 +59,7 @@ SIGNALS = {
     "tool_error": Signal.TOOL_ERROR,
 }
 """Name of an evaluation -> the signal that it states. One with the score 0 states that it did not happen, and is skipped."""
-CONSENTS = {"trace_consent": ConsentSubject.TRACE, "session_consent": ConsentSubject.SESSION, "user_consent": ConsentSubject.USER}
+CONSENTS = {f"{subject.value}_consent": subject for subject in ConsentSubject if subject is not ConsentSubject.RESPONSE}
 """Name of an evaluation -> what its statement about consent refers to. The name decides, because exporters add ids of their own spans."""
 
 ORIGINS = frozenset({"traffic", "probe", "mirror"})
@@ -367,12 +367,14 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
 def _stated_consent(attributes: Attributes, subject: ConsentSubject, ids: tuple[Any, Any], times: tuple[Any, ...], limits: Limits) -> Row:
     """Return a row of `Decoded.consents`. Everything but a clear consent is a refusal."""
     identity: str | None
-    if subject is ConsentSubject.USER:
+    if subject in (ConsentSubject.USER, ConsentSubject.USER_THIRD_PARTY):
         identity = told(attributes).value("user")
     elif subject is ConsentSubject.SESSION:
         identity = told(attributes).value("session")
     elif ids[0] and ids[1]:
         identity = f"{identifier(ids[0], 16)}:{identifier(ids[1], 8)}"
+    elif subject is ConsentSubject.TRACE_THIRD_PARTY:
+        identity = None
     else:
         subject, identity = ConsentSubject.RESPONSE, name(attributes.get("gen_ai.response.id"))
     if identity is None:

@@ -46,21 +46,20 @@ class HttpTeacher:
         self._declines = declines
         self._sleep = sleep
 
-    def ask(self, messages: Sequence[Mapping[str, Any]]) -> TeacherReply:
-        """Ask one question. A busy server is asked again for `teacher.patience` seconds."""
+    def ask(self, messages: Sequence[Mapping[str, Any]], requests: int) -> TeacherReply:
+        """Ask one question. A busy server is asked again for `teacher.patience` seconds, as long as `requests` allows."""
         try:
             key = api_key("teacher", self._settings.key_env, self._settings.key_file)
         except ConfigError as error:
             return TeacherReply(outcome=TeacherOutcome.UNREACHABLE, requests=0, detail=str(error))
-        waited, pause, requests = 0.0, _PAUSES[0], 0
+        waited, pause, sent = 0.0, _PAUSES[0], 0
         with self._client(key) as client:
             while True:
-                requests += 1
                 reply, wait = self._once(client, messages)
+                sent += reply.outcome is not TeacherOutcome.UNREACHABLE
                 wait = max(wait, pause)
-                if reply.outcome is not TeacherOutcome.BUSY or waited + wait > self._settings.patience:
-                    sent = 0 if reply.outcome is TeacherOutcome.UNREACHABLE else 1
-                    return reply.model_copy(update={"requests": requests - 1 + sent})
+                if reply.outcome is not TeacherOutcome.BUSY or sent >= requests or waited + wait > self._settings.patience:
+                    return reply.model_copy(update={"requests": sent})
                 self._sleep(wait)
                 waited, pause = waited + wait, min(pause * 2, _PAUSES[1])
 

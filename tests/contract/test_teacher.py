@@ -29,18 +29,18 @@ def teacher(request: pytest.FixtureRequest) -> Iterator[Teacher]:
 
 
 def test_an_answer_has_a_text_and_its_tokens(teacher: Teacher) -> None:
-    found = teacher.ask(RIGHT)
+    found = teacher.ask(RIGHT, 1)
     assert (found.outcome, found.text, found.requests) == (TeacherOutcome.ANSWERED, "5", 1)
     assert found.input_tokens is not None
     assert found.output_tokens is not None
 
 
 def test_a_failure_is_an_outcome_with_a_reason_and_without_content(teacher: Teacher) -> None:
-    found = teacher.ask(CLOSED)
+    found = teacher.ask(CLOSED, 1)
     assert (found.outcome, found.text) == (TeacherOutcome.REFUSED, None)
     assert found.detail
     assert "closed" not in found.detail
 
 
 def test_nothing_is_remembered(teacher: Teacher) -> None:
-    assert teacher.ask(RIGHT) == teacher.ask(RIGHT)
+    assert teacher.ask(RIGHT, 1) == teacher.ask(RIGHT, 1)

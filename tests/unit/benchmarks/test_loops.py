@@ -147,10 +147,10 @@ def test_loops_with_a_teacher_are_told_apart() -> None:
 def test_the_simulated_teacher_is_right_as_often_as_it_should_and_never_by_chance() -> None:
     answers = {f"question {n}": f"answer {n}" for n in range(2000)}
     teacher = SimulatedTeacher(0.8, answers, seed=1)
-    given = {asked: teacher.ask([{"role": "user", "content": asked}]).text for asked in answers}
+    given = {asked: teacher.ask([{"role": "user", "content": asked}], 1).text for asked in answers}
     assert fmean(given[asked] == answer for asked, answer in answers.items()) == pytest.approx(0.8, abs=0.03)
     assert set(given.values()) <= set(answers.values())
-    assert given == {asked: teacher.ask([{"role": "user", "content": asked}]).text for asked in answers}
+    assert given == {asked: teacher.ask([{"role": "user", "content": asked}], 1).text for asked in answers}
 
 
 def test_a_later_row_of_a_loop_replaces_an_earlier_one(tmp_path: Path) -> None:

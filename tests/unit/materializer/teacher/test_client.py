@@ -25,7 +25,7 @@ def asked(reply: Reply, waits: list[float] | None = None, key: str | None = None
     with serving(Stub(lambda _: reply, key=key)) as stub:
         settings = TeacherSettings(**teacher_section(url=stub.url, **changes))
         teacher = HttpTeacher(settings, lambda text: text.startswith("I cannot"), (waits if waits is not None else []).append)
-        return teacher.ask(ASKED), stub
+        return teacher.ask(ASKED, 100), stub
 
 
 def completion(**choice: Any) -> bytes:
@@ -78,19 +78,25 @@ def test_a_busy_teacher_is_asked_again_for_its_patience() -> None:
     assert waits == [7.0, 7.0]
 
 
+def test_a_busy_teacher_gets_no_more_requests_than_are_left() -> None:
+    with serving(Stub(lambda _: (429, {"retry-after": "1"}))) as stub:
+        teacher = HttpTeacher(TeacherSettings(**teacher_section(url=stub.url, patience=60.0)), sleep=lambda _: None)
+        assert (teacher.ask(ASKED, 2).requests, stub.requests) == (2, 2)
+
+
 def test_no_key_and_no_server_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEACHER_KEY", raising=False)
     found, stub = asked("5", key_env="TEACHER_KEY")
     assert (found.outcome, found.requests, stub.requests) == (TeacherOutcome.UNREACHABLE, 0, 0)
     assert "TEACHER_KEY" in found.detail
-    found = HttpTeacher(TeacherSettings(**teacher_section())).ask(ASKED)
+    found = HttpTeacher(TeacherSettings(**teacher_section())).ask(ASKED, 100)
     assert (found.outcome, found.requests) == (TeacherOutcome.UNREACHABLE, 0)
 
 
 def test_a_reply_that_does_not_arrive_may_have_been_paid_for() -> None:
     with serving(Stub(lambda _: "5", seconds=2.0)) as stub:
         settings = TeacherSettings(**teacher_section(url=stub.url, timeout=0.2))
-        assert HttpTeacher(settings).ask(ASKED).outcome is TeacherOutcome.LOST
+        assert HttpTeacher(settings).ask(ASKED, 100).outcome is TeacherOutcome.LOST
 
 
 def test_a_reply_that_drips_is_given_up() -> None:
@@ -108,7 +114,7 @@ def test_a_reply_that_drips_is_given_up() -> None:
         threading.Thread(target=lambda: drip(server.accept()[0]), daemon=True).start()
         settings = TeacherSettings(**teacher_section(url=f"http://127.0.0.1:{server.getsockname()[1]}/v1", timeout=0.5))
         begun = time.monotonic()
-        assert HttpTeacher(settings).ask(ASKED).outcome is TeacherOutcome.LOST
+        assert HttpTeacher(settings).ask(ASKED, 100).outcome is TeacherOutcome.LOST
         assert time.monotonic() - begun < 5
 
 
@@ -128,4 +134,4 @@ def test_white_space_around_a_key_does_not_count(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("host", ["a:b", "[::1", "x" * 64 + ".example"])
 def test_an_address_that_is_none_sends_nothing(host: str) -> None:
     settings = TeacherSettings(**teacher_section(url=f"https://{host}/v1"))
-    assert HttpTeacher(settings).ask(ASKED).outcome is TeacherOutcome.UNREACHABLE
+    assert HttpTeacher(settings).ask(ASKED, 100).outcome is TeacherOutcome.UNREACHABLE

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import polars as pl
+import pytest
 
+from ratchet.contracts.data.records import CONSENT
+from ratchet.materializer.lake.schemas import empty_frame
 from ratchet.materializer.teacher.sendable import DEVELOPMENT, NO_CONSENT, TOOLS, Statements, sendable
 
 T0 = datetime(2026, 10, 1, tzinfo=UTC)
@@ -22,11 +26,13 @@ def traces(*rows: tuple[str, str | None, bool | None]) -> pl.DataFrame:
     return pl.DataFrame(made, schema=types)
 
 
-def agreeing(rows: pl.DataFrame, required: bool, prompts: str = "") -> pl.DataFrame:
-    """The traces that agree. The letters of `prompts` are the prompts of the rows."""
+def agreeing(rows: pl.DataFrame, required: bool, prompts: str = "", apart: tuple[dict[str, Any], ...] = ()) -> pl.DataFrame:
+    """The traces that agree. The letters of `prompts` are the prompts of the rows. `apart` are statements apart from traces."""
     asked = rows.with_columns(prompt_id=pl.Series(list(prompts) or ["p"] * len(rows), dtype=pl.String))
     said = rows if "refused" in rows.columns else rows.with_columns(refused=False)
-    return Statements([said]).agreeing(asked, required)
+    stated = [{"source": "app", "sender": None, "operator": False, "ingested": T0, "batch": "b"} | one for one in apart]
+    none = empty_frame(CONSENT)
+    return Statements([said], pl.DataFrame(stated, schema=none.schema) if stated else none).agreeing(asked, required)
 
 
 def ids(found: pl.DataFrame) -> list[str]:
@@ -53,6 +59,31 @@ def test_of_refused_traces_only_refusals_count() -> None:
 def test_of_two_statements_at_one_time_the_refusal_counts() -> None:
     rows = traces(("a", "u", False), ("b", "u", True)).with_columns(time=pl.lit(T0))
     assert ids(agreeing(rows, required=True)) == []
+
+
+def user(given: bool, minutes: int, **more: Any) -> dict[str, Any]:
+    """A statement about the user u."""
+    return {"subject": "user_third_party", "id": "u", "given": given, "time": T0 + timedelta(minutes=minutes)} | more
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ((user(False, 5),), ["c"]),
+        ((user(False, 1),), ["c"]),
+        ((user(False, 0),), ["a", "b", "c"]),
+        ((user(False, 5), user(True, 6)), ["c"]),
+        ((user(False, 5), user(True, 6, operator=True)), ["a", "b", "c"]),
+        ((user(False, 5), user(True, 6, operator=True), user(False, 6)), ["c"]),
+        ((user(False, 5, subject="user"),), ["a", "b", "c"]),
+        ((user(False, 5, subject="trace_third_party", id="b"),), ["a", "c"]),
+        ((user(False, 5, subject="trace_third_party", id="c"),), ["a", "b"]),
+        ((user(False, 5, subject="trace_third_party", id="c", source="other"),), ["a", "b", "c"]),
+    ],
+)
+def test_a_statement_apart_from_traces_refuses_for_a_user_or_a_trace(said: tuple[dict[str, Any], ...], sent: list[str]) -> None:
+    rows = traces(("a", "u", None), ("b", "u", True), ("c", None, True))
+    assert ids(agreeing(rows, required=True, apart=said)) == sent
 
 
 def test_each_prompt_is_sent_masked_about_its_newest_agreed_trace_or_has_a_reason() -> None:

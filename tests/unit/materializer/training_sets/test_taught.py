@@ -15,7 +15,7 @@ from ratchet.materializer.dialects.review import ReviewDialect
 from ratchet.materializer.labels.teachers import bounds
 from tests.builders import teacher_section
 from tests.unit.materializer.conftest import make_datasets, make_loop
-from tests.unit.materializer.records import batch, evaluation, span, spans
+from tests.unit.materializer.records import batch, evaluation, log, logs, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, questions, rows
 
 QUESTIONS = questions(False, 60)
@@ -122,3 +122,27 @@ def test_consent_to_training_alone_sends_nothing_and_held_out_questions_are_not_
     datasets.ingest(batch(more))
     found = datasets.sendable(datasets.freeze("later", LATER, datasets.edition(1)))
     assert [one.messages[-1]["content"] for one in found.prompts] == [MISSING[0]], "and a refusal of training is one of sending"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        spans(span(701, MISSING[0], "A: 2", user__id="user-9", metadata__consent_third_party=False)),
+        spans(span(701, MISSING[0], "A: 3", user__id="user-9", metadata__consent_third_party=False)),
+        logs(evaluation("user_third_party_consent", 0.0, user__id="user-9") | {"eventName": "gen_ai.evaluation.result"}),
+        logs(log(701, evaluation("trace_third_party_consent", 0.0))),
+    ],
+    ids=["the same record again", "the same id with other content", "a statement about the user", "a statement about the trace"],
+)
+def test_a_refusal_of_sending_counts_also_where_the_record_itself_is_not_stored(tmp_path: Path, refusal: dict[str, Any]) -> None:
+    datasets = taught(tmp_path)
+    frozen(datasets)
+    datasets.ingest(batch(spans(span(701, MISSING[0], "A: 2", user__id="user-9", metadata__consent_third_party=True))))
+    snapshot = datasets.freeze("later", LATER, datasets.edition(1))
+    assert [one.messages[-1]["content"] for one in datasets.sendable(snapshot).prompts] == [MISSING[0]]
+    for _ in range(2):
+        datasets.ingest(batch(refusal))
+        assert datasets.sendable(snapshot).prompts == ()
+        stored = datasets.lake.scan("consent")
+        assert (len(stored), stored["given"].to_list()) == (1, [False])
+        assert "user-9" not in str(stored.to_dicts())
