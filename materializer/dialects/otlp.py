@@ -59,7 +59,13 @@ SIGNALS = {
     "tool_error": Signal.TOOL_ERROR,
 }
 """Name of an evaluation -> the signal that it states. One with the score 0 states that it did not happen, and is skipped."""
-CONSENTS = {f"{subject.value}_consent": subject for subject in ConsentSubject if subject is not ConsentSubject.RESPONSE}
+CONSENTS = {
+    "trace_consent": ConsentSubject.TRACE,
+    "session_consent": ConsentSubject.SESSION,
+    "user_consent": ConsentSubject.USER,
+    "trace_third_party_consent": ConsentSubject.TRACE_THIRD_PARTY,
+    "user_third_party_consent": ConsentSubject.USER_THIRD_PARTY,
+}
 """Name of an evaluation -> what its statement about consent refers to. The name decides, because exporters add ids of their own spans."""
 
 ORIGINS = frozenset({"traffic", "probe", "mirror"})
