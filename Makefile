@@ -94,7 +94,7 @@ nemo: $(VENV)/.dev $(VENV)-nemo/.installed  ## run GRPO on a real NeMo RL releas
 
 rest-catalog: $(VENV)/.dev  ## run the tests of a lake behind the REST protocol with the server that Apache Iceberg publishes (needs Java and Maven)
 	@mvn -q -B -f tests/rest_catalog/pom.xml dependency:copy-dependencies -DoutputDirectory="$(abspath .rest-catalog)"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -k "rest" tests/unit/materializer/lake/test_shared.py tests/crash/test_shared_ingest_kill.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -k "rest" tests/unit/materializer/lake/places/test_shared.py tests/crash/test_shared_ingest_kill.py
 
 gsm8k: $(VENV)/.train  ## run one cycle over real answers to GSM8K questions (needs the trace data)
 	@RATCHET_SHARED=$${RATCHET_SHARED:-../shared} BIN=$(BIN) sh loops/02-gsm8k/run.sh

@@ -43,10 +43,10 @@ from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, ref
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
 from ratchet.materializer.labels.teachers import TEACHER, TeacherLabels
-from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
+from ratchet.materializer.lake.places.size import lake_cursor
 from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
-from ratchet.materializer.lake.size import lake_cursor
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.partitioned.partitions import Partitions

@@ -13,8 +13,8 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Clock, Compute, Dialect
 from ratchet.materializer.dialects.screening.sample import limits_of
-from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.ingest import commit, ingest_batch
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing.ingest import commit, ingest_batch
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.quarantine.replay import LakeQuarantine, Rules

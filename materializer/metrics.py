@@ -15,7 +15,7 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, In, LessThan
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.serving import Arm, Evidence, latency_buckets
 from ratchet.materializer.labels.credible import credible
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.materializer.lake.tables import Lake
 
 _TRACE_COLUMNS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from tests.postgres import PostgresServer, postgres_server
 from tests.rest_catalog import RestCatalogServer, rest_catalog_server
 from tests.s3 import S3, served_by_default

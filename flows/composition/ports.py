@@ -82,7 +82,7 @@ def build_line_context(
     a port is built when it is first used. Raises ConfigError if a named trainer, server or setting is not available; with `late`, the
     first use of the port raises it.
     """
-    from ratchet.materializer.lake.size import lake_cursor
+    from ratchet.materializer.lake.places.size import lake_cursor
     from ratchet.trainers.code_digest import code_digest
 
     name, clock, artifacts = loop.line.name, SystemClock(), open_artifacts(home)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.flows.config import variables
-from ratchet.materializer.lake.place import CATALOG, LakePlace
-from ratchet.materializer.lake.rest import is_rest, rest_properties
+from ratchet.materializer.lake.places.place import CATALOG, LakePlace
+from ratchet.materializer.lake.places.rest import is_rest, rest_properties
 from ratchet.runtime.secrets.files import create_secret
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
 

@@ -39,7 +39,7 @@ from ratchet.flows.service.receipts import LineErased, RecalledVersion, Receipt,
 from ratchet.materializer.erasure.artifact_rows import evidence, filtered, has_rows
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
 from ratchet.materializer.erasure.marks import Marks
-from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.jobs.job_protocol import plan_folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ratchet.contracts.model import Frozen
-from ratchet.materializer.lake.place import LakePlace, place_of
+from ratchet.materializer.lake.places.place import LakePlace, place_of
 from ratchet.materializer.lake.tables import TABLES, Lake
 from ratchet.materializer.lake.upkeep import keep, pending, state
 

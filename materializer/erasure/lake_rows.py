@@ -20,9 +20,9 @@ from ratchet.contracts.ids import digest
 from ratchet.materializer.consent import ERASURE, refusing_users, settle
 from ratchet.materializer.erasure.marks import Marks, text_mark, text_marks
 from ratchet.materializer.labels.scores import pseudonym as sample_person
-from ratchet.materializer.lake.dedup_index import DedupIndex
 from ratchet.materializer.lake.deletion import Change
 from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import TABLES, Lake, Read, TableName, joined
 from ratchet.materializer.mirror import forget_key
 from ratchet.materializer.quarantine.kept import KeptRecords

@@ -1,1 +1,1 @@
-"""The Iceberg lake: tables, schemas, exactly-once ingest, the dedup index and compaction."""
+"""The Iceberg lake: its tables and schemas, and their upkeep; where it lies (`places`), and how batches are stored (`storing`)."""

@@ -17,7 +17,7 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.compaction import day_of
-from ratchet.materializer.lake.files import LakeFile, LakeFiles
+from ratchet.materializer.lake.places.files import LakeFile, LakeFiles
 
 
 @dataclass(frozen=True)

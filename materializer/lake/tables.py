@@ -37,11 +37,11 @@ from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.commits import LeanTransaction
 from ratchet.materializer.lake.compaction import is_appended, is_compaction
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
-from ratchet.materializer.lake.files import LakeFile, LakeFiles, files_of
-from ratchet.materializer.lake.moved import adopt_place, was_moved
-from ratchet.materializer.lake.place import CATALOG, CATALOG_NAME, LakePlace, place_of, reason
+from ratchet.materializer.lake.places.files import LakeFile, LakeFiles, files_of
+from ratchet.materializer.lake.places.moved import adopt_place, was_moved
+from ratchet.materializer.lake.places.place import CATALOG, CATALOG_NAME, LakePlace, place_of, reason
+from ratchet.materializer.lake.places.size import table_size
 from ratchet.materializer.lake.schemas import arrow_schema, iceberg_schema, missing_columns, present
-from ratchet.materializer.lake.size import table_size
 
 TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
@@ -92,7 +92,7 @@ class Lake:
     @cached_property
     def _catalog(self) -> Catalog:
         if self.place.is_shared:
-            from ratchet.materializer.lake.shared import shared_catalog
+            from ratchet.materializer.lake.places.shared import shared_catalog
 
             catalog: Catalog = shared_catalog(self.place.catalog, self.place.warehouse)
         else:

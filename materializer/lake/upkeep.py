@@ -24,7 +24,7 @@ from ratchet.materializer.lake.compaction import (
     snapshot_facts,
     write_merged,
 )
-from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName, ordered
 
 _KEPT, _MANY = 8, 16

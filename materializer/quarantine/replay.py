@@ -25,9 +25,9 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ports import Clock, Dialect
 from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.decode import MAX_RECORD, decode
-from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.ingest import store
 from ratchet.materializer.lake.schemas import arrow_table
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing.ingest import store
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.quarantine.entries import fold_entries
 from ratchet.materializer.quarantine.excerpt import parts_of, place_in_part

@@ -18,7 +18,7 @@ from ratchet.contracts.ids import digest
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Datasets, Progress
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
 from tests.shared_lake import postgres, shared_places  # noqa: F401  fixtures

@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.materializer.lake.tables import Lake
 from tests.crash.driver import boundaries
 from tests.unit.materializer.conftest import make_datasets

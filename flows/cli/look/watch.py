@@ -196,7 +196,7 @@ class Watcher:
         )
 
     def _cursor(self) -> Cursor:
-        from ratchet.materializer.lake.size import lake_cursor
+        from ratchet.materializer.lake.places.size import lake_cursor
 
         return lake_cursor(self._installation.home.lake(self._line))
 

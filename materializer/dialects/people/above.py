@@ -2,7 +2,7 @@
 
 A refusal of such a span counts for the model calls below it in the same request. One in a place of the whole trace, such as
 `langfuse.trace.metadata.consent`, counts for all model calls of the trace. It, and one of the trace's root, is also a statement about the
-whole trace, which ingest applies to calls of other requests (`lake/whole_traces.py`).
+whole trace, which ingest applies to calls of other requests (`lake/storing/whole_traces.py`).
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from ratchet.materializer.dialects.people.told import as_object, shares, told
 from ratchet.materializer.dialects.screening.sample import repeated_answer
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import dump, parse_json
-from ratchet.materializer.lake.dedup_index import content_of
-from ratchet.materializer.lake.statements import conflict
+from ratchet.materializer.lake.storing.dedup_index import content_of
+from ratchet.materializer.lake.storing.statements import conflict
 from ratchet.materializer.receive.files.streams import stream_of
 
 RECORDS = 20_000

@@ -15,7 +15,7 @@ from ratchet.contracts.schema import stamped
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.ingest import IngestKeys
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.secrets.files import create_secret

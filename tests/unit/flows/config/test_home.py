@@ -9,7 +9,7 @@ import pytest
 from ratchet.contracts.errors import ConfigError
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 
 CATALOG = "postgresql+psycopg://ada:a-secret-word@db/catalog"
 

@@ -37,7 +37,7 @@ from ratchet.flows.service.keeper import (
     News,
 )
 from ratchet.flows.service.keepers import HANG_SECONDS, Keepers
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
 from tests.waiting import until

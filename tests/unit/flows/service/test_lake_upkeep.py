@@ -13,7 +13,7 @@ from ratchet.flows.service import lake_upkeep
 from ratchet.flows.service.keeper import UPKEEP_SECONDS, Keeper
 from ratchet.flows.service.keepers import Keepers
 from ratchet.flows.service.lake_upkeep import LakeTable, keep_lake
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.service.test_carry import installation_of
 from tests.unit.materializer.conftest import make_datasets

@@ -12,7 +12,7 @@ from ratchet.contracts.data.senders import Role, Sender
 from ratchet.materializer.consent import erased_people
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
-from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.quarantine.kept import Bytes, KeptRecords
 from tests.markers import marks_in
 from tests.unit.materializer.conftest import make_datasets, pseudonym_of

@@ -13,7 +13,7 @@ from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge
 from ratchet.materializer.lake import tables, upkeep
 from ratchet.materializer.lake.compaction import COMPACTION
-from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.training_sets.prompt_sides import PromptSides
 from tests.markers import marks_in

@@ -19,9 +19,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
-from ratchet.materializer.lake.files import bucket_of
-from ratchet.materializer.lake.place import CATALOG_NAME, catalog_engine
-from ratchet.materializer.lake.rest import is_rest, rest_catalog
+from ratchet.materializer.lake.places.files import bucket_of
+from ratchet.materializer.lake.places.place import CATALOG_NAME, catalog_engine
+from ratchet.materializer.lake.places.rest import is_rest, rest_catalog
 from ratchet.runtime.bucket import CONNECT, READ
 
 _METADATA = 64

@@ -17,7 +17,7 @@ from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.admission import DEFERRED
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.statement import STATED, Statement
-from ratchet.materializer.lake.dedup_index import DedupIndex, Known, TraceKeys, bare_key, full_key, key_of, sent_by, stated_by
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex, Known, TraceKeys, bare_key, full_key, key_of, sent_by, stated_by
 from ratchet.materializer.record_hashes import Key
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from ratchet.contracts.data.datasets import Cursor
 from ratchet.contracts.errors import Retryable
-from ratchet.materializer.lake.place import CATALOG
-from ratchet.materializer.lake.size import lake_cursor, table_size
+from ratchet.materializer.lake.places.place import CATALOG
+from ratchet.materializer.lake.places.size import lake_cursor, table_size
 from ratchet.materializer.lake.tables import Lake
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.contracts.data.datasets import Cursor
 from ratchet.contracts.errors import Retryable
-from ratchet.materializer.lake.place import LakePlace, place_of
+from ratchet.materializer.lake.places.place import LakePlace, place_of
 
 
 def lake_cursor(where: LakePlace | Path) -> Cursor:
@@ -61,7 +61,7 @@ def _table_size(place: LakePlace, tables: Mapping[str, str], name: str) -> tuple
 @lru_cache(maxsize=256)
 def _stored_size(location: str) -> tuple[int, datetime | None]:
     """Return what `_size` returns for a metadata file in a bucket. Such a file never changes."""
-    from ratchet.materializer.lake.files import bucket_of
+    from ratchet.materializer.lake.places.files import bucket_of
 
     name, _, key = location.removeprefix("s3://").partition("/")
     content = bucket_of(f"s3://{name}").get(key)

@@ -26,10 +26,10 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
 from ratchet.materializer.lake import upkeep
-from ratchet.materializer.lake.dedup_index import DedupIndex
-from ratchet.materializer.lake.place import LakePlace, catalog_engine
-from ratchet.materializer.lake.rest import is_rest
-from ratchet.materializer.lake.size import lake_cursor
+from ratchet.materializer.lake.places.place import LakePlace, catalog_engine
+from ratchet.materializer.lake.places.rest import is_rest
+from ratchet.materializer.lake.places.size import lake_cursor
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import TABLES, Lake
 from ratchet.materializer.lake.unused import sweep
 from tests.markers import marks_in
@@ -255,8 +255,8 @@ def test_a_look_at_a_lake_needs_none_of_the_large_libraries_and_creates_nothing(
     before = place.state()
     assert place.exists()
     look = (
-        "import sys; from pathlib import Path; from ratchet.materializer.lake.place import LakePlace; "
-        "from ratchet.materializer.lake.size import lake_cursor; "
+        "import sys; from pathlib import Path; from ratchet.materializer.lake.places.place import LakePlace; "
+        "from ratchet.materializer.lake.places.size import lake_cursor; "
         f"place = LakePlace(Path('nowhere'), 'math', {places.url!r}, {places.warehouse!r}); "
         "print(lake_cursor(place).traces, {'pyiceberg', 'pyarrow', 'polars'} & set(sys.modules))"
     )

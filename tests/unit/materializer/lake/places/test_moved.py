@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ratchet.contracts.errors import Retryable
-from ratchet.materializer.lake import moved
+from ratchet.materializer.lake.places import moved
 from ratchet.materializer.lake.tables import Lake
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, span, spans

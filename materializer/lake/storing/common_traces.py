@@ -15,8 +15,8 @@ from ratchet.contracts.data.records import TRACES, ConsentSubject
 from ratchet.materializer.dialects.otlp import EVERY_CALL
 from ratchet.materializer.dialects.plain.traces import CONSTANT, PlainTraces
 from ratchet.materializer.lake.arrow import pa
-from ratchet.materializer.lake.dedup_index import DedupIndex, Entry, Name, plain_entries, response_key
 from ratchet.materializer.lake.schemas import arrow_columns
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex, Entry, Name, plain_entries, response_key
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.record_hashes import Key, content_hashes, trace_key
 

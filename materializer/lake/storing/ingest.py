@@ -23,13 +23,13 @@ from ratchet.materializer.dialects.decode import BUILT_IN, decode_in_columns
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.plain.traces import PlainTraces
 from ratchet.materializer.lake.arrow import pa
-from ratchet.materializer.lake.common_traces import take_common
-from ratchet.materializer.lake.dedup_index import DedupIndex, RowKeys, content_of, key_of, response_key
 from ratchet.materializer.lake.schemas import arrow_table
-from ratchet.materializer.lake.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
+from ratchet.materializer.lake.storing.common_traces import take_common
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex, RowKeys, content_of, key_of, response_key
+from ratchet.materializer.lake.storing.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
+from ratchet.materializer.lake.storing.whole_traces import apply_refusals
 from ratchet.materializer.lake.tables import TABLES, Commit, Lake, TableName
 from ratchet.materializer.lake.upkeep import tidy
-from ratchet.materializer.lake.whole_traces import apply_refusals
 from ratchet.materializer.quarantine.kept import KeptRecords
 from ratchet.materializer.quarantine.writing import Keeping, ended_cuts, ended_row, write_entries
 from ratchet.materializer.record_hashes import Key, trace_key

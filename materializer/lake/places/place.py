@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.materializer.lake.rest import is_rest, rest_tables, shown_rest
+from ratchet.materializer.lake.places.rest import is_rest, rest_tables, shown_rest
 from ratchet.runtime.watched_file import stamp_of
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
 
-from ratchet.materializer.lake.place import CATALOG
-from ratchet.materializer.lake.size import here
+from ratchet.materializer.lake.places.place import CATALOG
+from ratchet.materializer.lake.places.size import here
 from ratchet.runtime.artifacts import write_atomic
 
 _SCHEME = "file://"

@@ -11,8 +11,8 @@ import pytest
 
 from ratchet.contracts.data.datasets import Counts
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.lake import dedup_index
-from ratchet.materializer.lake.dedup_index import DedupIndex
+from ratchet.materializer.lake.storing import dedup_index
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from tests.unit.materializer.conftest import make_datasets, signed
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 

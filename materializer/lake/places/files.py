@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ratchet.contracts.jobs.cluster import BucketSettings
-from ratchet.materializer.lake.place import LakePlace
+from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.runtime.bucket import Bucket
 
 _SCHEME = "file://"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.materializer.lake import rest
-from ratchet.materializer.lake.place import LakePlace
-from ratchet.materializer.lake.rest import is_rest, rest_properties, shown_rest
+from ratchet.materializer.lake.places import rest
+from ratchet.materializer.lake.places.place import LakePlace
+from ratchet.materializer.lake.places.rest import is_rest, rest_properties, shown_rest
 from ratchet.materializer.lake.tables import Lake
 
 

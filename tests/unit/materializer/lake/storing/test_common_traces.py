@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.lake import common_traces
+from ratchet.materializer.lake.storing import common_traces
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch
 
