@@ -24,8 +24,8 @@ from ratchet.contracts.ids import digest, digest_file
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.mirror import MIRROR_SHARE, Mirrored
 from ratchet.contracts.serving import LATENCY_BASE, Arm, Evidence, StepResult, Stratum
-from ratchet.flows.core.mirror import BATCH, is_wanted
-from ratchet.flows.core.rollout import candidate_share, is_largest_concurrent, largest_concurrent
+from ratchet.flows.core.rollouts.mirror import BATCH, is_wanted
+from ratchet.flows.core.rollouts.rollout import candidate_share, is_largest_concurrent, largest_concurrent
 from ratchet.gates.rollout_judge import METRICS, EvidenceJudge
 from ratchet.gates.sequential import rating_difference
 from ratchet.gates.statistics import normal_quantile

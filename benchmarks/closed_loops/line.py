@@ -36,7 +36,7 @@ from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVer
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.rollout import candidate_share
+from ratchet.flows.core.rollouts.rollout import candidate_share
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.engine.line import adopt, open_cycle
 from ratchet.flows.engine.work import turn

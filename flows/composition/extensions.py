@@ -13,7 +13,7 @@ from ratchet.contracts.loop import GateSettings, Loop, SourceSettings
 from ratchet.contracts.ports import Artifacts, Check, Dialect, Metrics, Router, Server, TraceSource, Trainer
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.config.home import Home
-from ratchet.flows.core.rollout import candidate_share
+from ratchet.flows.core.rollouts.rollout import candidate_share
 from ratchet.runtime.extensions import Extension, ExtensionKind, load, nearest, offers
 
 BUILT_IN_CHECKS = ("coverage", "quality", "slices", "erosion", "agreement", "length", "cut", "safety", "suites")

@@ -11,7 +11,7 @@ from ratchet.flows.composition.cluster import job_logs
 from ratchet.flows.composition.ports import open_executor
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.engine.training_curves import read_event_logs
+from ratchet.flows.engine.choice.training_curves import read_event_logs
 
 
 def job_events(cycle: CycleView, home: Home) -> dict[int, Sequence[JobEvent]]:

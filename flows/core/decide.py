@@ -19,7 +19,7 @@ from ratchet.contracts.jobs.training import Adjustment, JobState, JobStatus, Pro
 from ratchet.contracts.steps import JudgeResult, PlanResult, State, Step
 from ratchet.contracts.time_window import length, opens_at, seconds_left
 from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
-from ratchet.flows.core.search import choice, expected_seconds, next_trial
+from ratchet.flows.core.searches.search import choice, expected_seconds, next_trial
 from ratchet.flows.core.steps import next_step
 
 

@@ -35,10 +35,10 @@ from ratchet.flows.core.decide import (
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.requests import fold_approval
 from ratchet.flows.core.steps import next_step
+from ratchet.flows.engine.choice.search import begun, trial_end
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.effects import EFFECTS, job_of
 from ratchet.flows.engine.evidence import approval_evidence
-from ratchet.flows.engine.search import begun, trial_end
 
 
 def advance(cycle_id: str, context: LineContext) -> Decision:

@@ -38,13 +38,13 @@ from ratchet.contracts.steps import (
 from ratchet.contracts.wording import first_problem
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
-from ratchet.flows.engine.adapters import served_form
-from ratchet.flows.engine.choosing import choose_plan, drafts
+from ratchet.flows.engine.asking.teaching import ask_before
+from ratchet.flows.engine.choice.adapters import served_form
+from ratchet.flows.engine.choice.choosing import choose_plan, drafts
+from ratchet.flows.engine.choice.search import last_winner, with_search
+from ratchet.flows.engine.choice.training_curves import accepted_line, read_event_logs
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.model_cards import card_of
-from ratchet.flows.engine.search import last_winner, with_search
-from ratchet.flows.engine.teaching import ask_before
-from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 
 
 def freeze(context: LineContext, cycle: CycleView, key: str) -> FreezeResult:

@@ -9,8 +9,8 @@ from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.ids import digest
 from ratchet.contracts.steps import AcceptResult, EvaluateResult, FreezeResult, JudgeResult, PlanResult, ProbeResult
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.highest_cost import highest_cost
-from ratchet.flows.core.search_results import COLUMNS, picture, results, sentences
+from ratchet.flows.core.searches.highest_cost import highest_cost
+from ratchet.flows.core.searches.search_results import COLUMNS, picture, results, sentences
 
 
 def approval_evidence(cycle: CycleView, kind: ApprovalKind, price: Callable[[float], float | None] | None = None) -> dict[str, Any]:

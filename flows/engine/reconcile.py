@@ -16,11 +16,11 @@ from ratchet.contracts.steps import State, Step
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
-from ratchet.flows.core.rollout import SetWeight, candidate_share
+from ratchet.flows.core.rollouts.rollout import SetWeight, candidate_share
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.effects import job_of, lay_resume_point, scale, served_names, sole_route
 from ratchet.flows.engine.model_cards import card_of
-from ratchet.flows.engine.rollout import step_route
+from ratchet.flows.engine.rollouts.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
 

@@ -8,12 +8,12 @@ from ratchet.contracts.moment import seconds_between
 from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import Decision, End, Wait
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.rollout import Hold
+from ratchet.flows.core.rollouts.rollout import Hold
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.reconcile import reconcile
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.engine.rollouts.rollout import tick
 
 
 def pull_spool(context: LineContext) -> None:

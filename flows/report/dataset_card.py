@@ -13,9 +13,9 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop, PrivacySettings
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.steps import FreezeResult, PlanResult
+from ratchet.flows.core.asking.parquet_rows import rows_of
 from ratchet.flows.core.data_notes import count_rows, crowding, masking_note
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.report.languages import language_of
 from ratchet.flows.report.story import Section, Table, signals_section
 from ratchet.materializer.privacy.masking import Masker

@@ -19,15 +19,15 @@ from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import FreezeResult
 from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.config.home import Home
+from ratchet.flows.core.asking.parquet_rows import rows_of
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
-from ratchet.flows.core.parquet_rows import rows_of
-from ratchet.flows.core.search import demanded, difference
-from ratchet.flows.core.search import measured as with_score
+from ratchet.flows.core.searches.search import demanded, difference
+from ratchet.flows.core.searches.search import measured as with_score
 from ratchet.flows.core.waiting import waiting_text
+from ratchet.flows.engine.choice.training_curves import curve_marks, read_event_logs, training_runs
 from ratchet.flows.engine.line import cycle_requests
-from ratchet.flows.engine.training_curves import curve_marks, read_event_logs, training_runs
 from ratchet.flows.report.charts import ChartPair, Line, Point, Tick, bars, curves, dumbbells, funnel
 from ratchet.flows.report.dataset_card import dataset_card
 from ratchet.flows.report.story import Section, Table, interval, ledger_table, recalled, tell

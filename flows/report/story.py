@@ -15,6 +15,8 @@ from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.steps import ENDS, STEPS, FreezeResult, PlanResult, ProbeResult, Step
+from ratchet.flows.core.asking.teaching import BELIEF_COLUMNS, USED_EVIDENCE, belief_rows, round_notes, round_text
+from ratchet.flows.core.asking.teaching import used as taught
 from ratchet.flows.core.data_notes import (
     SIGNAL_COLUMNS,
     SIGNALS_NOTE,
@@ -32,9 +34,7 @@ from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.requests import ApprovalView
-from ratchet.flows.core.search_results import COLUMNS, order_text, picture, results, sentences
-from ratchet.flows.core.teaching import BELIEF_COLUMNS, USED_EVIDENCE, belief_rows, round_notes, round_text
-from ratchet.flows.core.teaching import used as taught
+from ratchet.flows.core.searches.search_results import COLUMNS, order_text, picture, results, sentences
 from ratchet.flows.core.waiting import waiting_text
 
 Cells = tuple[str, ...]

@@ -18,8 +18,8 @@ from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import FreezeResult
+from ratchet.flows.core.asking.parquet_rows import rows_of
 from ratchet.flows.core.folds.cycle import CycleView
-from ratchet.flows.core.parquet_rows import rows_of
 from ratchet.flows.report.history import EXAMPLES, examples
 from ratchet.flows.report.story import Section, Table, interval
 

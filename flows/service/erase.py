@@ -27,7 +27,7 @@ from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
 from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
-from ratchet.flows.core.teaching import fold_teacher
+from ratchet.flows.core.asking.teaching import fold_teacher
 from ratchet.flows.engine.context import TURN_SECONDS, LineContext, leased
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import ask_rollback

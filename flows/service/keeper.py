@@ -23,15 +23,15 @@ from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import receiver_is_alive, start_receiver
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
-from ratchet.flows.core.rollout import Hold
+from ratchet.flows.core.rollouts.rollout import Hold
 from ratchet.flows.core.triggers import cycle_is_due
 from ratchet.flows.engine.advance import unforeseen
-from ratchet.flows.engine.bypass import bypass
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import note_name
 from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.engine.rollouts.bypass import bypass
+from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.flows.service.memory import give_back
 from ratchet.materializer.receive.files.notifications import listener
 from ratchet.runtime.artifacts import write_atomic

@@ -123,7 +123,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         ("ratchet.contracts.ports", set()),
         ("ratchet.rewards.scorer_set", set()),
         ("ratchet.flows.core.decide", set()),
-        ("ratchet.flows.core.rollout", set()),
+        ("ratchet.flows.core.rollouts.rollout", set()),
         ("ratchet.trainers.backends.trl", {"numpy"}),
         ("ratchet.trainers.job.supervisor", {"numpy"}),
         ("ratchet.local.executor", set()),

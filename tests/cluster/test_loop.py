@@ -15,11 +15,11 @@ from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import start_receiver
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.decide import End
+from ratchet.flows.engine.choice.training_curves import read_event_logs, training_runs
 from ratchet.flows.engine.context import TURN_SECONDS
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import adopt, open_cycle
 from ratchet.flows.engine.reconcile import reconcile
-from ratchet.flows.engine.training_curves import read_event_logs, training_runs
 from ratchet.flows.engine.work import run_to_end
 from tests.cluster.bench import REAL
 from tests.cluster.loop_files import MACHINE, SECTION

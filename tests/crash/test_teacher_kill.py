@@ -18,7 +18,7 @@ import pytest
 from ratchet.contracts.ids import teacher_stream
 from ratchet.flows.composition.ports import open_ledger
 from ratchet.flows.config.home import Home
-from ratchet.flows.core.teaching import fold_teacher
+from ratchet.flows.core.asking.teaching import fold_teacher
 from ratchet.materializer.lake.tables import Lake
 from tests import command
 from tests.e2e.faq_line import LOOP, TEACHER, right, traffic

@@ -18,9 +18,9 @@ from ratchet.contracts.loop import GateSettings, RolloutSettings
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.rows import RolloutOpened, row_of
 from ratchet.contracts.serving import Endpoint, ModelVersion
-from ratchet.flows.core.mirror import batches, mirrored
-from ratchet.flows.core.rollout import Hold, SetWeight
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.core.rollouts.mirror import batches, mirrored
+from ratchet.flows.core.rollouts.rollout import Hold, SetWeight
+from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.gates.evaluation.evaluator import PairedEvaluator
 from ratchet.gates.model_client import HttpModelClient
 from ratchet.gates.rollout_judge import EvidenceJudge

@@ -15,7 +15,7 @@ from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.ports import open_ledger
 from ratchet.flows.config.home import Home
-from ratchet.flows.core.parquet_rows import rows_of
+from ratchet.flows.core.asking.parquet_rows import rows_of
 from ratchet.materializer.training_sets.holdout import held_out
 from tests import command, toy_line
 from tests.e2e.faq_line import LOOP, TEACHER, question, right, traffic

@@ -24,11 +24,11 @@ from ratchet.contracts.loop import GateSettings, RewardSettings, RolloutSettings
 from ratchet.contracts.mirror import MirrorAsk, MirrorOutcome, MirrorPrompt, MirrorPrompts
 from ratchet.contracts.serving import Arm, Evidence, ModelVersion
 from ratchet.contracts.steps import AcceptResult, EvaluateResult, FreezeResult
-from ratchet.flows.core.rollout import candidate_share
+from ratchet.flows.core.rollouts.rollout import candidate_share
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.effects import judge
 from ratchet.flows.engine.line import open_cycle
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.gates.checks import checks
 from ratchet.gates.rollout_judge import EvidenceJudge
 from tests.simulation.simulated_line import Scenario, SimulatedLine

@@ -47,7 +47,7 @@ from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.line import answer, approvals, ask_cancel, ask_rollback, open_cycle
 from ratchet.flows.engine.reconcile import reconcile
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.trainers.health import REMEDIES
 from tests.builders import make_facts
 

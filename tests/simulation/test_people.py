@@ -146,7 +146,7 @@ def test_rollback_requested_before_the_promotion_is_recorded_takes_effect() -> N
     open_cycle(sim.context, "simulated")
     until(sim, State.ROLLING)
     from ratchet.contracts.ids import rollout_stream
-    from ratchet.flows.engine.rollout import tick
+    from ratchet.flows.engine.rollouts.rollout import tick
 
     while not sim.context.rollout_view(rollout_stream(sim.cycle_stream())).end:
         sim.clock.sleep(20)

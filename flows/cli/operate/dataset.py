@@ -17,8 +17,8 @@ from ratchet.flows.cli.terminal import say
 
 if TYPE_CHECKING:
     from ratchet.contracts.rows import DatasetExported
+    from ratchet.flows.engine.asking.dataset_export import ExportedSet
     from ratchet.flows.engine.context import LineContext
-    from ratchet.flows.engine.dataset_export import ExportedSet
     from ratchet.materializer.exports import ExportedFiles
 
 
@@ -45,7 +45,7 @@ def export(cycle: str | None, now: bool, form: str, out: Path, by: str, as_json:
     """
     refuse_existing(out)
     with watched(as_json, "building the training set …") as progress:
-        from ratchet.flows.engine.dataset_export import set_of_cycle, set_of_now
+        from ratchet.flows.engine.asking.dataset_export import set_of_cycle, set_of_now
 
         installation = open_installation(progress)
         if now:
@@ -70,7 +70,7 @@ def export(cycle: str | None, now: bool, form: str, out: Path, by: str, as_json:
 @json_option
 def list_(line: str, as_json: bool) -> None:
     """List the exports of LINE: when, by whom, and where the files were written to."""
-    from ratchet.flows.engine.dataset_export import exports
+    from ratchet.flows.engine.asking.dataset_export import exports
 
     installation = existing(open_installation())
     if is_file_name(line):  # a line that has adopted no model can have exports
@@ -88,7 +88,7 @@ def list_(line: str, as_json: bool) -> None:
 def _write(context: LineContext, found: ExportedSet, form: str, out: Path, by: str) -> tuple[DatasetExported, ExportedFiles]:
     """Write the files to a new folder beside `out`, record the export, and give the folder its name."""
     from ratchet.contracts.ids import digest
-    from ratchet.flows.engine.dataset_export import Written, note_export
+    from ratchet.flows.engine.asking.dataset_export import Written, note_export
     from ratchet.flows.report.dataset_card import as_markdown, card_of
     from ratchet.materializer.exports import export_files
 

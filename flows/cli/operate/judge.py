@@ -84,8 +84,8 @@ def _records(context: LineContext) -> JudgeRecords:
 def _sample(context: LineContext, records: JudgeRecords, size: int) -> list[dict[str, Any]]:
     """Return a random sample of the answers that may be used at present. The same data gives the same sample."""
     from ratchet.contracts.ids import digest, hash_share
-    from ratchet.flows.core.parquet_rows import rows_of
-    from ratchet.flows.engine.preview import EDITION
+    from ratchet.flows.core.asking.parquet_rows import rows_of
+    from ratchet.flows.engine.choice.preview import EDITION
     from ratchet.rewards.judge.messages import content_key
 
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json")])

@@ -12,14 +12,14 @@ from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import show
 from ratchet.flows.core.data_notes import left_out, silent_scorers, warned
-from ratchet.flows.core.highest_cost import HighestCost, highest_cost
-from ratchet.flows.core.search import LEAST_PROMPTS
-from ratchet.flows.core.search_results import SPACE_COLUMNS, space
+from ratchet.flows.core.searches.highest_cost import HighestCost, highest_cost
+from ratchet.flows.core.searches.search import LEAST_PROMPTS
+from ratchet.flows.core.searches.search_results import SPACE_COLUMNS, space
 
 if TYPE_CHECKING:
     from ratchet.contracts.jobs.training import Search
+    from ratchet.flows.engine.choice.preview import Preview
     from ratchet.flows.engine.context import LineContext
-    from ratchet.flows.engine.preview import Preview
 
 
 @click.command()
@@ -35,7 +35,7 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
     each rule, and the estimated cost. Does not open a cycle and does not train.
     """
     with watched(as_json, f"planning the next cycle of {line} …") as progress:
-        from ratchet.flows.engine.preview import preview
+        from ratchet.flows.engine.choice.preview import preview
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
@@ -83,8 +83,8 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
 
 def _teacher(found: Preview, context: LineContext) -> dict[str, Any] | None:
     """Return what a cycle that opens now would send to the teacher at most; None without one. Nothing is sent."""
-    from ratchet.flows.core.teaching import bound
-    from ratchet.flows.engine.teaching import prepare
+    from ratchet.flows.core.asking.teaching import bound
+    from ratchet.flows.engine.asking.teaching import prepare
 
     settings = context.loop.teacher
     if settings is None:

@@ -16,12 +16,12 @@ from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.new_folder import new_folder, refuse_existing
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say, show
-from ratchet.flows.core.review_forms import FORMS
+from ratchet.flows.core.asking.review_forms import FORMS
 
 if TYPE_CHECKING:
+    from ratchet.flows.engine.asking.dataset_export import ExportedSet
+    from ratchet.flows.engine.asking.review import Chosen
     from ratchet.flows.engine.context import LineContext
-    from ratchet.flows.engine.dataset_export import ExportedSet
-    from ratchet.flows.engine.review import Chosen
 
 SHOWN = 10
 """Number of questions that the command shows."""
@@ -51,8 +51,8 @@ def export(line: str, out: Path, count: int, form: str, by: str, as_json: bool) 
     """
     refuse_existing(out)
     with watched(as_json, f"choosing questions of {line} …") as progress:
-        from ratchet.flows.engine.dataset_export import set_of_now
-        from ratchet.flows.engine.review import choose
+        from ratchet.flows.engine.asking.dataset_export import set_of_now
+        from ratchet.flows.engine.asking.review import choose
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
@@ -81,8 +81,8 @@ def export(line: str, out: Path, count: int, form: str, by: str, as_json: bool) 
 def _write(context: LineContext, found: ExportedSet, chosen: Chosen, form: str, out: Path, by: str) -> None:
     """Write the files and record the export before they get their name."""
     from ratchet.contracts.ids import digest
-    from ratchet.flows.core.review_forms import CONFIG, as_lines, as_tasks
-    from ratchet.flows.engine.dataset_export import Written, note_export
+    from ratchet.flows.core.asking.review_forms import CONFIG, as_lines, as_tasks
+    from ratchet.flows.engine.asking.dataset_export import Written, note_export
 
     files = {"questions.jsonl": as_lines(chosen.questions)}
     if form == "label-studio":
@@ -109,11 +109,11 @@ def import_(line: str, file: Path, reviewer: str | None, by: str, as_json: bool)
     stored under a pseudonym. Where reviewers disagree, the rules for conflicting answers decide. The same file again changes nothing.
     """
     with watched(as_json, f"taking in answers for {line} …") as progress:
-        from ratchet.flows.core.review import agreement
-        from ratchet.flows.core.review_forms import read_answers
+        from ratchet.flows.core.asking.review import agreement
+        from ratchet.flows.core.asking.review_forms import read_answers
+        from ratchet.flows.engine.asking.dataset_export import set_of_now
+        from ratchet.flows.engine.asking.review import known_questions, take_in
         from ratchet.flows.engine.context import TURN_SECONDS
-        from ratchet.flows.engine.dataset_export import set_of_now
-        from ratchet.flows.engine.review import known_questions, take_in
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
@@ -176,9 +176,9 @@ def _gains(file: Path) -> dict[str, float]:
 def results(line: str, as_json: bool) -> None:
     """Show what LINE has learned from the answers of reviewers: rewards of the reviewed questions, version by version."""
     with watched(as_json, f"reading the data of {line} …") as progress:
-        from ratchet.flows.engine.dataset_export import set_of_now
-        from ratchet.flows.engine.review import imports
-        from ratchet.flows.engine.review import results as results_of
+        from ratchet.flows.engine.asking.dataset_export import set_of_now
+        from ratchet.flows.engine.asking.review import imports
+        from ratchet.flows.engine.asking.review import results as results_of
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ratchet.flows.composition.installation import Installation
     from ratchet.flows.core.folds.line import LineView
     from ratchet.flows.engine.context import LineContext
-    from ratchet.flows.engine.going_back import Back
+    from ratchet.flows.engine.rollouts.going_back import Back
 
 _SECONDS = 60.0
 """Seconds that a rollback waits until every session is back, for example for a model server that loads."""
@@ -62,7 +62,7 @@ def rollback(line: str, by: str, reason: str, no_wait: bool, as_json: bool) -> N
 
 def _carried_out(installation: Installation, line: str, begun: LineView, as_json: bool) -> tuple[Back | None, list[str]]:
     """Bring every session back, and end the open cycle unless a service does. Return the outcome, and what is left to do."""
-    from ratchet.flows.engine.going_back import bring_back, target
+    from ratchet.flows.engine.rollouts.going_back import bring_back, target
 
     opened = begun.open_cycle
     tag = target(begun, installation.cycle(begun.line, int(opened.rpartition("/")[2])) if opened else None)

@@ -11,11 +11,11 @@ from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.operate.review import show_learned
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say, show
-from ratchet.flows.core.teaching import BELIEF_COLUMNS, belief_rows, bound, described, round_notes, round_text
+from ratchet.flows.core.asking.teaching import BELIEF_COLUMNS, belief_rows, bound, described, round_notes, round_text
 
 if TYPE_CHECKING:
     from ratchet.contracts.loop import TeacherSettings
-    from ratchet.flows.engine.teaching import Prepared
+    from ratchet.flows.engine.asking.teaching import Prepared
 
 SHOWN = 10
 """Number of questions that a dry run shows."""
@@ -40,9 +40,9 @@ def ask(line: str, dry_run: bool, by: str, as_json: bool) -> None:
     Each question is sent once to each version of the teacher. The next freeze decides which answers count. A cycle asks by itself.
     """
     with watched(as_json, f"choosing questions of {line} …") as progress:
-        from ratchet.flows.engine.dataset_export import snapshot_of_now
-        from ratchet.flows.engine.teaching import ask as ask_now
-        from ratchet.flows.engine.teaching import prepare, settings_of
+        from ratchet.flows.engine.asking.dataset_export import snapshot_of_now
+        from ratchet.flows.engine.asking.teaching import ask as ask_now
+        from ratchet.flows.engine.asking.teaching import prepare, settings_of
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))
@@ -93,9 +93,9 @@ def _show_prepared(prepared: Prepared, settings: TeacherSettings, as_json: bool)
 def results(line: str, as_json: bool) -> None:
     """Show what LINE has asked its teacher, what it cost, how far the teacher agrees with people, and what was learned."""
     with watched(as_json, f"reading the data of {line} …") as progress:
-        from ratchet.flows.engine.dataset_export import set_of_now
-        from ratchet.flows.engine.review import results as results_of
-        from ratchet.flows.engine.teaching import teacher_view
+        from ratchet.flows.engine.asking.dataset_export import set_of_now
+        from ratchet.flows.engine.asking.review import results as results_of
+        from ratchet.flows.engine.asking.teaching import teacher_view
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json))

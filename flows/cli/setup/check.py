@@ -312,7 +312,7 @@ def _unattributed(loop: Loop) -> list[Finding]:
 
 def _adapters(context: LineContext) -> list[Finding]:
     """Say which methods train adapters that are served as such, and which are served as whole models all the same."""
-    from ratchet.flows.engine.adapters import cannot_share, no_adapter
+    from ratchet.flows.engine.choice.adapters import cannot_share, no_adapter
 
     training = context.loop.training
     if context.loop.serving.adapters == "merged":

@@ -78,7 +78,7 @@ def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
     from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW
     from ratchet.contracts.steps import PlanResult
-    from ratchet.flows.core.search import LEAST_PROMPTS
+    from ratchet.flows.core.searches.search import LEAST_PROMPTS
     from ratchet.trainers import cross_validation
     from ratchet.trainers.length import LEAST
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def teacher(context: LineContext) -> list[Finding]:
     """Say what may be sent to the teacher, under which terms, and what it costs at most; or what keeps it from being asked."""
     from ratchet.contracts.data.teaching import cost_of
-    from ratchet.flows.core.teaching import left
-    from ratchet.flows.engine.teaching import teacher_view
+    from ratchet.flows.core.asking.teaching import left
+    from ratchet.flows.engine.asking.teaching import teacher_view
     from ratchet.runtime.secrets.api_key import api_key
 
     settings = context.loop.teacher

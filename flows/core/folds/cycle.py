@@ -32,7 +32,7 @@ from ratchet.contracts.steps import (
     TrainResult,
     step_of_result,
 )
-from ratchet.flows.core.search import Tried
+from ratchet.flows.core.searches.search import Tried
 
 if TYPE_CHECKING:
     from ratchet.contracts.loop import Loop

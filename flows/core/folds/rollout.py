@@ -11,7 +11,7 @@ from ratchet.contracts.cycle import Entry
 from ratchet.contracts.rows import Died, Reason, RolloutOpened, WeightSet, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion, Outage
-from ratchet.flows.core.shared_process import IN_FLIGHT
+from ratchet.flows.core.rollouts.shared_process import IN_FLIGHT
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RolloutView:
     steps: tuple[RolloutStep, ...] = ()
     judgements: tuple[Entry, ...] = ()
     mirrored: tuple[Entry, ...] = ()
-    """The rows about mirrored prompts (`flows/core/mirror.py`)."""
+    """The rows about mirrored prompts (`flows/core/rollouts/mirror.py`)."""
     outages: tuple[Outage, ...] = ()
     """Times in which the process did not run that champion and candidate share."""
     end: str | None = None

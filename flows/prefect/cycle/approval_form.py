@@ -13,8 +13,8 @@ from typing import Any
 from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.evaluation import EvalReport
 from ratchet.contracts.jobs.training import Search
-from ratchet.flows.core.highest_cost import HighestCost
-from ratchet.flows.core.search_results import FORM_COLUMNS, SPACE_COLUMNS, order_text, space
+from ratchet.flows.core.searches.highest_cost import HighestCost
+from ratchet.flows.core.searches.search_results import FORM_COLUMNS, SPACE_COLUMNS, order_text, space
 from ratchet.flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}

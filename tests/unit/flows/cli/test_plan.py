@@ -10,8 +10,8 @@ import pytest
 from ratchet.contracts.jobs.training import Method, Search, Variant
 from ratchet.contracts.loop import SearchSettings
 from ratchet.flows.cli.operate.plan import _searched, _show_search
-from ratchet.flows.core.highest_cost import highest_cost
-from ratchet.flows.core.search import OWN
+from ratchet.flows.core.searches.highest_cost import highest_cost
+from ratchet.flows.core.searches.search import OWN
 from tests.simulation.simulated_line import loop_for
 
 RECIPES = {

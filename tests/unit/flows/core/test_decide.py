@@ -22,7 +22,7 @@ from ratchet.flows.core.decide import AcceptStep, Ask, Do, End, JobEnded, Observ
 from ratchet.flows.core.folds.cycle import AUTO, CycleView, Incarnation, train_key
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutStep, RolloutView
-from ratchet.flows.core.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
+from ratchet.flows.core.rollouts.rollout import Hold, SetWeight, decide_rollout, is_largest_concurrent, weights
 from ratchet.flows.core.triggers import cycle_is_due, edition_number
 from tests.simulation.simulated_line import loop_for
 from tests.unit.flows.cycles import NOON, cycle, done, entry, judge_result, plan_result, run, training

@@ -14,9 +14,9 @@ from ratchet.contracts.jobs.training import Usage
 from ratchet.contracts.loop import SearchSettings
 from ratchet.contracts.steps import State
 from ratchet.flows.core.folds.cycle import Incarnation
-from ratchet.flows.core.search import Tried, spent
+from ratchet.flows.core.searches.search import Tried, spent
+from ratchet.flows.engine.choice.search import _seconds, trial_end
 from ratchet.flows.engine.line import ask_cancel
-from ratchet.flows.engine.search import _seconds, trial_end
 from tests.simulation.simulated_line import Scenario, SimulatedLine, loop_for
 from tests.unit.flows.cycles import NOON, training
 

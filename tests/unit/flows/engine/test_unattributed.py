@@ -11,11 +11,11 @@ import pytest
 from ratchet.contracts.errors import Incomplete, Permanent, Retryable
 from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.serving import StepJudgement, StepResult
-from ratchet.flows.core.rollout import Hold, RolloutDecision, SetWeight
+from ratchet.flows.core.rollouts.rollout import Hold, RolloutDecision, SetWeight
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.effects import roll_out
 from ratchet.flows.engine.line import open_cycle
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.engine.rollouts.rollout import tick
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 

@@ -22,8 +22,8 @@ from ratchet.contracts.jobs.training import Adjustment, JobEvent, LeftOut, Metho
 from ratchet.contracts.loop import TermsSettings
 from ratchet.contracts.steps import EvaluateResult, FreezeResult, ProbeResult, State
 from ratchet.flows.core.folds.rollout import fold_rollout
+from ratchet.flows.engine.choice.training_curves import accepted_line, read_event_logs
 from ratchet.flows.engine.line import cycle_requests
-from ratchet.flows.engine.training_curves import accepted_line, read_event_logs
 from ratchet.flows.report.page import render_report
 from ratchet.flows.report.story import (
     _choice,

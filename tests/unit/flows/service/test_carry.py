@@ -22,7 +22,7 @@ from ratchet.flows.core.requests import fold_approval
 from ratchet.flows.core.steps import step_of
 from ratchet.flows.engine.effects import EFFECTS
 from ratchet.flows.engine.line import answer, ask_cancel, open_cycle
-from ratchet.flows.engine.rollout import tick
+from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.flows.service.carry import carry, look, position
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 

@@ -1,0 +1,1 @@
+"""Decisions about a rollout from its evidence. Pure."""

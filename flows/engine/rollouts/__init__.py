@@ -1,0 +1,1 @@
+"""Performs rollouts: ticks, mirrored prompts, shared processes, and the way back."""
