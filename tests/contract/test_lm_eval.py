@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ratchet.contracts.errors import ConfigError, Inconclusive, RatchetError, Retryable, Unreachable
@@ -171,12 +173,26 @@ def test_after_a_crash_only_the_run_that_was_not_complete_is_repeated(tmp_path: 
 
 
 def test_the_process_ends_with_the_one_that_asked(tmp_path: Path) -> None:
-    driver = Path(sys.modules[LmEvalSuite.__module__].__file__ or "").with_name("lm_eval_driver.py")
-    process = subprocess.Popen([real_lm_eval(), "-I", str(driver)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path)
-    assert process.stdin is not None
-    process.stdin.write(json.dumps({"out": str(tmp_path / "out")}).encode() + b"\n")
-    process.stdin.close()
-    assert process.wait(60) in (0, 3)
+    """The one that asks is killed while the server still answers, so nothing but the closed input tells the process."""
+    reached, never = threading.Event(), threading.Event()
+
+    def waiting(_path: str, _body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        reached.set()
+        never.wait(120)
+        return chat("yes")
+
+    one = suite(tmp_path, "even")
+    with served(waiting) as url:
+        asking = multiprocessing.get_context("fork").Process(target=asked, args=(one, url, url))
+        asking.start()
+        try:
+            assert reached.wait(120)
+            [child] = psutil.Process(asking.pid).children()
+            asking.kill()
+            assert psutil.wait_procs([child], timeout=30)[1] == []
+        finally:
+            never.set()
+            asking.join()
 
 
 def test_no_secret_and_no_proxy_reaches_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
