@@ -15,7 +15,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # pods of the test cluster cannot write a cache, so .dev compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo cluster-demo rest-catalog install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm nemo soak harness lock clean help
+.PHONY: demo cluster-demo rest-catalog install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm lmeval nemo soak harness lock clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9]+:.*##' Makefile | sed 's/:.*## */\t/' | expand -t 12
@@ -89,6 +89,9 @@ harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects r
 vllm: $(VENV)/.dev $(VENV)-vllm/.installed  ## run the tests with a real vLLM on the CPU (an environment of its own, 6 GB; the two servers need 5 GB of memory)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m "not soak" tests/contract/test_vllm.py tests/e2e/test_vllm.py tests/e2e/test_adapters.py tests/e2e/test_shared_process.py
 
+lmeval: $(VENV)/.dev $(VENV)-lmeval/.installed  ## run the tests with a real lm-evaluation-harness (an environment of its own, 700 MB)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/contract/test_lm_eval.py
+
 nemo: $(VENV)/.dev $(VENV)-nemo/.installed  ## run GRPO on a real NeMo RL release on the CPU (RATCHET_NEMO_RL=its source folder; an environment of its own, 5 GB; about forty minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m soak tests/nemo $(if $(CASES),-k "$(CASES)"); found=$$?; $(BIN)/python -m tests.nemo.results; exit $$found
 
@@ -148,5 +151,11 @@ $(VENV)-vllm/.installed: $(VENV)/bin/uv requirements/vllm.lock
 	@$(BIN)/uv pip install -q --python $(VENV)-vllm/bin/python --no-deps --require-hashes -r requirements/vllm.lock
 	@touch $@
 
+$(VENV)-lmeval/.installed: $(VENV)/bin/uv requirements/lm_eval.lock
+	@echo "installing the packages of requirements/lm_eval.lock (700 MB)"
+	@$(BIN)/uv venv -q --clear --python $(PYTHON) $(VENV)-lmeval
+	@$(BIN)/uv pip install -q --python $(VENV)-lmeval/bin/python --require-hashes -r requirements/lm_eval.lock
+	@touch $@
+
 clean:           ## remove the virtual environment and the demo's state; any other RATCHET_HOME stays
-	@rm -rf $(VENV) .rest-catalog $(VENV)-vllm $(VENV)-nemo $(VENV)-harness $(VENV)-harness-newest .ratchet-demo
+	@rm -rf $(VENV) .rest-catalog $(VENV)-vllm $(VENV)-lmeval $(VENV)-nemo $(VENV)-harness $(VENV)-harness-newest .ratchet-demo

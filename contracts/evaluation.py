@@ -243,8 +243,10 @@ class SafetyReport(Frozen):
         return self
 
 
-class SuiteReport(Frozen):
+class SuiteReport(Extended):
     """The answers of both models to the tasks of one suite (`gate.suites`)."""
+
+    LATER = ("asked_by",)
 
     name: str
     tasks: Digest
@@ -262,6 +264,8 @@ class SuiteReport(Frozen):
     """Mean pass@k over the groups of tasks. None if less than two groups could be compared."""
     answers: Digest
     """JSON-lines artifact with both answers to every draw of every task."""
+    asked_by: str = ""
+    """Program that asked and scored the tasks, with its version, the task and its metrics. Empty: Ratchet itself."""
 
     @property
     def told(self) -> str:
@@ -269,7 +273,8 @@ class SuiteReport(Frozen):
         if self.comparison is None:
             return f"{self.count.name}: nothing could be compared"
         one = self.comparison
-        return f"{self.name}, pass@{self.k}: {one.champion:.1%} → {one.candidate:.1%} (n {one.n})"
+        what = f" ({self.asked_by})" if self.asked_by else f", pass@{self.k}"
+        return f"{self.name}{what}: {one.champion:.1%} → {one.candidate:.1%} (n {one.n})"
 
     @model_validator(mode="after")
     def _consistent(self) -> SuiteReport:

@@ -36,7 +36,7 @@ class HttpModelClient:
 
     def __init__(self, endpoint: Endpoint, concurrency: int = 16, timeout: float = 120.0, timeouts: int = _TRIES) -> None:
         """`timeouts` is the number of tries of a request that times out."""
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._concurrency = concurrency
         self._limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._timeout = timeout
@@ -62,12 +62,12 @@ class HttpModelClient:
             with lock:
                 done += 1
                 if progress and (done % 20 == 0 or done == len(requests)):
-                    progress(f"querying {self._endpoint.tag}", done, len(requests))
+                    progress(f"querying {self.endpoint.tag}", done, len(requests))
             return answer
 
         with (
             httpx.Client(
-                base_url=self._endpoint.url,
+                base_url=self.endpoint.url,
                 transport=BoundedTransport(_MAX_REPLY, limits=self._limits),
                 timeout=self._timeout,
                 trust_env=False,
@@ -84,10 +84,10 @@ class HttpModelClient:
                 time.sleep(0.2 * 2**attempt)
             started = time.perf_counter()
             try:
-                response = client.post("/v1/chat/completions", json=_body(self._endpoint.model, request), headers=headers)
+                response = client.post("/v1/chat/completions", json=_body(self.endpoint.model, request), headers=headers)
             except httpx.ConnectError as problem:
                 if attempt == _TRIES - 1:
-                    raise Unreachable(f"the model server of {self._endpoint.tag} at {self._endpoint.url} refuses connections") from problem
+                    raise Unreachable(f"the model server of {self.endpoint.tag} at {self.endpoint.url} refuses connections") from problem
                 continue
             except httpx.TimeoutException as problem:
                 error, reason = f"{type(problem).__name__}: {problem}", ""

@@ -13,6 +13,7 @@ compile --group harness -o requirements/harness.lock
 .venv/bin/uv pip compile pyproject.toml --extra train --group grpo-vllm --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -q -o requirements/grpo_vllm.lock
 compile --group nemo-cpu -o requirements/nemo_cpu.lock
+compile --group lm-eval -o requirements/lm_eval.lock
 compile --group vllm --override requirements/vllm_override.txt -o requirements/vllm.lock
 compile --group harness-other -o requirements/harness_other.lock
 grep '^uv==' requirements/uv.lock | cut -d' ' -f1 | compile - -o requirements/uv.lock

@@ -27,6 +27,7 @@ class Need(StrEnum):
     GPU = "no GPU"
     NEMO_RL = "no NeMo RL release"
     VLLM = "no vLLM"
+    LM_EVAL = "no lm-eval"
     REST_CATALOG = "no REST catalog"
     NAMESPACES = "no namespaces"
     SHARED = "no RATCHET_SHARED"
@@ -43,13 +44,14 @@ REMEDIES = {
     Need.GPU: "run on a machine with an NVIDIA GPU",
     Need.NEMO_RL: "docs/nemo_rl.md says how to provide a NeMo RL release",
     Need.VLLM: "make vllm (installs 6 GB into .venv-vllm and runs these tests)",
+    Need.LM_EVAL: "make lmeval (installs 700 MB into .venv-lmeval and runs these tests)",
     Need.REST_CATALOG: "make rest-catalog (needs Java and Maven; downloads 140 MB into .rest-catalog and runs these tests)",
     Need.NAMESPACES: "run as root, or allow user namespaces",
     Need.SHARED: "set RATCHET_SHARED to the folder that contains data/gsm8k_traces",
 }
 """How to provide each need."""
 
-NOT_IN_CI = (Need.GPU, Need.NEMO_RL, Need.VLLM, Need.REST_CATALOG)
+NOT_IN_CI = (Need.GPU, Need.NEMO_RL, Need.VLLM, Need.LM_EVAL, Need.REST_CATALOG)
 """Needs that CI may lack. A test that lacks any other need fails in CI."""
 
 

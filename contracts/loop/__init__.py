@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ratchet.contracts.loop.compute import ComputeSettings
 from ratchet.contracts.loop.datasets import HoldoutSettings, ProbeSettings, RewardSettings, SignalSettings, SnapshotSettings
-from ratchet.contracts.loop.gate import GateSettings, SafetySettings, SuiteSettings
+from ratchet.contracts.loop.gate import GateSettings, LmEvalSettings, SafetySettings, SuiteSettings
 from ratchet.contracts.loop.line import Approvals, ApprovalSettings, LineSettings, TriggerSettings
 from ratchet.contracts.loop.loop_file import Loop
 from ratchet.contracts.loop.privacy import NameSettings, PersonalData, PrivacySettings
@@ -26,6 +26,7 @@ __all__ = [
     "GovernanceSettings",
     "HoldoutSettings",
     "LineSettings",
+    "LmEvalSettings",
     "Loop",
     "NameSettings",
     "PersonalData",

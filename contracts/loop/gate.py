@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from ratchet.contracts.loop.datasets import RewardSettings
-from ratchet.contracts.loop.field_types import Positive, Share
+from ratchet.contracts.loop.field_types import Positive, Seconds, Share
 from ratchet.contracts.model import Frozen
 
 
@@ -27,13 +27,44 @@ class SafetySettings(Frozen):
     German, French, Spanish and Chinese. Without a verdict of a judge, the check is inconclusive."""
 
 
+class LmEvalSettings(Frozen):
+    """Settings of a task of EleutherAI's lm-evaluation-harness, whose program is installed in an environment of its own."""
+
+    task: Annotated[str, Field(min_length=1)]
+    """Name of a task or a group of tasks, for example `gsm8k`. Its data set is in the local cache, because nothing is downloaded."""
+    folder: str | None = None
+    """Folder with YAML files of tasks, relative to the loop file. Only its tasks are known then. None: the tasks that come with lm-eval."""
+    chat: bool = True
+    """Whether the prompts are chat messages (`/v1/chat/completions`). False: they are texts (`/v1/completions`). Tasks that compare the
+    probabilities of given answers, such as multiple choice, need false, and a server that returns the probabilities of a prompt."""
+    metric: str | None = None
+    """Metric of one document that decides, with values from 0 to 1. None: the first one of the task."""
+    filter: str | None = None
+    """Name of the filter that extracts the answer, for example `strict-match`. None: the first one of the task."""
+    group: str | None = None
+    """Field of a document. Documents with the same value are variants of one question, and count as one observation. None: each document is
+    an observation by itself."""
+    few_shot: Annotated[int, Field(ge=0)] | None = None
+    """Number of solved examples before each question. None: the number of the task."""
+    limit: Positive | None = None
+    """Number of documents per task, from the first one on. None: all."""
+    tokenizer: str | None = None
+    """Folder with the tokenizer of the model, relative to the loop file. Only tasks that compare probabilities need it."""
+    python: str | None = None
+    """Python of the environment with lm-eval: a path, or the name of a program. None: the Python that runs Ratchet."""
+    timeout: Seconds = 3600
+    """Maximum duration of the run of one model in seconds. Above it, the candidate is held."""
+
+
 class SuiteSettings(Frozen):
     """Settings of one suite: tasks that both models are asked, and on which the candidate may not be worse by more than a margin."""
 
-    file: str
-    """JSONL file with records {prompt | messages, reference?, id?, group?}, relative to the loop file."""
-    reward: RewardSettings
-    """Scorer of the answers, for example `name = "final_number"`. `code` runs the answers in its sandbox."""
+    file: str | None = None
+    """JSONL file with records {prompt | messages, reference?, id?, group?}, relative to the loop file. Either this or `lm_eval` is set."""
+    lm_eval: LmEvalSettings | None = None
+    """Task of EleutherAI's lm-evaluation-harness, which also scores the answers."""
+    reward: RewardSettings | None = None
+    """Scorer of the answers to the tasks of `file`, for example `name = "final_number"`. `code` runs the answers in its sandbox."""
     margin: Annotated[float, Field(gt=0, lt=1)] = 0.05
     """Loss of pass@k that the check `suites` must rule out, candidate minus champion. One that cannot be ruled out holds the candidate; a
     confirmed one fails it."""
@@ -44,12 +75,18 @@ class SuiteSettings(Frozen):
     passes: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Reward from which an answer passes."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Sampling temperature. Several samples need one above 0."""
+    """Sampling temperature. Several samples need one above 0. With `lm_eval`, the one of the task applies if this is not set."""
     max_tokens: Positive = 512
-    """Maximum tokens per answer."""
+    """Maximum tokens per answer. With `lm_eval`, the number of the task applies if this is not set."""
 
     @model_validator(mode="after")
     def _draws(self) -> SuiteSettings:
+        if (self.file is None) == (self.lm_eval is None):
+            raise ValueError("set either file or lm_eval")
+        if (self.file is None) != (self.reward is None):
+            raise ValueError("a suite with a file needs a reward" if self.file else "lm_eval scores the answers itself; remove reward")
+        if self.lm_eval is not None and self.samples > 1:
+            raise ValueError(f"samples = {self.samples}: lm_eval asks each document once; remove samples and k")
         if self.k > self.samples:
             raise ValueError(f"k = {self.k} needs at least as many samples; samples = {self.samples}")
         if self.samples > 1 and self.temperature == 0:

@@ -197,7 +197,7 @@ def _evaluator(artifacts: Artifacts, rewards: Rewards, gate: GateSettings, opene
     from ratchet.gates.evaluation.evaluator import PairedEvaluator
     from ratchet.rewards.scorer_set import build_scorer_set
 
-    suites = {name: build_scorer_set([suite.reward]) for name, suite in gate.suites.items()}
+    suites = {name: build_scorer_set([suite.reward]) for name, suite in gate.suites.items() if suite.reward is not None}
     return PairedEvaluator(artifacts, rewards, gate, len(opened.checks) == len(BUILT_IN_CHECKS), folder, suites)
 
 

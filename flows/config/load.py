@@ -55,7 +55,10 @@ def _wrong_line(text: str, error: str) -> str:
 
 
 def parse_loop(data: dict[str, Any], where: str) -> Loop:
-    """Validate `data` as a Loop. `where` names the origin in messages. Raises ConfigError with one line per error."""
+    """Validate `data` as a Loop. `where` names the origin in messages. Raises ConfigError with one line per error.
+
+    Batches that `data` does not set are those that the machines of the line divide (`ratchet.trainers.batches`).
+    """
     try:
         loop = Loop.model_validate(data)
     except ValidationError as error:
@@ -66,7 +69,14 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
     wrongs = (*dict(wrong_booleans(data, Loop)).values(), *wrong_trigger(loop.trigger), *_wrong_receivers(loop), *_wrong_recipes(loop))
     if lines := [f"{where}: {wrong}" for wrong in wrongs]:
         raise ConfigError("\n".join(lines))
-    return loop
+    return _with_divisible_batches(loop)
+
+
+def _with_divisible_batches(loop: Loop) -> Loop:
+    """Complete the batches here, so that check, plan, render and the jobs have the same ones."""
+    from ratchet.trainers.batches import divisible
+
+    return loop.model_copy(update={"training": divisible(loop.training)})
 
 
 def _wrong_receivers(loop: Loop) -> Iterator[str]:

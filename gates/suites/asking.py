@@ -53,6 +53,36 @@ class SuiteEvaluation:
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda client: client.chat(requests, progress), clients)
         labels = [label_answers(self.rewards, asked, answers) for answers in (old, new)]
+        compared = SuiteComparison(self.name, self.tasks, self.settings, self.artifacts)
+        return compared.report((old, new), (labels[0], labels[1]), self.settings.temperature, level)
+
+    def _request(self, task: SuiteTask, draw: int) -> ChatRequest:
+        sampled = self.settings.temperature > 0
+        seed = int(digest([self.name, list(task.conversation), draw])[:8], 16) >> 1 if sampled else None
+        return ChatRequest(
+            messages=task.conversation, temperature=self.settings.temperature, max_tokens=self.settings.max_tokens, seed=seed
+        )
+
+
+@dataclass(frozen=True)
+class SuiteComparison:
+    """Compares the scored answers of two models to the tasks of one suite."""
+
+    name: str
+    tasks: tuple[SuiteTask, ...]
+    settings: SuiteSettings
+    artifacts: Artifacts
+
+    def report(
+        self,
+        answers: tuple[Sequence[ChatAnswer], Sequence[ChatAnswer]],
+        labels: tuple[Sequence[Label], Sequence[Label]],
+        temperature: float,
+        level: float,
+        asked_by: str = "",
+    ) -> SuiteReport:
+        """Return the comparison of champion and candidate, whose `answers` and `labels` have one element per draw of each task."""
+        samples, (old, new) = self.settings.samples, answers
         before, after = (by_prompt(one, samples) for one in labels)
         failed = [[any(one.reward is None for one in draws) for draws in side] for side in (before, after)]
         rows = [
@@ -66,7 +96,7 @@ class SuiteEvaluation:
             tasks=tasks_digest(self.tasks),
             samples=samples,
             k=self.settings.k,
-            temperature=self.settings.temperature,
+            temperature=temperature,
             count=PromptCount(
                 name=f"suite:{self.name}",
                 asked=len(self.tasks),
@@ -78,13 +108,7 @@ class SuiteEvaluation:
             failures=failure_counts("champion", old, labels[0], samples) + failure_counts("candidate", new, labels[1], samples),
             comparison=_compared(f"suite:{self.name}", rows, level),
             answers=self.artifacts.put(b"\n".join(self._rows(old, new, labels))),
-        )
-
-    def _request(self, task: SuiteTask, draw: int) -> ChatRequest:
-        sampled = self.settings.temperature > 0
-        seed = int(digest([self.name, list(task.conversation), draw])[:8], 16) >> 1 if sampled else None
-        return ChatRequest(
-            messages=task.conversation, temperature=self.settings.temperature, max_tokens=self.settings.max_tokens, seed=seed
+            asked_by=asked_by,
         )
 
     def _solved(self, draws: Sequence[Label]) -> float:

@@ -33,7 +33,8 @@ class GRPORecipe(Recipe):
     beta: NotNegative = 0.04
     """Weight of the KL divergence to the start model. 0: no reference model in memory, and the KL limit is not checked."""
     prompts_per_step: Positive = 8
-    """Number of different prompts per step."""
+    """Number of different prompts per step. If a loop file does not set it, and NeMo RL's ranks do not divide the answers of a step: the
+    next number with which they do (trainers/batches.py)."""
     generations: Annotated[int, Field(ge=2)] = 8
     """Answers per prompt, which form a group."""
     max_completion: Positive = 256

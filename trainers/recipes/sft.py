@@ -23,7 +23,8 @@ class SFTRecipe(Recipe):
     """Folds of the cross-validation that finds the number of steps if `steps = "auto"` and there are too few development prompts. It costs
     as many runs more, and needs one process. 0 or 1: the run then trains for three passes."""
     batch: Positive = 32
-    """Answers per step, a multiple of micro_batch."""
+    """Answers per step, a multiple of micro_batch. If a loop file does not set it and the processes of the run do not divide 32: the next
+    multiple that they divide (trainers/batches.py)."""
     max_length: Positive = 1024
     """Maximum tokens of prompt and answer together. Longer rows are truncated; rows whose prompt alone is too long are dropped."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, RatchetError
 from ratchet.flows.cli.setup.finding import Finding
 
 if TYPE_CHECKING:
+    from ratchet.contracts.loop import LmEvalSettings, SuiteSettings
     from ratchet.contracts.ports import Rewards
     from ratchet.flows.engine.context import LineContext
     from ratchet.gates.suites.tasks import SuiteTask
@@ -21,6 +22,10 @@ def suites(context: LineContext) -> list[Finding]:
 
     found: list[Finding] = []
     for name, suite in context.loop.gate.suites.items():
+        if suite.lm_eval is not None:
+            found.append(_lm_eval(context, name, suite, suite.lm_eval))
+        if suite.file is None or suite.reward is None:
+            continue
         try:
             tasks = read_suite(context.folder / suite.file, name)
             scorers = build_scorer_set([suite.reward])
@@ -37,6 +42,22 @@ def suites(context: LineContext) -> list[Finding]:
             continue
         found.append(("ok", "gate", f"suite {name}: {len(tasks)} tasks, pass@{suite.k}, scored by {suite.reward.name}"))
     return found
+
+
+def _lm_eval(context: LineContext, name: str, suite: SuiteSettings, task: LmEvalSettings) -> Finding:
+    """Load the task as a cycle would, without a model."""
+    from ratchet.gates.suites.lm_eval import LmEvalSuite
+    from ratchet.gates.suites.tasks import LEAST
+
+    context.progress(f"lm-eval loads the task {task.task} …", 0, 0)
+    try:
+        documents = LmEvalSuite(name, suite, task, context.folder, context.artifacts).look()
+    except RatchetError as error:
+        return ("error", "gate", str(error))
+    count = sum(min(one, task.limit or one) for one in documents.values())
+    if count < LEAST:
+        return ("error", "gate", f"gate.suites.{name}: the task {task.task} has {count} documents; a comparison needs {LEAST}")
+    return ("ok", "gate", f"suite {name}: {count} documents of the task {task.task}, asked and scored by lm-eval")
 
 
 def _scored(scorers: Rewards, tasks: Sequence[SuiteTask]) -> int:

@@ -172,8 +172,8 @@ def test_it_says_whether_the_gate_asks_harmful_prompts(tmp_path: Path) -> None:
     ("training", "levels", "part"),
     [
         ({"gpus": 1}, [], ""),
-        ({"gpus": 3}, ["warning", "warning"], "batch 32 is not a multiple of the 3 GPUs of the run; set batch to 33"),
-        ({"gpus": 3, "methods": ["sft"]}, ["error"], "or change training.gpus and training.nodes"),
+        ({"gpus": 3, "sft": {"batch": 32}}, ["warning", "warning"], "batch 32 is not a multiple of the 3 GPUs of the run; set batch to 33"),
+        ({"gpus": 3, "methods": ["sft"], "sft": {"batch": 32}}, ["error"], "or change training.gpus and training.nodes"),
         ({"gpus": 8, "methods": ["grpo"]}, ["error"], "grpo on TRL uses at most one GPU; set training.nodes to 1"),
         ({"methods": ["dpo"], "dpo": {"losses": {"robust": 1}, "weigh_pairs": False}}, [], ""),
         (
@@ -182,7 +182,7 @@ def test_it_says_whether_the_gate_asks_harmful_prompts(tmp_path: Path) -> None:
             "prompts_per_step * generations = 72 is not a multiple of nemo.train_batch 60",
         ),
         (
-            {"gpus": 3, "methods": ["grpo"], "grpo_on": "nemo-rl"},
+            {"gpus": 3, "methods": ["grpo"], "grpo_on": "nemo-rl", "grpo": {"prompts_per_step": 8}},
             ["error"],
             "a batch of 64 answers cannot be divided into 3 equal data-parallel shares; set prompts_per_step = 9",
         ),

@@ -10,6 +10,7 @@ import pytest
 
 from ratchet.contracts.loop import GateSettings
 from ratchet.flows.cli.setup.suite_check import suites
+from ratchet.gates.suites.lm_eval import LmEvalSuite
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -41,3 +42,17 @@ def test_a_suite_that_cannot_be_scored_is_an_error(
     [(found, text)] = checked(tmp_path, reference, reward, some)
     assert found == level
     assert told in text
+
+
+def test_a_task_of_lm_eval_is_loaded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    gate = GateSettings.model_validate({"suites": {"own": {"lm_eval": {"task": "even", "limit": 30}}}})
+    context = replace(context, loop=context.loop.model_copy(update={"gate": gate}))
+    monkeypatch.setattr(LmEvalSuite, "look", lambda _: {"even": 40})
+    assert suites(context) == [("ok", "gate", "suite own: 30 documents of the task even, asked and scored by lm-eval")]
+    monkeypatch.setattr(LmEvalSuite, "look", lambda _: {"even": 4})
+    assert suites(context) == [("error", "gate", "gate.suites.own: the task even has 4 documents; a comparison needs 20")]
+    monkeypatch.undo()
+    [finding] = suites(context)
+    assert finding[0] == "error"
+    assert "has no lm-eval" in finding[2]

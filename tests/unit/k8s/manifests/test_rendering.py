@@ -13,10 +13,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.loop import Loop
+from ratchet.flows.cli.setup.check import _jobs as jobs
 from ratchet.flows.composition.cluster import cluster_site, render_cluster
+from ratchet.flows.composition.extensions import open_trainers
+from ratchet.flows.composition.samples import samples
 from ratchet.flows.config.home import Home
-from ratchet.flows.config.load import load_loop
+from ratchet.flows.config.load import load_loop, parse_loop
 from ratchet.k8s.manifests.environment import Extras, extras, reminders, render_environment
 from ratchet.k8s.manifests.gang_manifest import GANG, ROOT_CAPABILITIES
 from ratchet.k8s.manifests.network import gang_network_policy
@@ -27,6 +31,7 @@ from ratchet.k8s.manifests.render import as_yaml
 from ratchet.k8s.manifests.serving import ModelServer, judge_fleet
 from ratchet.k8s.manifests.version_server import version_server
 from ratchet.k8s.profiles.profile import Profile, known, load_profile
+from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.k8s.golden import agrees
 from tests.unit.k8s.samples import BUCKET, gang, job, serving_site, settings, version
 
@@ -363,8 +368,8 @@ def test_ratchet_home_decides_the_folder_of_the_jobs(example: Loop, tmp_path: Pa
 
 SHAPES = [
     ("sft", {"batch": 24}, {}, "batch 24 is not a multiple of the 16 GPUs"),
-    ("sft", {}, {"nodes": 3}, "set batch to 48"),
-    ("grpo", {}, {"nodes": 3, "grpo_on": "nemo-rl"}, "set prompts_per_step = 9"),
+    ("sft", {"batch": 32}, {"nodes": 3}, "set batch to 48"),
+    ("grpo", {"prompts_per_step": 8}, {"nodes": 3, "grpo_on": "nemo-rl"}, "set prompts_per_step = 9"),
 ]
 
 
@@ -378,6 +383,23 @@ def test_a_method_whose_batch_the_machines_cannot_divide_is_refused_with_the_rem
         with pytest.raises(ConfigError, match=f"no gang for {method}: .*{remedy}"):
             render_cluster(loop, EXAMPLE, Home(tmp_path), part)
     assert "kind: Namespace" in render_cluster(loop, EXAMPLE, Home(tmp_path), "admin")
+
+
+NAMES_NO_BATCH = [("sft", "trl", "batch", 48), ("dpo", "trl", "batch", 32), ("grpo", "nemo-rl", "prompts_per_step", 9)]
+
+
+@pytest.mark.parametrize(("method", "on", "key", "value"), NAMES_NO_BATCH)
+def test_a_loop_file_without_batches_renders_and_checks_for_three_nodes_of_eight_gpus(
+    example: Loop, tmp_path: Path, method: str, on: str, key: str, value: int
+) -> None:
+    data = example.model_dump(mode="json") | {"training": {"methods": [method], f"{method}_on": on, "nodes": 3, "gpus": 8}}
+    loop = parse_loop(data, "loop.toml")
+    trainers = open_trainers(loop)
+    [sample] = samples(loop, trainers)
+    assert (sample.problem, trainers[Method(method)].recipe(loop.training.recipe(method))[key]) == ("", value)
+    assert "kind: Job" in render_cluster(loop, EXAMPLE, Home(tmp_path), "gang")
+    context = SimulatedLine(Scenario(seed=1, people="auto")).context
+    assert jobs(replace(context, loop=loop, trainers=trainers)) == []
 
 
 def test_rendering_without_a_cluster_section_is_refused(tmp_path: Path) -> None:
