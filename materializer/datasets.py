@@ -26,7 +26,17 @@ from ratchet.contracts.data.datasets import (
     Snapshot,
     TrainingSet,
 )
-from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from ratchet.contracts.data.records import (
+    CROSS_VALIDATION,
+    DEMONSTRATIONS,
+    DEVELOPMENT,
+    GRPO_PROMPTS,
+    PAIRS,
+    PROMPTS,
+    SAMPLES,
+    Column,
+    FeedbackKind,
+)
 from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
@@ -65,7 +75,7 @@ from ratchet.materializer.training_sets.development import Part, cross_validatio
 from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.pairs import make_pairs
-from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
+from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, in_order, scorable, usual
 from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
 from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
@@ -416,7 +426,7 @@ class LakeDatasets:
         shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
-            self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
+            self._store(in_order(usable, group_rewards(answers)), GRPO_PROMPTS, ["order", "prompt_id"]),
             self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
         sure = shown.filter(pl.col("source") != TEACHER)
@@ -489,12 +499,3 @@ def _without_call_ids(samples: pl.DataFrame) -> pl.DataFrame:
     calls = pl.col("answer").str.starts_with('{"content":')
     plain = pl.col("answer").map_elements(without_call_ids, return_dtype=pl.String)
     return samples.with_columns(pl.when(calls).then(plain).otherwise(pl.col("answer"))) if samples.select(calls.any()).item() else samples
-
-
-def _ordered(known: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:
-    """Return the prompts for GRPO in the order of their learning value.
-
-    Prompts with mixed rewards come first, then prompts without probe rewards, then prompts with equal rewards.
-    """
-    places = {prompt: 0 if max(rewards) - min(rewards) > MIXED else 2 for prompt, rewards in groups.items()}
-    return known.with_columns(pl.Series("order", [places.get(prompt, 1) for prompt in known["prompt_id"].to_list()], dtype=pl.Int8))

@@ -1,0 +1,119 @@
+"""Compares two orders of GRPO's prompts on the same traffic: the product's, and repeated random permutations of all prompts.
+
+`python -m benchmarks.grpo_order [--tasks NAME...] [--seeds N...] [--steps N] [--out FILE]` appends one row per task, seed and order, and
+prints a table. Rows that exist are not computed again. Both orders train for the same number of steps, with the same number of sampled
+answers. A row has the share of groups with signal, and the accuracy of greedy answers and of answers at temperature 1 on unseen questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.grpo_rates import SMALL
+from benchmarks.recipe_cell import TRAINERS, Answers, Traffic, measured_code, one_cycle
+from benchmarks.recipe_grid import Cell
+from ratchet.contracts.jobs.training import Method
+from ratchet.trainers.job.trl import grpo
+from ratchet.trainers.prompt_order import Group, draw
+
+RESULTS = Path(__file__).resolve().parent / "results" / "grpo_order.jsonl"
+
+
+def uniform(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: int) -> list[int]:
+    """Return the next `n` indices of repeated random permutations of all prompts, as `trainers.prompt_order.draw` is called."""
+    chance = random.Random(seed)
+    drawn: list[int] = []
+    while len(drawn) < len(groups) + n:
+        drawn += chance.sample(range(len(probed)), len(probed))
+    return drawn[len(groups) : len(groups) + n]
+
+
+ORDERS: dict[str, Callable[..., list[int]]] = {"uniform": uniform, "product": draw}
+
+
+def trained(cycle: Traffic, order: str, steps: int) -> dict[str, Any]:
+    """Train with one order, and return a row."""
+    bench, cell = cycle.bench, cycle.bench.cell
+    recipe = TRAINERS[Method.GRPO].recipe({**SMALL, "steps": steps}, cycle.data.facts)
+    before, grpo.draw = grpo.draw, ORDERS[order]
+    try:
+        model = bench.train(bench.plan(cycle.data, cycle.start, Method.GRPO, recipe, cell.chance), cycle.model, f"grpo-{order}")
+    finally:
+        grpo.draw = before
+    lines = (bench.folder / f"grpo-{order}" / "i1" / "events.jsonl").read_text().splitlines()
+    signal = [1 - event["data"]["groups_without_signal"] for event in map(json.loads, lines) if event["kind"] == "progress"]
+    test = bench.world.test
+    greedy, sampled = (
+        [
+            fmean(text.strip() == q.answer for q, text in zip(test, Answers(one).texts(test, heat, cell.chance), strict=True))
+            for one in (cycle.model, model or cycle.model)
+        ]
+        for heat in (0.0, 1.0)
+    )
+    facts = cycle.data.facts
+    return {
+        "task": cell.task,
+        "seed": cell.seed,
+        "order": order,
+        "steps": steps,
+        "finished": model is not None,
+        "prompts": facts.usable_prompts,
+        "mixed": facts.group_coverage,
+        "never_right": facts.never_right,
+        "signal": fmean(signal),
+        "signal_of_last_half": fmean(signal[len(signal) // 2 :]),
+        "greedy": greedy,
+        "sampled": sampled,
+        "date": datetime.now(UTC).date().isoformat(),
+        "code": measured_code()[:12],
+    }
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table with the means over the seeds of each task and order."""
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["task"], row["order"], row["steps"]].append(row)
+    lines = ["| task | steps | order | runs | groups with signal | in the last half | at temperature 1 | greedy |", "|---" * 8 + "|"]
+    for (task, order, steps), found in sorted(groups.items()):
+        shown = [f"{fmean(row[name] for row in found):.0%}" for name in ("signal", "signal_of_last_half")]
+        shown += [" → ".join(f"{fmean(row[name][at] for row in found):.3f}" for at in (0, 1)) for name in ("sampled", "greedy")]
+        lines.append(f"| {task} | {steps} | {order} | {len(found)} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", nargs="*", default=["kubectl", "sql"])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[5, 6, 7])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--quality", type=float, default=0.6)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    known = {(row["task"], row["seed"], row["order"], row["steps"]) for row in rows}
+    with tempfile.TemporaryDirectory() as temporary:
+        for seed, task in itertools.product(given.seeds, given.tasks):
+            wanted = [order for order in ORDERS if (task, seed, order, given.steps) not in known]
+            cycle = one_cycle(Cell(task, given.quality, 0.15, seed), Path(temporary), f"{task}-{seed}") if wanted else None
+            for order in wanted if cycle else []:
+                rows.append(trained(cycle, order, given.steps))
+                print(json.dumps(rows[-1]), flush=True)
+                with given.out.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
