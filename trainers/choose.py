@@ -66,7 +66,8 @@ def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Cho
 
     `unseen_scorer` states whether a scorer can score new answers, which no user has rated.
     If the settings prefer GRPO to SFT, both are possible, and more of the probed prompts are never answered right than have mixed rewards,
-    SFT is chosen. The choice is monotone: more pairs, more correct answers, less label noise or more group coverage never change a decision to
+    SFT is chosen.
+    The choice is monotone: more pairs, more correct answers, less label noise or more group coverage never change a decision to
     train into a decision not to train. An empty or one-sided set is never trained on, with any settings.
     Raises ConfigError if the GRPO recipe in the settings is not valid.
     """
@@ -170,10 +171,10 @@ def _out_of_reach(case: Case) -> bool:
 
 
 def _never_right_evidence(case: Case) -> str:
-    never = case.facts.never_right
+    never, mixed = case.facts.never_right, case.facts.group_coverage or 0.0
     if never is None:
         return "not measured (no probe)"
-    return f"{never:.0%} of the probed prompts with a reference were never answered right, and {case.facts.group_coverage or 0.0:.0%} are mixed"
+    return f"{never:.0%} of the probed prompts with a reference were never answered right, {mixed:.0%} have mixed rewards"
 
 
 def _full(case: Case) -> float:
@@ -331,7 +332,7 @@ RULES: tuple[ChoiceRule, ...] = (
         (),
         _out_of_reach,
         _never_right_evidence,
-        "most of what is missing is out of GRPO's reach, because it only reinforces answers that the model samples: SFT goes first if it can",
+        "more is out of GRPO's reach, which only reinforces answers that the model samples, than within it: SFT goes first if it can",
         "GRPO can learn from more prompts than are out of its reach",
         lambda case: f"a share of never right answers {'up to' if _out_of_reach(case) else 'above'} {case.facts.group_coverage or 0.0:.0%}",
     ),

@@ -60,7 +60,7 @@ def draw(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: in
         seed: Determines the order of prompts with equal weights.
     """
     chance = random.Random(seed)
-    weights = [_FIRST[one and ProbeRewards(one)] for one in probed]
+    weights = [_FIRST[None if one is None else ProbeRewards(one)] for one in probed]
     # The factor spreads the first turns of prompts with equal weights. Above 0.5, those of prompts with mixed rewards are the first.
     turns = [(1 - chance.random() / 2) / weight for weight in weights]
     for prompt, signal in groups:

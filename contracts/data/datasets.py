@@ -356,7 +356,7 @@ class Facts(Frozen):
     group_coverage: float | None
     """See `ProbeReport.group_coverage`."""
     never_right: float | None = None
-    """Share of the probed prompts with a reference for which no answer of the probe was right. GRPO alone does not learn their answers."""
+    """Share of the probed prompts with a reference whose answers have equal rewards and are not right. GRPO alone rarely learns them."""
     label_noise: float | None
     """Estimated share of wrong ratings, from their agreement with verifiable rewards of the same answers. If it is None, calculations
     use UNMEASURED_NOISE."""

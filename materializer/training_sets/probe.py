@@ -130,13 +130,13 @@ def coverage(groups: Mapping[str, Sequence[float]]) -> float | None:
 
 
 def never_right(answers: pl.DataFrame, prompts: pl.DataFrame) -> float | None:
-    """Return the share of probed prompts with a reference for which no answer was right; None without such prompts.
+    """Return the share of probed prompts with a reference whose answers have equal rewards and are not right; None without such prompts.
 
     `answers` are records.SAMPLES of the probe, `prompts` records.PROMPTS. Only prompts with at least two scored answers count.
     """
     known = set(prompts.filter(pl.col("reference").is_not_null())["prompt_id"].to_list())
-    best = [max(rewards) for prompt, rewards in group_rewards(answers).items() if prompt in known]
-    return fmean(reward <= RIGHT for reward in best) if best else None
+    groups = [rewards for prompt, rewards in group_rewards(answers).items() if prompt in known]
+    return fmean(max(rewards) <= RIGHT and not is_mixed(rewards) for rewards in groups) if groups else None
 
 
 def in_order(prompts: pl.DataFrame, groups: Mapping[str, Sequence[float]]) -> pl.DataFrame:

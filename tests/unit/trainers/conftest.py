@@ -97,7 +97,8 @@ class Workshop:
         shown = [*prompts, *unpaired]
         told = {"prompt": shown, "answer": [*answers, *words[-6:]], "weight": [0.5 + 0.5 * (i % 2) for i in range(len(shown))]}
         self.demonstrations = store(self.artifacts, folder / "demonstrations.parquet", told)
-        self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
+        probed = {"probe_rewards": [("mixed", "equal", None)[i % 3] for i in range(n)]}
+        self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n, **probed})
 
     def plan(
         self, method: Method, rewards: Sequence[RewardSettings] = (RewardSettings(name="exact_match"),), **changes: Any

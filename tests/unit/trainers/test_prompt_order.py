@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,7 @@ def test_a_prompt_without_signal_waits_and_returns() -> None:
     at = [place for place, (prompt, _) in enumerate(groups) if prompt == 7]
     others = Counter(prompt for prompt, _ in groups)
     assert len(at) <= 0.25 * others[6]
-    waits = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    waits = [later - earlier for earlier, later in pairwise(at)]
     assert waits[0] < waits[-1]
 
 
