@@ -1,8 +1,9 @@
 """Compares two orders of GRPO's prompts on the same traffic: the product's, and repeated random permutations of all prompts.
 
-`python -m benchmarks.grpo_order [--tasks NAME...] [--seeds N...] [--steps N] [--out FILE]` appends one row per task, seed and order, and
-prints a table. Rows that exist are not computed again. Both orders train for the same number of steps, with the same number of sampled
-answers. A row has the share of groups with signal, and the accuracy of greedy answers and of answers at temperature 1 on unseen questions.
+`python -m benchmarks.grpo_order [--tasks NAME...] [--seeds N...] [--rate NAME] [--steps N] [--out FILE]` appends one row per task, seed and
+order, and prints a table. Rows that exist are not computed again. Both orders train for the same number of steps, with the same number of
+sampled answers. A row has the share of groups with signal, and the accuracy of greedy answers and of answers at temperature 1 on half of
+the unseen questions, before and after. `--folder` keeps the base models for a later call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.grpo_rates import SMALL
+from benchmarks.grpo_rates import RATES, SMALL
 from benchmarks.recipe_cell import TRAINERS, Answers, Traffic, measured_code, one_cycle
 from benchmarks.recipe_grid import Cell
 from ratchet.contracts.jobs.training import Method
@@ -41,10 +42,18 @@ def uniform(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed:
 ORDERS: dict[str, Callable[..., list[int]]] = {"uniform": uniform, "product": draw}
 
 
-def trained(cycle: Traffic, order: str, steps: int) -> dict[str, Any]:
-    """Train with one order, and return a row."""
+def accuracy(cycle: Traffic, model: Path) -> tuple[float, float]:
+    """Return the share of right answers of a model on half of the unseen questions: (greedy, at temperature 1)."""
+    asked, answers = cycle.bench.world.test[::2], Answers(model)
+    heats = (answers.texts(asked, heat, cycle.bench.cell.chance) for heat in (0.0, 1.0))
+    greedy, sampled = (fmean(text.strip() == q.answer for q, text in zip(asked, texts, strict=True)) for texts in heats)
+    return greedy, sampled
+
+
+def trained(cycle: Traffic, order: str, rate: str, steps: int, start: tuple[float, float]) -> dict[str, Any]:
+    """Train with one order, and return a row. `start` is the accuracy of the base model."""
     bench, cell = cycle.bench, cycle.bench.cell
-    recipe = TRAINERS[Method.GRPO].recipe({**SMALL, "steps": steps}, cycle.data.facts)
+    recipe = TRAINERS[Method.GRPO].recipe({**SMALL, **RATES[rate], "steps": steps}, cycle.data.facts)
     before, grpo.draw = grpo.draw, ORDERS[order]
     try:
         model = bench.train(bench.plan(cycle.data, cycle.start, Method.GRPO, recipe, cell.chance), cycle.model, f"grpo-{order}")
@@ -52,19 +61,12 @@ def trained(cycle: Traffic, order: str, steps: int) -> dict[str, Any]:
         grpo.draw = before
     lines = (bench.folder / f"grpo-{order}" / "i1" / "events.jsonl").read_text().splitlines()
     signal = [1 - event["data"]["groups_without_signal"] for event in map(json.loads, lines) if event["kind"] == "progress"]
-    test = bench.world.test
-    greedy, sampled = (
-        [
-            fmean(text.strip() == q.answer for q, text in zip(test, Answers(one).texts(test, heat, cell.chance), strict=True))
-            for one in (cycle.model, model or cycle.model)
-        ]
-        for heat in (0.0, 1.0)
-    )
-    facts = cycle.data.facts
+    facts, end = cycle.data.facts, accuracy(cycle, model) if model else start
     return {
         "task": cell.task,
         "seed": cell.seed,
         "order": order,
+        "rate": rate,
         "steps": steps,
         "finished": model is not None,
         "prompts": facts.usable_prompts,
@@ -72,8 +74,8 @@ def trained(cycle: Traffic, order: str, steps: int) -> dict[str, Any]:
         "never_right": facts.never_right,
         "signal": fmean(signal),
         "signal_of_last_half": fmean(signal[len(signal) // 2 :]),
-        "greedy": greedy,
-        "sampled": sampled,
+        "greedy": [start[0], end[0]],
+        "sampled": [start[1], end[1]],
         "date": datetime.now(UTC).date().isoformat(),
         "code": measured_code()[:12],
     }
@@ -81,14 +83,14 @@ def trained(cycle: Traffic, order: str, steps: int) -> dict[str, Any]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with the means over the seeds of each task and order."""
-    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, str, int, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["task"], row["order"], row["steps"]].append(row)
-    lines = ["| task | steps | order | runs | groups with signal | in the last half | at temperature 1 | greedy |", "|---" * 8 + "|"]
-    for (task, order, steps), found in sorted(groups.items()):
+        groups[row["task"], row["rate"], row["steps"], row["order"]].append(row)
+    lines = ["| task | rate | steps | order | runs | groups with signal | in the last half | at temperature 1 | greedy |", "|---" * 9 + "|"]
+    for (task, rate, steps, order), found in sorted(groups.items()):
         shown = [f"{fmean(row[name] for row in found):.0%}" for name in ("signal", "signal_of_last_half")]
         shown += [" → ".join(f"{fmean(row[name][at] for row in found):.3f}" for at in (0, 1)) for name in ("sampled", "greedy")]
-        lines.append(f"| {task} | {steps} | {order} | {len(found)} | " + " | ".join(shown) + " |")
+        lines.append(f"| {task} | {rate} | {steps} | {order} | {len(found)} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 
@@ -98,17 +100,22 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=["kubectl", "sql"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[5, 6, 7])
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rate", default="auto", choices=list(RATES))
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--quality", type=float, default=0.6)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    known = {(row["task"], row["seed"], row["order"], row["steps"]) for row in rows}
+    known = {(row["task"], row["seed"], row["order"], row["rate"], row["steps"]) for row in rows}
     with tempfile.TemporaryDirectory() as temporary:
         for seed, task in itertools.product(given.seeds, given.tasks):
-            wanted = [order for order in ORDERS if (task, seed, order, given.steps) not in known]
-            cycle = one_cycle(Cell(task, given.quality, 0.15, seed), Path(temporary), f"{task}-{seed}") if wanted else None
-            for order in wanted if cycle else []:
-                rows.append(trained(cycle, order, given.steps))
+            wanted = [order for order in ORDERS if (task, seed, order, given.rate, given.steps) not in known]
+            if not wanted:
+                continue
+            cycle = one_cycle(Cell(task, given.quality, 0.15, seed), given.folder or Path(temporary), f"{task}-{seed}")
+            start = accuracy(cycle, cycle.model)
+            for order in wanted:
+                rows.append(trained(cycle, order, given.rate, given.steps, start))
                 print(json.dumps(rows[-1]), flush=True)
                 with given.out.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")

@@ -14,7 +14,6 @@ from typing import TypeVar
 import orjson
 import polars as pl
 
-from ratchet.contracts.conversation import without_call_ids
 from ratchet.contracts.data.datasets import (
     CROSS_VALIDATED_BELOW,
     CROSS_VALIDATED_PROMPTS,
@@ -48,7 +47,7 @@ from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.ingest import IngestKeys, LineIngest
-from ratchet.materializer.labels.conflicts import pooled
+from ratchet.materializer.labels.conflicts import pooled, with_equal_calls
 from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
@@ -413,7 +412,7 @@ class LakeDatasets:
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
         answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
         noise = label_noise(samples, snapshot.scorers)
-        every = _without_call_ids(pl.concat([samples, answers]))
+        every = with_equal_calls(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
         parts = prompts_by_part(prompts, self._split.parts)
@@ -453,7 +452,7 @@ class LakeDatasets:
             cross_validation=validation[0] if validation else None,
             cross_validated_prompts=validation[1] if validation else 0,
             evidence=account(
-                _without_call_ids(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
+                with_equal_calls(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
             ),
         )
 
@@ -492,10 +491,3 @@ class LakeDatasets:
         rows = cross_validation_rows(found, usable["prompt_id"].to_list(), shown, alike)
         scored = rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())
         return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), scored["cluster"].n_unique()
-
-
-def _without_call_ids(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples with equal answers where only the random ids of their tool calls differ."""
-    calls = pl.col("answer").str.starts_with('{"content":')
-    plain = pl.col("answer").map_elements(without_call_ids, return_dtype=pl.String)
-    return samples.with_columns(pl.when(calls).then(plain).otherwise(pl.col("answer"))) if samples.select(calls.any()).item() else samples
