@@ -1,4 +1,4 @@
-"""Compares two orders of GRPO's prompts on the same traffic: the product's, and repeated random permutations of all prompts.
+"""Compares the orders of GRPO's prompts (the recipe's `prompt_order`) on the same traffic.
 
 `python -m benchmarks.grpo_order [--tasks NAME...] [--seeds N...] [--rate NAME] [--steps N] [--out FILE]` appends one row per task, seed and
 order, and prints a table. Rows that exist are not computed again. Both orders train for the same number of steps, with the same number of
@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import random
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -24,22 +23,9 @@ from benchmarks.grpo_rates import RATES, SMALL
 from benchmarks.recipe_cell import TRAINERS, Answers, Traffic, measured_code, one_cycle
 from benchmarks.recipe_grid import Cell
 from ratchet.contracts.jobs.training import Method
-from ratchet.trainers.job.trl import grpo
-from ratchet.trainers.prompt_order import Group, draw
+from ratchet.trainers.prompt_order import ORDERS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "grpo_order.jsonl"
-
-
-def uniform(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: int) -> list[int]:
-    """Return the next `n` indices of repeated random permutations of all prompts, as `trainers.prompt_order.draw` is called."""
-    chance = random.Random(seed)
-    drawn: list[int] = []
-    while len(drawn) < len(groups) + n:
-        drawn += chance.sample(range(len(probed)), len(probed))
-    return drawn[len(groups) : len(groups) + n]
-
-
-ORDERS: dict[str, Callable[..., list[int]]] = {"uniform": uniform, "product": draw}
 
 
 def accuracy(cycle: Traffic, model: Path) -> tuple[float, float]:
@@ -53,12 +39,8 @@ def accuracy(cycle: Traffic, model: Path) -> tuple[float, float]:
 def trained(cycle: Traffic, order: str, rate: str, steps: int, start: tuple[float, float]) -> dict[str, Any]:
     """Train with one order, and return a row. `start` is the accuracy of the base model."""
     bench, cell = cycle.bench, cycle.bench.cell
-    recipe = TRAINERS[Method.GRPO].recipe({**SMALL, **RATES[rate], "steps": steps}, cycle.data.facts)
-    before, grpo.draw = grpo.draw, ORDERS[order]
-    try:
-        model = bench.train(bench.plan(cycle.data, cycle.start, Method.GRPO, recipe, cell.chance), cycle.model, f"grpo-{order}")
-    finally:
-        grpo.draw = before
+    recipe = TRAINERS[Method.GRPO].recipe({**SMALL, **RATES[rate], "prompt_order": order, "steps": steps}, cycle.data.facts)
+    model = bench.train(bench.plan(cycle.data, cycle.start, Method.GRPO, recipe, cell.chance), cycle.model, f"grpo-{order}")
     lines = (bench.folder / f"grpo-{order}" / "i1" / "events.jsonl").read_text().splitlines()
     signal = [1 - event["data"]["groups_without_signal"] for event in map(json.loads, lines) if event["kind"] == "progress"]
     facts, end = cycle.data.facts, accuracy(cycle, model) if model else start

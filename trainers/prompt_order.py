@@ -1,7 +1,8 @@
-"""Order of GRPO's prompts: decides which prompts the next answers are sampled for, from the probe and from the run's own groups.
+"""Orders of GRPO's prompts: decide which prompts the next answers are sampled for.
 
 GRPO learns from a group only if its answers have different rewards. Otherwise all advantages are 0, and the answers were sampled for
-nothing. A run's gain per sampled answer therefore depends on the share of groups with signal.
+nothing. The order `signal` raises the share of groups with signal. More signal is not more accuracy: in `benchmarks/grpo_order.py`, unseen
+questions were answered no better with it than with the order `uniform`, and on one task much worse. So `uniform` is the default.
 """
 
 from __future__ import annotations
@@ -40,7 +41,16 @@ def has_signal(rewards: Sequence[float | None]) -> bool:
     return len(scored) > 1 and max(scored) - min(scored) > LEAST_DIFFERENCE
 
 
-def draw(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: int) -> list[int]:
+def uniform(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: int) -> list[int]:
+    """Return the next `n` indices of repeated random permutations of all prompts. The arguments are those of `by_signal`."""
+    chance = random.Random(seed)
+    drawn: list[int] = []
+    while len(drawn) < len(groups) + n:
+        drawn += chance.sample(range(len(probed)), len(probed))
+    return drawn[len(groups) : len(groups) + n]
+
+
+def by_signal(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: int) -> list[int]:
     """Return the indices of the `n` prompts whose turn is next.
 
     Every prompt has a weight, and in the long run it is drawn in proportion to it (stride scheduling; Waldspurger and Weihl 1995). The
@@ -69,3 +79,7 @@ def draw(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: in
     tied = random.Random(f"{seed} {len(groups)}")  # otherwise prompts with the same turn would stay in the same order
     ranked = [index for *_, index in heapq.nsmallest(n, ((turn, tied.random(), index) for index, turn in enumerate(turns)))]
     return [ranked[place % len(ranked)] for place in range(n)]
+
+
+ORDERS = {"uniform": uniform, "signal": by_signal}
+"""Value of the recipe's `prompt_order` -> the order."""

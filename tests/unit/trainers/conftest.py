@@ -107,7 +107,7 @@ class Workshop:
         trainer = TRAINERS[method]
         small = {"micro_batch": 4, "warmup_steps": 0, "learning_rate": 1e-3, "gradient_checkpointing": False, "save_every": 1}
         pairs = {"batch": 8, "max_length": 48}
-        groups = {"prompts_per_step": 4, "generations": 8, "max_completion": 1, "micro_batch": 16}
+        groups = {"prompts_per_step": 4, "generations": 8, "max_completion": 1, "micro_batch": 16, "prompt_order": "signal"}
         own = groups if method == Method.GRPO else pairs
         return TrainingPlan(
             line="tiny",

@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.trainers.prompt_order import Group, draw, has_signal
+from ratchet.trainers.prompt_order import ORDERS, Group, by_signal, has_signal, uniform
+from ratchet.trainers.recipes.grpo import GRPORecipe
 
 PROBED = st.lists(st.sampled_from(["mixed", "equal", None]), min_size=1, max_size=30)
 
@@ -20,7 +22,7 @@ def drawn(probed: Sequence[str | None], n: int, steps: int, seed: int, signal: C
     """Return the groups of a run of `steps` steps with `n` prompts each. `signal` says which prompts have mixed rewards in the run."""
     groups: list[Group] = []
     for _ in range(steps):
-        groups += [Group(prompt, signal(prompt)) for prompt in draw(probed, groups, n, seed)]
+        groups += [Group(prompt, signal(prompt)) for prompt in by_signal(probed, groups, n, seed)]
     return groups
 
 
@@ -48,15 +50,15 @@ def test_every_prompt_is_drawn_whatever_its_groups_show(probed: list[str | None]
 @given(PROBED, st.integers(1, 40), st.integers(0, 9), st.integers(0, 6))
 def test_a_run_that_resumes_continues_with_the_same_prompts(probed: list[str | None], n: int, seed: int, steps: int) -> None:
     groups = drawn(probed, n, steps, seed, lambda prompt: prompt % 3 == 0)
-    chosen = draw(probed, groups, n, seed)
-    assert draw(list(probed), [Group(*group) for group in groups], n, seed) == chosen
+    chosen = by_signal(probed, groups, n, seed)
+    assert by_signal(list(probed), [Group(*group) for group in groups], n, seed) == chosen
     assert len(chosen) == n
     assert len(set(chosen)) == min(n, len(probed))
 
 
 def test_prompts_with_mixed_rewards_come_first_then_unknown_ones() -> None:
     probed = ["equal"] * 8 + [None] * 8 + ["mixed"] * 8
-    assert {probed[one] for one in draw(probed, [], 8, 1)} == {"mixed"}
+    assert {probed[one] for one in by_signal(probed, [], 8, 1)} == {"mixed"}
     groups = drawn(probed, 8, 8, 1, lambda _: True)
     assert "equal" not in {probed[prompt] for prompt, _ in groups[:16]}
     assert None in {probed[prompt] for prompt, _ in groups[8:16]}
@@ -98,9 +100,23 @@ def test_more_groups_have_signal_than_in_a_uniform_order() -> None:
 
 
 def test_runs_with_other_seeds_have_other_orders() -> None:
-    assert draw([None] * 30, [], 30, 1) != draw([None] * 30, [], 30, 2)
+    assert by_signal([None] * 30, [], 30, 1) != by_signal([None] * 30, [], 30, 2)
 
 
 def test_unknown_values_of_the_probe_are_refused() -> None:
     with pytest.raises(ValueError, match="odd"):
-        draw(["odd"], [], 1, 1)
+        by_signal(["odd"], [], 1, 1)
+
+
+def test_the_uniform_order_repeats_permutations_whatever_the_groups_show() -> None:
+    groups: list[Group] = []
+    for _ in range(15):
+        groups += [Group(prompt, prompt == 0) for prompt in uniform(["mixed", *["equal"] * 9], groups, 4, 3)]
+    drawn_in_order = [prompt for prompt, _ in groups]
+    rounds = [drawn_in_order[at : at + 10] for at in range(0, 60, 10)]
+    assert all(sorted(one) == list(range(10)) for one in rounds)
+    assert len(set(map(tuple, rounds))) > 1
+
+
+def test_every_order_of_a_recipe_exists() -> None:
+    assert set(get_args(GRPORecipe.model_fields["prompt_order"].annotation)) == set(ORDERS)

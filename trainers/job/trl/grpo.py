@@ -4,8 +4,8 @@ The scorers are rebuilt from the plan, which records the digest of their code. O
 If the scorers abstain on an answer, the library excludes it from the mean of its group and gives it no advantage. If they abstain
 on all answers, the run fails.
 
-The prompts of a step are chosen when its answers are sampled, from the probe's rewards and the groups of the run so far
-(trainers/prompt_order.py). The library's trainer state, which every checkpoint contains, records the groups.
+The prompts of a step are chosen when its answers are sampled, by one of the orders in trainers/prompt_order.py, which may use the probe's
+rewards and the groups of the run so far. The library's trainer state, which every checkpoint contains, records the groups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_o
 from ratchet.trainers.job.trl.figures import ABSTAINED, WITHOUT_SIGNAL
 from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
-from ratchet.trainers.prompt_order import Group, draw, has_signal
+from ratchet.trainers.prompt_order import ORDERS, Group, has_signal
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
 GROUPS = "groups"
@@ -231,7 +231,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
             """Sample answers to the prompts whose turn it is instead of `inputs`, and record which groups have a signal."""
             history = self.state.log_history
-            chosen = draw(probed, groups_of(history), len(inputs) // recipe.generations, job.plan.seed)
+            chosen = ORDERS[recipe.prompt_order](probed, groups_of(history), len(inputs) // recipe.generations, job.plan.seed)
             signals.clear()
             sampled = super()._generate_and_score_completions([dict(ready[one]) for one in chosen for _ in range(recipe.generations)])
             groups = [[prompt, int(signal)] for prompt, signal in zip(chosen, signals, strict=True)]

@@ -18,7 +18,7 @@ from ratchet.contracts.jobs.training import JobSpec, JobState, Method, ResumePoi
 from ratchet.local.serve.generate import Model
 from ratchet.runtime.manifest import MANIFEST
 from ratchet.trainers.job.trl.grpo import GROUPS, groups_of
-from ratchet.trainers.prompt_order import draw
+from ratchet.trainers.prompt_order import by_signal
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
 from tests.warm import Warm
@@ -90,7 +90,7 @@ def test_each_step_of_grpo_records_its_groups_and_chooses_the_next_prompts(undis
     probed = [("mixed", "equal", None)[place % 3] for place in range(24)]
     groups = groups_of(entries)
     for at in range(0, len(groups), 4):
-        assert [prompt for prompt, _ in groups[at : at + 4]] == draw(probed, groups[:at], 4, run.plan.seed)
+        assert [prompt for prompt, _ in groups[at : at + 4]] == by_signal(probed, groups[:at], 4, run.plan.seed)
 
 
 def test_answers_may_be_sampled_in_parts(workshop: Any, undisturbed: Undisturbed) -> None:
