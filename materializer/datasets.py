@@ -14,7 +14,6 @@ from typing import TypeVar
 import orjson
 import polars as pl
 
-from ratchet.contracts.conversation import without_call_ids
 from ratchet.contracts.data.datasets import (
     CROSS_VALIDATED_BELOW,
     CROSS_VALIDATED_PROMPTS,
@@ -26,7 +25,17 @@ from ratchet.contracts.data.datasets import (
     Snapshot,
     TrainingSet,
 )
-from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, PAIRS, PROMPTS, SAMPLES, Column, FeedbackKind
+from ratchet.contracts.data.records import (
+    CROSS_VALIDATION,
+    DEMONSTRATIONS,
+    DEVELOPMENT,
+    GRPO_PROMPTS,
+    PAIRS,
+    PROMPTS,
+    SAMPLES,
+    Column,
+    FeedbackKind,
+)
 from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent, Retryable
 from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
@@ -38,7 +47,7 @@ from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.ingest import IngestKeys, LineIngest
-from ratchet.materializer.labels.conflicts import pooled
+from ratchet.materializer.labels.conflicts import pooled, with_equal_calls
 from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
@@ -65,7 +74,7 @@ from ratchet.materializer.training_sets.development import Part, cross_validatio
 from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.pairs import make_pairs
-from ratchet.materializer.training_sets.probe import MIXED, ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
+from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, in_order, scorable, usual
 from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
 from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
@@ -403,7 +412,7 @@ class LakeDatasets:
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
         answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
         noise = label_noise(samples, snapshot.scorers)
-        every = _without_call_ids(pl.concat([samples, answers]))
+        every = with_equal_calls(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self.rewards, in_jobs=True)
         parts = prompts_by_part(prompts, self._split.parts)
@@ -416,7 +425,7 @@ class LakeDatasets:
         shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
-            self._store(_ordered(usable, group_rewards(answers)), PROMPTS, ["order", "prompt_id"]),
+            self._store(in_order(usable, group_rewards(answers)), GRPO_PROMPTS, ["order", "prompt_id"]),
             self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
         )
         sure = shown.filter(pl.col("source") != TEACHER)
@@ -443,7 +452,7 @@ class LakeDatasets:
             cross_validation=validation[0] if validation else None,
             cross_validated_prompts=validation[1] if validation else 0,
             evidence=account(
-                _without_call_ids(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
+                with_equal_calls(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
             ),
         )
 
@@ -482,19 +491,3 @@ class LakeDatasets:
         rows = cross_validation_rows(found, usable["prompt_id"].to_list(), shown, alike)
         scored = rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())
         return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), scored["cluster"].n_unique()
-
-
-def _without_call_ids(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples with equal answers where only the random ids of their tool calls differ."""
-    calls = pl.col("answer").str.starts_with('{"content":')
-    plain = pl.col("answer").map_elements(without_call_ids, return_dtype=pl.String)
-    return samples.with_columns(pl.when(calls).then(plain).otherwise(pl.col("answer"))) if samples.select(calls.any()).item() else samples
-
-
-def _ordered(known: pl.DataFrame, groups: dict[str, list[float]]) -> pl.DataFrame:
-    """Return the prompts for GRPO in the order of their learning value.
-
-    Prompts with mixed rewards come first, then prompts without probe rewards, then prompts with equal rewards.
-    """
-    places = {prompt: 0 if max(rewards) - min(rewards) > MIXED else 2 for prompt, rewards in groups.items()}
-    return known.with_columns(pl.Series("order", [places.get(prompt, 1) for prompt in known["prompt_id"].to_list()], dtype=pl.Int8))

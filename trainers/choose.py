@@ -6,7 +6,7 @@ The rules are based on these observations:
 * GRPO reinforces correct answers that the model sometimes samples. It cannot learn an answer that the model never samples.
   So its gain is at most `best_of_k` minus the champion's own reward.
 * The model learns other answers only from correct answers by other authors (corrections, references). SFT, or DPO with an SFT
-  share, trains on these.
+  share, trains on these. So SFT comes before GRPO where the model never gives a right answer to more prompts than GRPO can learn from.
 * A pair whose order is wrong with probability e carries (1 - 2e)^2 of the information of a clean pair.
 * Samples at temperature 1 are sometimes wrong even if the most frequent answer is correct. So a group with mixed rewards does not
   prove that training can gain anything.
@@ -65,6 +65,8 @@ def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Cho
     """Return the chosen method, the reason, and the table of rules.
 
     `unseen_scorer` states whether a scorer can score new answers, which no user has rated.
+    If the settings prefer GRPO to SFT, both are possible, and more of the probed prompts are never answered right than have mixed rewards,
+    SFT is chosen.
     The choice is monotone: more pairs, more correct answers, less label noise or more group coverage never change a decision to
     train into a decision not to train. An empty or one-sided set is never trained on, with any settings.
     Raises ConfigError if the GRPO recipe in the settings is not valid.
@@ -76,7 +78,10 @@ def choose(facts: Facts, settings: TrainingSettings, unseen_scorer: bool) -> Cho
     table = tuple(row for _, row in rows)
     preferred = [method for name in settings.methods if (method := Method(name)) in able]
     if preferred:
-        return Choice(method=preferred[0], reason=_why(preferred, needs[preferred[0]]), rules=table, facts=facts)
+        moved = preferred[0] is Method.GRPO and Method.SFT in preferred and _out_of_reach(case)
+        ordered = sorted(preferred, key=lambda method: method is not Method.SFT) if moved else preferred
+        because = _never_right_evidence(case) if moved else f"the settings prefer {ordered[0].value.upper()}"
+        return Choice(method=ordered[0], reason=_why(ordered, needs[ordered[0]], because), rules=table, facts=facts)
     failed = dict.fromkeys(f"{row.effect} ({row.evidence})" for needed in needs.values() for row in needed if not row.holds)
     return Choice(method=Method.NONE, reason="do not train: " + "; ".join(failed), rules=table, facts=facts)
 
@@ -87,12 +92,10 @@ def _row(rule: ChoiceRule, case: Case) -> RuleResult:
     return RuleResult(rule=rule.name, holds=holds, evidence=rule.evidence(case), effect=effect, change=rule.change(case))
 
 
-def _why(preferred: list[Method], rules: list[RuleResult]) -> str:
+def _why(preferred: list[Method], rules: list[RuleResult], because: str) -> str:
     figures = "; ".join(rule.evidence for rule in rules[1:])
     others = " and ".join(method.value.upper() for method in preferred[1:])
-    return f"{preferred[0].value.upper()}: {figures}" + (
-        f" ({others} would also be possible; the settings prefer {preferred[0].value.upper()})" if others else ""
-    )
+    return f"{preferred[0].value.upper()}: {figures}" + (f" ({others} would also be possible; {because})" if others else "")
 
 
 def effective_pairs(facts: Facts) -> float:
@@ -159,6 +162,19 @@ def _coverage_evidence(case: Case) -> str:
 def _headroom_evidence(case: Case) -> str:
     gain = _gain(case.facts)
     return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion; GRPO cannot gain more than this"
+
+
+def _out_of_reach(case: Case) -> bool:
+    """Whether more probed prompts are never answered right than have mixed rewards, from which alone GRPO learns."""
+    never = case.facts.never_right
+    return never is not None and never > (case.facts.group_coverage or 0.0)
+
+
+def _never_right_evidence(case: Case) -> str:
+    never, mixed = case.facts.never_right, case.facts.group_coverage or 0.0
+    if never is None:
+        return "not measured (no probe)"
+    return f"{never:.0%} of the probed prompts with a reference were never answered right, {mixed:.0%} have mixed rewards"
 
 
 def _full(case: Case) -> float:
@@ -310,6 +326,15 @@ RULES: tuple[ChoiceRule, ...] = (
         "SFT, or DPO with an SFT share, can learn the corrections; GRPO can use them only as references",
         "no user has written a correction",
         lambda _: "",
+    ),
+    ChoiceRule(
+        "prompts that are never answered right",
+        (),
+        _out_of_reach,
+        _never_right_evidence,
+        "more is out of GRPO's reach, which only reinforces answers that the model samples, than within it: SFT goes first if it can",
+        "GRPO can learn from more prompts than are out of its reach",
+        lambda case: f"a share of never right answers {'up to' if _out_of_reach(case) else 'above'} {case.facts.group_coverage or 0.0:.0%}",
     ),
     ChoiceRule(
         "off-policy pairs",

@@ -329,6 +329,8 @@ CROSS_VALIDATED_PROMPTS = 1000
 """Largest number of training prompts for a cross-validation. A line with more of them can afford development prompts."""
 
 
+LEAST_DIFFERENCE = 1e-6
+"""Difference of rewards above which the rewards of one prompt count as mixed."""
 UNMEASURED_NOISE = 0.2
 """Assumed share of wrong ratings if too few answers have both a rating and a verifiable score to measure it.
 
@@ -353,6 +355,8 @@ class Facts(Frozen):
     samples: int
     group_coverage: float | None
     """See `ProbeReport.group_coverage`."""
+    never_right: float | None = None
+    """Share of the probed prompts with a reference whose answers have equal rewards and are not right. GRPO alone rarely learns them."""
     label_noise: float | None
     """Estimated share of wrong ratings, from their agreement with verifiable rewards of the same answers. If it is None, calculations
     use UNMEASURED_NOISE."""

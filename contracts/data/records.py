@@ -139,6 +139,12 @@ PROMPTS: tuple[Column, ...] = (
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
 )
 
+GRPO_PROMPTS: tuple[Column, ...] = (
+    *PROMPTS,
+    Column("probe_rewards", "string", False, "a ProbeRewards; null without a probe, or with fewer than two scored answers"),
+)
+"""Prompts of a training set for GRPO. A set of an older release lacks the last column."""
+
 PAIRS: tuple[Column, ...] = (
     Column("prompt_id", "string", True, ""),
     Column("prompt", "string", True, "JSON list of {role, content}; assistant messages may have tool_calls, role tool answers them"),
@@ -182,6 +188,13 @@ not measured."""
 
 PARTIAL = "partial"
 """`finish_reason` of an answer that its caller got in part only. Such an answer is not stored, and its trace is never used."""
+
+
+class ProbeRewards(StrEnum):
+    """Whether the rewards of the probe's answers to a prompt differ."""
+
+    MIXED = "mixed"
+    EQUAL = "equal"
 
 
 class FeedbackKind(StrEnum):

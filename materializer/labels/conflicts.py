@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from ratchet.contracts.conversation import without_call_ids
 from ratchet.contracts.data.records import SAMPLES, FeedbackKind, Tier
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.lake.schemas import frame_of
@@ -97,3 +98,10 @@ def without_contradictions(samples: pl.DataFrame, settings: SnapshotSettings) ->
     out = pl.col("side").is_not_null() & ((pl.col("least") != pl.col("most")) | (pl.col("side") != pl.col("least")))
     refused = joined.filter(out).select(_ANSWER).unique()
     return joined.filter(~out).drop("side", "place", "least", "most"), len(refused)
+
+
+def with_equal_calls(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples with equal answers where only the random ids of their tool calls differ."""
+    calls = pl.col("answer").str.starts_with('{"content":')
+    plain = pl.col("answer").map_elements(without_call_ids, return_dtype=pl.String)
+    return samples.with_columns(pl.when(calls).then(plain).otherwise(pl.col("answer"))) if samples.select(calls.any()).item() else samples

@@ -12,6 +12,7 @@ from ratchet.contracts.data.records import Tier
 from ratchet.materializer.labels.label_confidence import MOST_VOTES
 from ratchet.materializer.training_sets.pairs import Pairs
 from ratchet.materializer.training_sets.policy_distance import policy_distance
+from ratchet.materializer.training_sets.probe import never_right
 
 _LEAST_COMPARED = 20
 """Minimum number of answers with both a rating and a verifiable score. With fewer answers, the noise is not measured."""
@@ -77,6 +78,7 @@ def measure(
         teachable=teachable,
         samples=len(samples),
         group_coverage=probe.group_coverage if probe else None,
+        never_right=never_right(answers, prompts),
         label_noise=noise,
         champion_reward=probe.mean_reward if probe else None,
         best_of_k=probe.best_of_k if probe else None,

@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.records import SAMPLES
+from ratchet.contracts.data.datasets import LEAST_DIFFERENCE
+from ratchet.contracts.data.records import SAMPLES, ProbeRewards
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.evaluation import ChatRequest
 from ratchet.contracts.failure_reasons import counted, told
@@ -25,8 +26,8 @@ from ratchet.contracts.ports import ModelClient, Progress
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.rewards.scorer_set import ScorerSet
 
-MIXED = 1e-6
-"""Difference of rewards above which the rewards of one prompt count as mixed."""
+RIGHT = 0.5
+"""Reward above which an answer of the probe counts as right."""
 _LEAST_UNBIASED = 20
 """Minimum number of scored prompts with an unbiased reference. From this number on, `usual` is measured on these prompts only."""
 
@@ -118,9 +119,37 @@ def group_rewards(answers: pl.DataFrame) -> dict[str, list[float]]:
     return {prompt: rewards for prompt, rewards in scored.iter_rows() if len(rewards) > 1}
 
 
+def is_mixed(rewards: Sequence[float]) -> bool:
+    """Return whether GRPO can learn from a group of answers with these rewards."""
+    return max(rewards) - min(rewards) > LEAST_DIFFERENCE
+
+
 def coverage(groups: Mapping[str, Sequence[float]]) -> float | None:
     """Return the share of groups with mixed rewards, from which GRPO can learn; None without groups."""
-    return fmean(max(group) - min(group) > MIXED for group in groups.values()) if groups else None
+    return fmean(map(is_mixed, groups.values())) if groups else None
+
+
+def never_right(answers: pl.DataFrame, prompts: pl.DataFrame) -> float | None:
+    """Return the share of probed prompts with a reference whose answers have equal rewards and are not right; None without such prompts.
+
+    `answers` are records.SAMPLES of the probe, `prompts` records.PROMPTS. Only prompts with at least two scored answers count.
+    """
+    known = set(prompts.filter(pl.col("reference").is_not_null())["prompt_id"].to_list())
+    groups = [rewards for prompt, rewards in group_rewards(answers).items() if prompt in known]
+    return fmean(max(rewards) <= RIGHT and not is_mixed(rewards) for rewards in groups) if groups else None
+
+
+def in_order(prompts: pl.DataFrame, groups: Mapping[str, Sequence[float]]) -> pl.DataFrame:
+    """Return the prompts for GRPO with the column `probe_rewards` (records.GRPO_PROMPTS), and their place in the column `order`.
+
+    Prompts with mixed rewards come first, then prompts without probe rewards, then prompts with equal rewards.
+    """
+    found = {prompt: ProbeRewards.MIXED if is_mixed(rewards) else ProbeRewards.EQUAL for prompt, rewards in groups.items()}
+    rewards = [found.get(prompt) for prompt in prompts["prompt_id"].to_list()]
+    places = [(ProbeRewards.MIXED, None, ProbeRewards.EQUAL).index(one) for one in rewards]
+    return prompts.with_columns(
+        pl.Series("probe_rewards", [one and one.value for one in rewards], dtype=pl.String), pl.Series("order", places, dtype=pl.Int8)
+    )
 
 
 def best_of(groups: Mapping[str, Sequence[float]]) -> float | None:

@@ -35,6 +35,10 @@ class GRPORecipe(Recipe):
     prompts_per_step: Positive = 8
     """Number of different prompts per step. If a loop file does not set it, and NeMo RL's ranks do not divide the answers of a step: the
     next number with which they do (trainers/batches.py)."""
+    prompt_order: Literal["uniform", "signal"] = "uniform"
+    """Order of the prompts of the TRL trainer. uniform: repeated random permutations. signal: prompts with mixed rewards in the probe first
+    and more often, prompts whose groups had no signal less often. It raises the share of groups with signal, but not the accuracy on
+    unseen questions in the benchmark (docs/trainers.md)."""
     generations: Annotated[int, Field(ge=2)] = 8
     """Answers per prompt, which form a group."""
     max_completion: Positive = 256

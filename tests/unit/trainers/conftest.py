@@ -97,7 +97,8 @@ class Workshop:
         shown = [*prompts, *unpaired]
         told = {"prompt": shown, "answer": [*answers, *words[-6:]], "weight": [0.5 + 0.5 * (i % 2) for i in range(len(shown))]}
         self.demonstrations = store(self.artifacts, folder / "demonstrations.parquet", told)
-        self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n})
+        probed = {"probe_rewards": [("mixed", "equal", None)[i % 3] for i in range(n)]}
+        self.prompts = store(self.artifacts, folder / "prompts.parquet", {"prompt": prompts, "reference": ["yes"] * n, **probed})
 
     def plan(
         self, method: Method, rewards: Sequence[RewardSettings] = (RewardSettings(name="exact_match"),), **changes: Any
@@ -106,7 +107,7 @@ class Workshop:
         trainer = TRAINERS[method]
         small = {"micro_batch": 4, "warmup_steps": 0, "learning_rate": 1e-3, "gradient_checkpointing": False, "save_every": 1}
         pairs = {"batch": 8, "max_length": 48}
-        groups = {"prompts_per_step": 4, "generations": 8, "max_completion": 1, "micro_batch": 16}
+        groups = {"prompts_per_step": 4, "generations": 8, "max_completion": 1, "micro_batch": 16, "prompt_order": "signal"}
         own = groups if method == Method.GRPO else pairs
         return TrainingPlan(
             line="tiny",

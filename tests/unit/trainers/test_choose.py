@@ -96,6 +96,22 @@ def test_corrections_are_used_if_the_model_never_samples_a_correct_answer() -> N
     assert pick(never_right, methods=("grpo",)).method == Method.NONE
 
 
+def test_sft_goes_first_where_more_is_out_of_reach_of_grpo_than_within() -> None:
+    order = ("grpo", "sft", "dpo")
+    beyond = make_facts(never_right=0.5, group_coverage=0.3)
+    choice = pick(beyond, methods=order)
+    assert choice.method == Method.SFT
+    assert "50% of the probed prompts with a reference were never answered right, 30% have mixed rewards" in choice.reason
+    assert "GRPO and DPO would also be possible" in choice.reason
+    assert pick(make_facts(never_right=0.3, group_coverage=0.3), methods=order).method == Method.GRPO
+    assert pick(make_facts(never_right=None), methods=order).method == Method.GRPO
+    assert pick(beyond, methods=("grpo", "dpo")).method == Method.GRPO, "without demonstrations, GRPO still learns what it can"
+    assert pick(beyond, methods=("dpo", "grpo", "sft")).method == Method.DPO
+    rows = {row.rule: row for row in choice.rules}
+    assert rows["prompts that are never answered right"].holds
+    assert rows["prompts that are never answered right"].change == "a share of never right answers up to 30%"
+
+
 def test_every_row_has_its_evidence_and_effect() -> None:
     for rule in pick(make_facts()).rules:
         assert rule.evidence
@@ -135,6 +151,7 @@ any_facts = st.builds(
     demonstrations=st.fixed_dictionaries({"correction": st.integers(0, 90), "feedback": st.integers(0, 90)}),
     teachable=st.integers(0, 40),
     group_coverage=share,
+    never_right=share,
     label_noise=share,
     champion_reward=share,
     best_of_k=share,
@@ -148,7 +165,7 @@ The second kind is necessary because arbitrary facts rarely reach the rules abou
 """
 some_settings = st.builds(
     TrainingSettings,
-    methods=st.sampled_from([(), ("dpo",), ("grpo",), ("sft",), ("dpo", "grpo"), ("grpo", "dpo"), ("sft", "grpo", "dpo")]),
+    methods=st.sampled_from([(), ("dpo",), ("grpo",), ("sft",), ("dpo", "grpo"), ("grpo", "sft"), ("sft", "grpo", "dpo")]),
     min_pairs=st.integers(1, 100),
     min_group_coverage=st.floats(0, 1),
     min_prompts=st.integers(1, 50),

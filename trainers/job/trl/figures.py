@@ -9,6 +9,9 @@ STATE = "trainer_state.json"
 """File of a checkpoint with the state of the library's trainer."""
 ABSTAINED = "abstained"
 """Metric name in the library for the share of a step's answers without a reward (online_rewards.py)."""
+WITHOUT_SIGNAL = "groups_without_signal"
+"""Metric name in the library for the share of a step's groups whose answers have no different rewards. The library's own metric takes the
+spread of the whole step with `scale_rewards = "batch"`, and counts a group without any reward as one with signal."""
 FIGURES = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -17,7 +20,7 @@ FIGURES = {
     "entropy": "entropy",
     "reward": "reward",
     "reward_std": "reward_std",
-    "frac_reward_zero_std": "groups_without_signal",
+    WITHOUT_SIGNAL: "groups_without_signal",
     ABSTAINED: "abstained",
     "completions/mean_length": "answer_tokens",
     "rewards/chosen": "chosen_reward",

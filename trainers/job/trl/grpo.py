@@ -3,6 +3,9 @@
 The scorers are rebuilt from the plan, which records the digest of their code. Other installed code is rejected.
 If the scorers abstain on an answer, the library excludes it from the mean of its group and gives it no advantage. If they abstain
 on all answers, the run fails.
+
+The prompts of a step are chosen when its answers are sampled, by one of the orders in trainers/prompt_order.py, which may use the probe's
+rewards and the groups of the run so far. The library's trainer state, which every checkpoint contains, records the groups.
 """
 
 from __future__ import annotations
@@ -10,10 +13,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -30,14 +33,18 @@ from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
 from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
-from ratchet.trainers.job.trl.figures import ABSTAINED
+from ratchet.trainers.job.trl.figures import ABSTAINED, WITHOUT_SIGNAL
 from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
+from ratchet.trainers.prompt_order import ORDERS, Group, has_signal
 from ratchet.trainers.recipes.grpo import GRPORecipe
+
+GROUPS = "groups"
+"""Key of the groups of a step in the history of the library's trainer state: pairs of a prompt's index and 1 for a group with signal."""
 
 
 def rows(run: Path, plan: TrainingPlan) -> list[dict[str, Any]]:
-    """Return the prompts of a run folder as conversations with their references.
+    """Return the prompts of a run folder as conversations with their references, and whether their rewards were mixed in the probe.
 
     Prompts without a reference are included only if some scorer needs none.
     """
@@ -46,10 +53,15 @@ def rows(run: Path, plan: TrainingPlan) -> list[dict[str, Any]]:
     from ratchet.rewards.scorer_set import planned_scorer_set
 
     path = run / RunFile.PROMPTS
-    known = ["tools"] if "tools" in pq.read_schema(path).names else []
-    table = pq.read_table(path, columns=["prompt", "reference", *known])
+    stored = pq.read_schema(path).names
+    table = pq.read_table(path, columns=["prompt", "reference", *(name for name in ("tools", "probe_rewards") if name in stored)])
     found = [
-        {"prompt": json.loads(row["prompt"]), "reference": row["reference"], "tools": tools_of(row, f"prompt {number}")}
+        {
+            "prompt": json.loads(row["prompt"]),
+            "reference": row["reference"],
+            "tools": tools_of(row, f"prompt {number}"),
+            "probe_rewards": row.get("probe_rewards"),
+        }
         for number, row in enumerate(table.to_pylist())
     ]
     return found if planned_scorer_set(plan).without_reference() else [row for row in found if row["reference"] is not None]
@@ -76,23 +88,20 @@ def rendered(tokenizer: Any, prompts: Sequence[Mapping[str, Any]]) -> list[dict[
     ]
 
 
-def order(prompts: int, n: int, seed: int) -> list[int]:
-    """Return `n` indices of prompts: repeated random permutations of all prompts."""
-    chance = random.Random(seed)
-    drawn: list[int] = []
-    while len(drawn) < n:
-        drawn += chance.sample(range(prompts), prompts)
-    return drawn[:n]
+def groups_of(history: Sequence[Mapping[str, Any]]) -> list[Group]:
+    """Return the groups of a run so far, in order, from the history of the library's trainer state."""
+    return [Group(prompt, bool(signal)) for entry in history for prompt, signal in entry.get(GROUPS, ())]
 
 
-def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
+def reward_function(job: Job, calls: CallFormat | None = None, signals: list[bool] | None = None) -> Any:
     """Return a reward function for the library that applies the scorer set of the plan. The reward is None for an abstention.
 
-    `calls` is how answers name tool calls.
+    `calls` is how answers name tool calls. `signals` receives for each group in order whether it has a signal.
     """
     from ratchet.rewards.scorer_set import planned_scorer_set
 
     scorer_set = planned_scorer_set(job.plan)
+    size = job.recipe(GRPORecipe).generations
 
     def reward(completions: Any, reference: Any, asked: Any, may_call: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
         answers = [stored_answer(read_answer(text, calls if tools else None)) for text, tools in zip(completions, may_call, strict=True)]
@@ -101,8 +110,12 @@ def reward_function(job: Job, calls: CallFormat | None = None) -> Any:
             for prompt, answer, right in zip(asked, answers, reference, strict=True)
         ]
         rewards = scored(lambda answers: comparable(list(asked), scorer_set.label_unseen(answers)), samples)
+        found = [has_signal(rewards[at : at + size]) for at in range(0, len(rewards), size)]
+        if signals is not None:
+            signals.extend(found)
         if log_metric is not None:
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
+            log_metric(WITHOUT_SIGNAL, 1.0 - fmean(found))
         return rewards
 
     return reward
@@ -174,8 +187,9 @@ def sampling(recipe: GRPORecipe, gpus: int, longest: int) -> dict[str, Any]:
 
 
 def build(job: Job, shared: dict[str, Any]) -> Any:
-    """Return TRL's GRPOTrainer, ready to train. The whole run is one epoch, so that a resumed run has the same order of prompts.
+    """Return TRL's GRPOTrainer, ready to train.
 
+    The whole run is one epoch of its data set, whose rows only count the groups: the prompts are chosen when their turn comes.
     Raises Permanent if the training set has no usable prompts.
     """
     reward_function(job)  # rejects other scorer code before the library is loaded
@@ -188,7 +202,9 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     prompts, longest, left = fitting(job.run, job.plan, tokenizer, recipe)
     leave_out(job, left)
     ready = rendered(tokenizer, prompts)
-    chosen = order(len(prompts), recipe.last_step * recipe.prompts_per_step, job.plan.seed)
+    probed = [row["probe_rewards"] for row in prompts]
+    places = range(recipe.last_step * recipe.prompts_per_step)
+    signals: list[bool] = []
     config = GRPOConfig(
         **shared,
         **sampling(recipe, job.gpus, longest),
@@ -212,11 +228,21 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
             """Tokenize rendered prompts as they are. The library would add the special tokens of the tokenizer again."""
             return [token_ids(self.processing_class, prompt) for prompt in prompts], None, {}
 
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
+            """Sample answers to the prompts whose turn it is instead of `inputs`, and record which groups have a signal."""
+            history = self.state.log_history
+            chosen = ORDERS[recipe.prompt_order](probed, groups_of(history), len(inputs) // recipe.generations, job.plan.seed)
+            signals.clear()
+            sampled = super()._generate_and_score_completions([dict(ready[one]) for one in chosen for _ in range(recipe.generations)])
+            groups = [[prompt, int(signal)] for prompt, signal in zip(chosen, signals, strict=True)]
+            history.append({"step": int(self.state.global_step) + 1, GROUPS: groups})
+            return sampled
+
     return Prompted(
         model=str(job.run / RunFile.MODEL),
-        reward_funcs=reward_function(job, own_call_format(tokenizer)),
+        reward_funcs=reward_function(job, own_call_format(tokenizer), signals),
         args=config,
-        train_dataset=Dataset.from_list(ready).select(chosen),
+        train_dataset=Dataset.from_list(ready).select([place % len(ready) for place in places]),
         processing_class=tokenizer,
         peft_config=lora(recipe),
     )

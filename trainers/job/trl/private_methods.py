@@ -22,6 +22,7 @@ PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "_load_from_checkpoint": ("resume_from_checkpoint", "model"),
     "_tokenize_prompts": ("prompts",),
     "_get_train_sampler": ("train_dataset",),
+    "_generate_and_score_completions": ("inputs",),
 }
 """Private method of a library's trainer -> its parameters in the releases that were tested: TRL 1.16, transformers 5.23."""
 _Trainer = TypeVar("_Trainer", bound=type)

@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ratchet.contracts.data.records import PROMPTS, SAMPLES
+from ratchet.contracts.data.records import GRPO_PROMPTS, PROMPTS, SAMPLES
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.evaluation import ChatAnswer
 from ratchet.contracts.loop import ProbeSettings
-from ratchet.materializer.lake.schemas import frame_of
-from ratchet.materializer.training_sets.probe import ask, usual
+from ratchet.materializer.lake.schemas import frame_of, parquet
+from ratchet.materializer.training_sets.probe import ask, group_rewards, in_order, never_right, usual
 
 Draws = dict[str, Sequence[tuple[str, float | None]]]
 
@@ -60,6 +60,24 @@ def test_standard_error_depends_on_the_number_of_prompts() -> None:
     found = answers({f"p{i}": [("x", float(i > 0)), ("x", float(i > 0))] for i in range(25)})
     reward, error = usual(found, prompts({f"p{i}": "logged" for i in range(25)}))
     assert (reward, error) == (pytest.approx(0.96), pytest.approx((0.96 * 0.04 / 25) ** 0.5))
+
+
+def test_prompts_are_told_apart_by_the_rewards_of_their_answers() -> None:
+    found = answers({"p": [("x", 1.0), ("y", 0.0)], "q": [("x", 0.3), ("x", 0.3)], "r": [("x", 1.0)], "s": [("x", 1.0), ("y", None)]})
+    ready = in_order(prompts(dict.fromkeys("pqrst", "logged")), group_rewards(found))
+    kinds = dict(ready.select("prompt_id", "probe_rewards").iter_rows())
+    assert kinds == {"p": "mixed", "q": "equal", "r": None, "s": None, "t": None}
+    assert ready.sort("order", "prompt_id")["prompt_id"].to_list() == ["p", "r", "s", "t", "q"]
+    assert parquet(ready, GRPO_PROMPTS, ["order", "prompt_id"])
+
+
+def test_a_prompt_is_never_answered_right_if_its_answers_are_equally_wrong() -> None:
+    wrong: Draws = {"w": [("x", 0.0), ("y", 0.0)], "half": [("x", 0.5), ("y", 0.5)], "graded": [("x", 0.1), ("y", 0.4)]}
+    right: Draws = {"r": [("x", 1.0), ("x", 1.0)], "m": [("x", 1.0), ("y", 0.0)], "single": [("x", 0.0)]}
+    known = prompts(dict.fromkeys([*wrong, *right], "logged"))
+    assert never_right(answers(wrong | right), known) == pytest.approx(2 / 5)
+    assert never_right(answers(wrong), known.with_columns(reference=pl.lit(None, pl.String))) is None
+    assert never_right(answers({}), known) is None
 
 
 def asked(n: int, failed: int) -> Any:

@@ -126,6 +126,8 @@ def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     assert rows(datasets, training.prompts)[0]["prompt_id"] in {
         row["prompt_id"] for row in rows(datasets, report.answers) if row["reward"] == 1.0
     }
+    assert [row["probe_rewards"] for row in rows(datasets, training.prompts)] == ["mixed", "mixed", None, "equal"]
+    assert training.facts.never_right == pytest.approx(1 / 3)
     assert training.facts.champion_reward == report.mean_reward
     assert all(row["origin"] == "probe" and row["votes"] == 0 for row in rows(datasets, report.answers))
 

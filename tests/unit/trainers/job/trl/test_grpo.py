@@ -78,6 +78,19 @@ def test_a_training_set_of_long_prompts_only_is_refused(job: Any, tiny_model: Pa
         grpo.fitting(job.run, job.plan, tokenizer(tiny_model), complete(GRPORecipe, {"max_completion": 64}))
 
 
+def test_a_set_of_an_older_release_has_no_rewards_of_the_probe(job: Any) -> None:
+    assert [row["probe_rewards"] for row in grpo.rows(job.run, job.plan)] == [None] * 3
+    table = pq.read_table(job.run / "prompts.parquet")
+    pq.write_table(table.append_column("probe_rewards", [["mixed", None, "equal"]]), job.run / "prompts.parquet")
+    assert [row["probe_rewards"] for row in grpo.rows(job.run, job.plan)] == ["mixed", None, "equal"]
+
+
+def test_groups_are_read_from_the_history_in_order() -> None:
+    history = [{"step": 1, grpo.GROUPS: [[3, 1], [0, 0]]}, {"step": 1, "loss": 0.5}, {"step": 2, grpo.GROUPS: [[1, 1]]}]
+    assert grpo.groups_of(history) == [(3, True), (0, False), (1, True)]
+    assert grpo.groups_of([]) == []
+
+
 def test_vllm_reserves_memory_for_the_longest_prompt_and_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from trl import GRPOConfig
 

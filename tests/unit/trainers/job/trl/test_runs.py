@@ -17,6 +17,8 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, JobState, Method, ResumePoint
 from ratchet.local.serve.generate import Model
 from ratchet.runtime.manifest import MANIFEST
+from ratchet.trainers.job.trl.grpo import GROUPS, groups_of
+from ratchet.trainers.prompt_order import by_signal
 from tests.unit.trainers.conftest import STEPS, Trained, Workshop, write_model
 from tests.unit.trainers.runs import checkpoint_of, finish, kinds, pin_newest, weights
 from tests.warm import Warm
@@ -75,6 +77,20 @@ def test_a_preempted_run_resumes_to_the_same_weights(workshop: Any, undisturbed:
     assert 3 <= pin_newest(workshop, spec).step < STEPS
     assert weights(workshop.artifacts, finish(workshop, spec, 2)) == published(undisturbed(method))
     assert [event.step for event in workshop.executor.events(spec.name) if event.kind == "progress"] == list(range(1, STEPS + 1))
+
+
+def test_each_step_of_grpo_records_its_groups_and_chooses_the_next_prompts(undisturbed: Undisturbed) -> None:
+    """The events have the share without signal, and the checkpoint has the groups that a resumed run continues with."""
+    run = undisturbed(Method.GRPO)
+    folder = run.workshop.run_folder(run.spec) / "i1" / f"step_{STEPS}"
+    entries = [entry for entry in json.loads((folder / "trainer_state.json").read_bytes())["log_history"] if GROUPS in entry]
+    shares = [event.data["groups_without_signal"] for event in run.events if event.kind == "progress"]
+    assert [1 - sum(signal for _, signal in entry[GROUPS]) / 4 for entry in entries] == shares
+    assert 0 < sum(shares) < STEPS, "the run must have groups of both kinds"
+    probed = [("mixed", "equal", None)[place % 3] for place in range(24)]
+    groups = groups_of(entries)
+    for at in range(0, len(groups), 4):
+        assert [prompt for prompt, _ in groups[at : at + 4]] == by_signal(probed, groups[:at], 4, run.plan.seed)
 
 
 def test_answers_may_be_sampled_in_parts(workshop: Any, undisturbed: Undisturbed) -> None:
