@@ -4,10 +4,9 @@ A line has five golden slices of equal size and answers of reward 0 or 1. The fi
 promotion to the next, 12 % of the answers change. In an equal line, as many become right as become wrong; in an eroding one, the first
 slice loses a little with each promotion. At each promotion, the candidate is compared with all earlier champions.
 
-An alarm is any part that `eroded` returns over twenty equal promotions, unless the candidate is higher than the champion before it there,
-as the check has it. A loss is found if the slice is named by the second promotion after the one at which the loss has reached 0.1.
-Beside it is the rule that the gate had before: the whole interval of the
-comparison with the best earlier champion is below the margin of 0.1.
+An alarm is any part that `eroded` returns over twenty equal promotions, unless the candidate wins back a part there, as the gate
+has it. A loss is found if the slice is named by the second promotion after the one at which the loss has reached 0.1. Beside it is the
+rule that the gate had before: the whole interval of the comparison with the best earlier champion is below the margin of 0.1.
 
 `python benchmarks/erosion.py`
 """
@@ -25,8 +24,9 @@ import numpy as np
 
 from ratchet.contracts.ids import digest_file
 from ratchet.gates.evaluation import earlier as rule
-from ratchet.gates.evaluation.earlier import Earlier, Scored, best_earlier, eroded, rows_to_find
+from ratchet.gates.evaluation.earlier import WON_BACK, Earlier, Scored, best_earlier, eroded, rows_to_find
 from ratchet.gates.evaluation.questions import Decoding
+from ratchet.gates.statistics import paired_interval
 
 RESULTS = Path(__file__).parent / "results" / "erosion.json"
 GREEDY = Decoding(0.0, 1)
@@ -59,14 +59,22 @@ def alarms(line: list[dict[str, Scored]], number: int) -> tuple[set[str], set[st
     """Return the parts that are found at a promotion, by the rule and by the former one."""
     before = {f"v-{n:03d}": Earlier(GREEDY, line[n]) for n in range(number)}
     now = {GREEDY: line[number]}
-    won = {f"slice:{part}" for part in range(SLICES) if _mean(line[number], part) > _mean(line[number - 1], part)}
-    won |= {"golden"} if _mean(line[number]) > _mean(line[number - 1]) else set()
+    won = {part for part, pairs in _groups(line[number - 1], line[number]).items() if _won(pairs)}
     former = {one.comparison.name for one in best_earlier(now, before, LEVEL, 20) if one.comparison.difference.high < -MARGIN}
     return {one.comparison.name for one in eroded(now, before, 20)} - won, former
 
 
-def _mean(answers: dict[str, Scored], part: int | None = None) -> float:
-    return float(np.mean([one.reward for one in answers.values() if part is None or f"slice:{part}" in one.groups]))
+def _groups(before: dict[str, Scored], now: dict[str, Scored]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for key, one in now.items():
+        for group in one.groups:
+            found.setdefault(group, []).append(one.reward - before[key].reward)
+    return found
+
+
+def _won(differences: list[float]) -> bool:
+    interval = paired_interval(differences, WON_BACK)
+    return interval is not None and interval.low > 0
 
 
 def measured(rng: np.random.Generator, rows: int, loss: float, lines: int) -> dict[str, float]:

@@ -333,7 +333,7 @@ class EvalReport(Extended):
     """For the golden set and each of its slices: the comparison with the best earlier champion. Empty if there is none."""
     eroded: tuple[EarlierComparison, ...] = ()
     """The parts of the golden set in which losses have added up: the candidate is certainly lower than the line's earlier champions up to
-    `version` are on average."""
+    `version` are on average, and not higher than the present champion by a standard error."""
     earlier_common: Count = 0
     """Number of golden conversations that were asked in this evaluation and answered by an earlier champion: the maximum over the earlier
     champions."""

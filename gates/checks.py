@@ -198,8 +198,8 @@ class Erosion(_BuiltIn):
     """Checks that no golden slice lost more than the margin against the best earlier champion, and that no losses have added up.
 
     Small losses against the champion of the time can add up over promotions. Fails if a whole interval is below the negative margin. The
-    result is inconclusive if a loss against the mean of earlier champions is certain whatever its size, unless the candidate wins back a
-    part of it from the present champion, and also if an earlier champion answered enough golden prompts and there is no comparison with it.
+    result is inconclusive if a loss against the mean of earlier champions is certain whatever its size, and also if an earlier champion
+    answered enough golden prompts and there is no comparison with it.
     """
 
     name = "erosion"
@@ -218,25 +218,16 @@ class Erosion(_BuiltIn):
         if lost:
             return _result(self, Result.FAIL, f"lower than the best earlier champion by more than {margin:g}: {_listed(lost, _show)}")
         may = [c for c in compared if c.difference.estimate < -margin]
-        lower = [one.comparison for one in report.eroded]
-        held = [c for c in lower if not self._wins_back(report, c.name)]
-        if held:
-            text = f"losses have added up: certainly lower than the earlier champions on average in {_listed(held, _show)}"
+        if report.eroded:
+            lower = _listed([one.comparison for one in report.eroded], _show)
+            text = f"losses have added up: certainly lower than the earlier champions on average in {lower}"
             return _result(
                 self, Result.INCONCLUSIVE, f"{text}; to accept this loss for good, set gate.erosion_since to the tag of the champion"
             )
         text = f"{len(compared)} parts of the golden set compared with the best earlier champion"
         if may:
             text += f"; estimated lower by more than {margin:g}, not confirmed: {_listed(may, _show)}"
-        if lower:
-            text += f"; lower than the earlier champions on average, but higher than the present one: {_listed(lower, _show)}"
         return _result(self, Result.PASS, text)
-
-    @staticmethod
-    def _wins_back(report: EvalReport, part: str) -> bool:
-        """Whether the candidate is estimated higher than the present champion in a part of the golden set."""
-        now = report.comparison(part)
-        return now is not None and now.difference.estimate > 0
 
 
 class Agreement(_BuiltIn):

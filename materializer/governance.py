@@ -20,7 +20,7 @@ from ratchet.contracts.loop import GovernanceSettings
 
 _QUESTION = ["messages", "tools"]
 _CONTENT = ["messages", "answer", "tools"]
-_ASKED = ("source", "id", "time", "user", "response_id", "verified", *_QUESTION, "reference")
+_ASKED = ("source", "id", "time", "user", "sender", "response_id", "verified", *_QUESTION, "reference")
 _JUDGED = ("origin", "region", "confidentiality", "consent", "consent_time", "refused", "status", "finish_reason")
 """Columns that the rules alone read."""
 ANSWER_FAULTS = ("partial_answer", "failed_request", "truncated", "empty_response", "long_answer")

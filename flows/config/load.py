@@ -69,14 +69,17 @@ def parse_loop(data: dict[str, Any], where: str) -> Loop:
     wrongs = (*dict(wrong_booleans(data, Loop)).values(), *wrong_trigger(loop.trigger), *_wrong_receivers(loop), *_wrong_recipes(loop))
     if lines := [f"{where}: {wrong}" for wrong in wrongs]:
         raise ConfigError("\n".join(lines))
-    return _with_divisible_batches(loop)
+    return _with_divisible_batches(loop, where)
 
 
-def _with_divisible_batches(loop: Loop) -> Loop:
+def _with_divisible_batches(loop: Loop, where: str) -> Loop:
     """Complete the batches here, so that check, plan, render and the jobs have the same ones."""
     from ratchet.trainers.batches import divisible
 
-    return loop.model_copy(update={"training": divisible(loop.training)})
+    fitted = loop.model_copy(update={"training": divisible(loop.training)})
+    if lines := [f"{where}: {wrong} (a batch that is not set is fitted to the machines)" for wrong in _wrong_recipes(fitted)]:
+        raise ConfigError("\n".join(lines))
+    return fitted
 
 
 def _wrong_receivers(loop: Loop) -> Iterator[str]:

@@ -23,6 +23,8 @@ PROMOTIONS = 20
 EROSION_ERROR = 0.03
 """Probability of a false alarm over PROMOTIONS promotions and all parts, by Student's distribution for one comparison of each part. The
 choice among several means makes it a little higher (`benchmarks/erosion.py`)."""
+WON_BACK = 0.68
+"""Level of the interval by which a candidate wins back a part of a loss: it is higher than the present champion by a standard error."""
 _FULL = 0.8
 """Share of the largest number of conversations that a champion answered in a part. One with fewer is left out of the means, because a mean
 is over conversations that all of its champions answered."""

@@ -42,7 +42,7 @@ from ratchet.gates.evaluation.comparisons import (
     p95_latency,
     prompt_counts,
 )
-from ratchet.gates.evaluation.earlier import Answers, Earlier, Scored, best_earlier, champions_since, eroded
+from ratchet.gates.evaluation.earlier import WON_BACK, Answers, Earlier, Scored, best_earlier, champions_since, eroded
 from ratchet.gates.evaluation.labelling import label_answers
 from ratchet.gates.evaluation.looks import batches, group_sizes, level_at_equal_length, level_of_look, stop
 from ratchet.gates.evaluation.outcomes import AskedPrompt, PromptOutcome, stored_rows
@@ -162,7 +162,7 @@ class PairedEvaluator:
         def ask(again: Sequence[Question], decoding: Decoding) -> list[ChatAnswer]:
             return candidate[1].chat(requests_for(again, edition, decoding, self._settings.max_tokens), progress)
 
-        more = self._earlier([one.question for one in known], golden, stored, ask, level)
+        more = self._earlier(known, golden, stored, ask, level)
         answers = self._artifacts.put(b"\n".join(row for one in known for row in stored_rows(self._decoding, one)))
         return self._report(task, known, compared, stopped, answers=answers, **more)
 
@@ -327,7 +327,7 @@ class PairedEvaluator:
 
     def _earlier(
         self,
-        questions: Sequence[Question],
+        known: Sequence[AskedPrompt],
         golden: Answers,
         stored: Mapping[str, StoredAnswers],
         ask: Callable[[Sequence[Question], Decoding], list[ChatAnswer]],
@@ -335,10 +335,11 @@ class PairedEvaluator:
     ) -> dict[str, Any]:
         """Compare the candidate's golden answers with those of earlier champions, scored alike. Judges grade each answer by itself.
 
-        `questions` are those that were asked, and `stored` has the answers of each earlier champion. `golden` has the candidate's answers
+        `known` are the prompts that were asked, and `stored` has the answers of each earlier champion. `golden` has the candidate's answers
         of this evaluation. The rewards of greedy and of sampled answers are not comparable, so `ask` gets the candidate's answers with the
         decoding of a stored evaluation. Returns the fields `earlier`, `eroded` and `earlier_common` of the report.
         """
+        questions = [one.question for one in known]
         asked = {question.key: question for question in questions if question.set == GOLDEN}
         candidate = {self._decoding: golden}
         for decoding in dict.fromkeys(one.decoding for one in stored.values()):
@@ -354,8 +355,11 @@ class PairedEvaluator:
             labels = self._label(_repeated(both, one.decoding.samples), answers)
             scored[version] = Earlier(one.decoding, _scored(both, answers, labels, one.decoding.samples))
         least, since = self._settings.min_slice, champions_since(scored, self._settings.erosion_since)
+        now = [(one.question, *one.outcome.rewards) for one in known if one.question.set == GOLDEN and one.outcome.rewards is not None]
+        won = {part.name for part in compare_all(now, WON_BACK, WON_BACK) if part.difference.low > 0}
         compared, lower = best_earlier(candidate, scored, level, least), eroded(candidate, since, least)
-        return {"earlier": tuple(compared), "eroded": tuple(lower), "earlier_common": _common(questions, stored)}
+        left = tuple(one for one in lower if one.comparison.name not in won)
+        return {"earlier": tuple(compared), "eroded": left, "earlier_common": _common(questions, stored)}
 
 
 _NOT_STORED = digest("")

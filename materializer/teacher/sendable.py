@@ -1,7 +1,7 @@
 """Which training prompts may be sent to a teacher, that is, to a third party. Pure.
 
 Consent to training is checked before (governance.py). Sending to a third party has a consent of its own, which fails closed: for each user,
-the newest statement counts for all traces of the user. A trace without a user speaks for itself. At one time, a refusal counts.
+the newest statement counts. A trace without a user speaks for itself. At one time, a refusal counts.
 """
 
 from __future__ import annotations
@@ -23,33 +23,47 @@ class Statements:
     """What users have said about sending their prompts to a third party."""
 
     def __init__(self, parts: Iterable[pl.DataFrame], stated: pl.DataFrame) -> None:
-        """Each part has the columns source, id, time, user, refused and third_party of traces of the lake. `stated` is records.CONSENT.
+        """Each part has the columns source, id, time, user, sender, refused and third_party of traces. `stated` is records.CONSENT.
 
-        Of traces that are refused, only refusals count. Of the statements apart from traces, a consent counts only from the operator.
+        Of traces that are refused, only refusals count.
         """
-        columns = ("source", "id", "time", "user", "third_party")
+        columns = ("source", "id", "time", "user", "sender", pl.col("third_party").alias("given"))
         counts = pl.col("third_party").is_not_null() & ~(pl.col("refused") & pl.col("third_party"))
         said = pl.concat([rows.filter(counts).select(columns) for rows in parts])
-        apart = stated.filter(~pl.col("given") | pl.col("operator")).rename({"given": "third_party"})
-        of = {subject: apart.filter(pl.col("subject") == subject.value) for subject in ConsentSubject}
-        traces, users = of[ConsentSubject.TRACE_THIRD_PARTY], of[ConsentSubject.USER_THIRD_PARTY]
-        own, people = said.filter(pl.col("user").is_null()), said.filter(pl.col("user").is_not_null())
-        self._own = _newest([own, traces], ["source", "id"], "agrees")
-        self._by_user = _newest([people, users.with_columns(user="id")], ["user"], "by_user")
+        said = said.with_columns(pl.col("sender").is_null().alias("operator"))  # of a file of the operator
+        of = {subject: stated.filter(pl.col("subject") == subject.value) for subject in ConsentSubject}
+        people = [said.filter(pl.col("user").is_not_null()), of[ConsentSubject.USER_THIRD_PARTY].with_columns(user="id")]
+        alone = [said.filter(pl.col("user").is_null()), of[ConsentSubject.TRACE_THIRD_PARTY]]
+        self._people, self._traces = _Newest(people, ["user"]), _Newest(alone, ["source", "id"])
 
     def agreeing(self, asked: pl.DataFrame, required: bool) -> pl.DataFrame:
         """Return source, id, time and prompt_id of the traces whose prompts may be sent.
 
-        `asked` are traces with a prompt_id. Without `required`, all of them may be sent, except those whose users refuse.
+        `asked` are traces with a prompt_id. Without `required`, all of them may be sent, except those that are refused for their user or
+        for themselves.
         """
-        placed = asked.join(self._by_user, on="user", how="left").join(self._own, on=["source", "id"], how="left")
-        stated = pl.when(pl.col("agrees").not_()).then(False).otherwise(pl.coalesce("by_user", "agrees"))
-        return placed.filter(stated.fill_null(not required)).select("source", "id", "time", "prompt_id")
+        placed = self._traces.joined(self._people.joined(asked, "by_user"), "by_trace")
+        agrees = pl.when(pl.col("by_trace").not_()).then(False).otherwise(pl.coalesce("by_user", "by_trace"))
+        return placed.filter(agrees.fill_null(not required)).select("source", "id", "time", "prompt_id")
 
 
-def _newest(said: Sequence[pl.DataFrame], of: list[str], name: str) -> pl.DataFrame:
-    rows = pl.concat([one.select(*of, "time", "third_party") for one in said])
-    return rows.sort("time", pl.col("third_party").not_()).group_by(of).agg(pl.col("third_party").last().alias(name))
+class _Newest:
+    """The newest refusal and the newest consents of each user or trace. A consent counts as in consent.py: from the operator for all, from
+    another sender for the traces of this sender, because nobody else may lift a refusal."""
+
+    def __init__(self, said: Sequence[pl.DataFrame], of: list[str]) -> None:
+        rows = pl.concat([one.select(*of, "time", "sender", "operator", "given") for one in said])
+        given, operator = pl.col("given"), pl.col("operator")
+        parts = (("_no", of, ~given), ("_yes", of, given & operator), ("_yes_of_sender", [*of, "sender"], given & ~operator))
+        self._newest = [(keys, rows.filter(which).group_by(keys).agg(pl.col("time").max().alias(name))) for name, keys, which in parts]
+
+    def joined(self, traces: pl.DataFrame, name: str) -> pl.DataFrame:
+        """Return the traces with the column `name`: whether the newest statement is a consent; null without one that counts."""
+        for keys, newest in self._newest:
+            traces = traces.join(newest, on=keys, how="left", maintain_order="left")
+        yes, no = pl.max_horizontal("_yes", "_yes_of_sender"), pl.col("_no")
+        state = pl.when(no.is_null() & yes.is_null()).then(None).otherwise((yes > no).fill_null(no.is_null()))
+        return traces.with_columns(state.alias(name)).drop("_no", "_yes", "_yes_of_sender")
 
 
 def sendable(

@@ -169,8 +169,7 @@ class SortedStatements:
 def sort_statements(traces: SortedTraces, records: list[Row], seen: DedupIndex, batch: RawBatch) -> SortedStatements:
     """Group the statements of trace records, and the `records` that only state consent, by outcome.
 
-    The consent of a stored trace is in its row. A refusal always gets a row of its own; that of sending to a third party only if the row of
-    the trace is not stored.
+    The consent of a stored trace is in its row. A refusal always gets a row of its own, which stays when the trace is deleted.
     """
     seen.catch_up("consent")
     rows = [
@@ -178,8 +177,7 @@ def sort_statements(traces: SortedTraces, records: list[Row], seen: DedupIndex, 
         for row, is_stored in traces.stored
         if (said := row.get(STATED)) is not None and not (said.given and is_stored)
     ]
-    # Whether the stored row of the trace refuses, too, is not known here: such a row is no change that is reported.
-    rows += [(_refused_sending(row), True, False) for row, is_stored in traces.stored if not is_stored and row.get("third_party") is False]
+    rows += [(_refused_sending(row), is_stored, False) for row, is_stored in traces.stored if row.get("third_party") is False]
     rows += [(row, False, True) for row in records]
     if not rows:
         return SortedStatements()
@@ -208,7 +206,7 @@ def _refused_sending(trace: Row) -> Row:
     user = trace["user"]
     subject, identity = (ConsentSubject.TRACE_THIRD_PARTY, trace["id"]) if user is None else (ConsentSubject.USER_THIRD_PARTY, user)
     same = {name: trace[name] for name in ("source", "ingested", "batch", "sender", "operator")}
-    return same | {"subject": subject.value, "id": identity, "given": False, "time": trace["consent_time"] or trace["time"]}
+    return same | {"subject": subject.value, "id": identity, "given": False, "time": trace["time"]}
 
 
 def _stated_in_traces(rows: list[Row], traces: SortedTraces, seen: DedupIndex) -> set[Key]:

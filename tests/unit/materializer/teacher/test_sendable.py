@@ -19,10 +19,11 @@ T0 = datetime(2026, 10, 1, tzinfo=UTC)
 def traces(*rows: tuple[str, str | None, bool | None]) -> pl.DataFrame:
     """Traces (id, user, statement), one minute apart."""
     made = [
-        {"source": "app", "id": name, "time": T0 + timedelta(minutes=n), "user": user, "third_party": said}
+        {"source": "app", "id": name, "time": T0 + timedelta(minutes=n), "user": user, "sender": None, "third_party": said}
         for n, (name, user, said) in enumerate(rows)
     ]
-    types = {"source": pl.String, "id": pl.String, "time": pl.Datetime("us", "UTC"), "user": pl.String, "third_party": pl.Boolean}
+    types = {"source": pl.String, "id": pl.String, "time": pl.Datetime("us", "UTC"), "user": pl.String, "sender": pl.String}
+    types["third_party"] = pl.Boolean
     return pl.DataFrame(made, schema=types)
 
 
@@ -84,6 +85,17 @@ def user(given: bool, minutes: int, **more: Any) -> dict[str, Any]:
 def test_a_statement_apart_from_traces_refuses_for_a_user_or_a_trace(said: tuple[dict[str, Any], ...], sent: list[str]) -> None:
     rows = traces(("a", "u", None), ("b", "u", True), ("c", None, True))
     assert ids(agreeing(rows, required=True, apart=said)) == sent
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_nobody_else_lifts_a_refusal(required: bool) -> None:
+    rows = traces(("a", "u", None), ("b", "u", None), ("forged", "u", True), ("more", "u", None))
+    sent_by = {"b": "traces shop", "forged": "traces thief", "more": "traces thief"}
+    rows = rows.with_columns(sender=pl.col("id").replace_strict(sent_by, default=None))
+    refusal = user(False, 1)
+    assert ids(agreeing(rows, required, apart=(refusal,))) == ["forged", "more"], "a sender can send on what it has anyway"
+    assert ids(agreeing(rows, required, apart=(refusal, user(True, 9, sender="traces shop")))) == ["b", "forged", "more"]
+    assert ids(agreeing(rows, required, apart=(refusal, user(True, 9, operator=True)))) == ["a", "b", "forged", "more"]
 
 
 def test_each_prompt_is_sent_masked_about_its_newest_agreed_trace_or_has_a_reason() -> None:

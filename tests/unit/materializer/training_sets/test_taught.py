@@ -141,8 +141,27 @@ def test_a_refusal_of_sending_counts_also_where_the_record_itself_is_not_stored(
     snapshot = datasets.freeze("later", LATER, datasets.edition(1))
     assert [one.messages[-1]["content"] for one in datasets.sendable(snapshot).prompts] == [MISSING[0]]
     for _ in range(2):
-        datasets.ingest(batch(refusal))
+        assert datasets.ingest(batch(refusal)).consent_changed == 1
         assert datasets.sendable(snapshot).prompts == ()
         stored = datasets.lake.scan("consent")
         assert (len(stored), stored["given"].to_list()) == (1, [False])
         assert "user-9" not in str(stored.to_dicts())
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_of_two_records_with_one_id_the_refusal_of_sending_counts_in_each_order(tmp_path: Path, order: tuple[bool, bool]) -> None:
+    datasets = taught(tmp_path)
+    frozen(datasets)
+    for agrees in order:
+        signup = {"metadata__consent_time": "2026-01-01T00:00:00Z", "metadata__consent_third_party": agrees}
+        datasets.ingest(batch(spans(span(701, MISSING[0], "A: 2", user__id="user-9", **signup))))
+    assert datasets.sendable(datasets.freeze("later", LATER, datasets.edition(1))).prompts == ()
+
+
+def test_a_refusal_of_sending_outlives_its_trace(tmp_path: Path) -> None:
+    datasets = taught(tmp_path)
+    frozen(datasets)
+    datasets.ingest(batch(spans(span(701, MISSING[0], "A: 2", user__id="user-9", metadata__consent_third_party=False))))
+    datasets.ingest(batch(spans(span(702, MISSING[1], "A: 2", user__id="user-9"))))
+    stored = datasets.lake.scan("consent")
+    assert stored.select("subject", "given").rows() == [("user_third_party", False)], "retention deletes traces, and no statements"
