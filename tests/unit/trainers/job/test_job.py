@@ -21,8 +21,8 @@ from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.manifest import MANIFEST, verify_manifest
 from ratchet.trainers.job import checkpoints
 from ratchet.trainers.job.events import Events
-from ratchet.trainers.job.trl.grpo import order
 from ratchet.trainers.job.trl.sampler import draw
+from ratchet.trainers.prompt_order import uniform
 
 
 def test_equal_weights_give_ordinary_epochs() -> None:
@@ -65,7 +65,7 @@ def test_an_invalid_weight_is_refused_with_its_row(weight: Any, n: int) -> None:
 
 @given(st.integers(1, 9), st.integers(1, 40))
 def test_every_prompt_is_used_before_any_is_used_again(prompts: int, n: int) -> None:
-    drawn = order(prompts, n, seed=5)
+    drawn = uniform([None] * prompts, [], n, seed=5)
     assert len(drawn) == n
     for at in range(0, n, prompts):
         assert len(set(drawn[at : at + prompts])) == len(drawn[at : at + prompts])
