@@ -233,39 +233,51 @@ def test_it_counts_what_it_does(endpoint: Endpoint) -> None:
     until(lambda: metric(endpoint, "generation_tokens_total") > before)
 
 
+class Callers:
+    """Four callers that ask until a request fails, so that requests are in flight at every moment."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.answered, self.failed, self.stopped = list[int](), list[str](), threading.Event()
+        self.threads = [threading.Thread(target=self._ask) for _ in range(4)]
+        for thread in self.threads:
+            thread.start()
+        until(lambda: len(self.answered) >= 4, 120)
+
+    def _ask(self) -> None:
+        while not self.stopped.is_set():
+            try:
+                self.answered.append(ask(self.endpoint, ignore_eos=True, max_tokens=200).status_code)
+            except httpx.HTTPError as error:
+                self.failed.append(type(error).__name__)
+                return
+
+    def ended(self, stop: bool) -> None:
+        """Wait until all callers have ended. With `stop`, each ends after the answer that has begun."""
+        if stop:
+            self.stopped.set()
+        for thread in self.threads:
+            thread.join(120)
+        self.stopped.set()
+
+
 def test_a_drained_server_ends_the_answers_that_it_has_begun(site: Site, endpoint: Endpoint) -> None:
-    ended = list[httpx.Response]()
-    caller = threading.Thread(target=lambda: ended.append(ask(endpoint, ignore_eos=True, max_tokens=100)))
-    caller.start()
-    until(lambda: metric(endpoint, "num_requests_running") > 0)
-    caller.join(60)  # the service stops a server only when the router reports no request in flight
+    callers = Callers(endpoint)
+    callers.ended(stop=True)  # the service stops a server only when the router reports no request in flight
     site.restarted().stop(endpoint.tag)
-    assert ended[0].status_code == 200
+    assert (set(callers.answered), callers.failed) == ({200}, [])
     assert site.restarted().running() == []
 
 
 def test_a_server_that_dies_under_load_is_found_dead_and_started_again(site: Site) -> None:
     endpoint = site.restarted().ensure(site.version)
-    answers = list[Any]()
-
-    def asked() -> None:
-        try:
-            answers.append(ask(endpoint, ignore_eos=True, max_tokens=200).status_code)
-        except httpx.HTTPError as error:
-            answers.append(type(error).__name__)
-
-    callers = [threading.Thread(target=asked) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    until(lambda: metric(endpoint, "num_requests_running") > 0)
     port = int(endpoint.url.rsplit(":", 1)[1])
     engine = next(one.pid for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN and one.laddr.port == port)
     assert engine is not None
+    callers = Callers(endpoint)
     os.kill(engine, signal.SIGKILL)
-    for caller in callers:
-        caller.join(60)
-    assert len(answers) == 4
-    assert 200 not in answers
+    callers.ended(stop=False)
+    assert (set(callers.answered), len(callers.failed)) == ({200}, 4), "every caller gets an error, and none waits for ever"
     until(lambda: site.restarted().running() == [])
     begun = time.monotonic()
     assert texts(site.restarted().ensure(site.version)) == ["no"]
