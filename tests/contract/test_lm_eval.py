@@ -125,12 +125,13 @@ def test_a_task_that_comes_with_lm_eval_and_executes_code_is_refused(tmp_path: P
 
 
 def test_the_documents_are_counted_without_a_model(tmp_path: Path) -> None:
-    assert suite(tmp_path, "even").look() == {"even": DOCUMENTS}
+    assert suite(tmp_path, "even").look().documents == {"even": DOCUMENTS}
+    assert suite(tmp_path, "even", group="topic", limit=30).look().groups == {"even": 15}
 
 
 def test_a_run_that_fails_or_takes_too_long_is_no_evidence(tmp_path: Path) -> None:
     with served(lambda *_: (400, {"error": {"message": "no"}})) as refusing, served(right) as good:
-        with pytest.raises(Inconclusive, match=r"the run of v-old failed: .*400"):
+        with pytest.raises(Inconclusive, match=r"the server of v-old refuses all 40 documents: HTTP 400"):
             asked(suite(tmp_path, "even"), refusing, good)
         with pytest.raises(Inconclusive, match=r"did not end within 0\.5 s; raise timeout"):
             asked(suite(tmp_path, "even", timeout=0.5), good, good)
@@ -201,7 +202,7 @@ def test_no_secret_and_no_proxy_reaches_the_process(tmp_path: Path, monkeypatch:
     program.chmod(0o755)
     for name in ("HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "a-secret")
-    assert suite(tmp_path, "even", python=str(program)).look() == {"even": DOCUMENTS}
+    assert suite(tmp_path, "even", python=str(program)).look().documents == {"even": DOCUMENTS}
     assert "a-secret" not in (tmp_path / "environment").read_text()
     assert "HF_HUB_OFFLINE=1" in (tmp_path / "environment").read_text()
     assert "documents" not in (tmp_path / "arguments").read_text()
