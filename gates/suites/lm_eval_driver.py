@@ -127,8 +127,7 @@ def carried_out(order: dict[str, Any]) -> dict[str, Any]:
 
 def _forbid_downloads() -> None:
     """Refuse the downloads that the variables of the environment do not prevent: files of an address, and the data of nltk."""
-    import datasets
-
+    datasets: Any = importlib.import_module("datasets")  # both are packages of lm-eval's environment, not of this one
     load = datasets.load_dataset
 
     def load_local(*given: Any, **named: Any) -> Any:
