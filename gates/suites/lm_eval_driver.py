@@ -104,6 +104,8 @@ def carried_out(order: dict[str, Any]) -> dict[str, Any]:
         raise Refused("missing", f"{type(error).__name__}: {error}") from error
     _forbid_downloads()
     folder = order["folder"]
+    if folder is not None and not Path(folder).is_dir():
+        raise Refused("task", f"there is no folder {folder}")
     manager = TaskManager(include_path=folder, include_defaults=folder is None)
     if order["task"] not in manager.all_tasks:
         named = f"known: {', '.join(sorted(manager.all_tasks)[:10]) or 'none'}" if folder else "see `lm-eval ls tasks`"
@@ -228,7 +230,9 @@ def _scored(task: Any) -> list[str] | None:
             choices = len(task.doc_to_choice(document)) if task.get_config("output_type") == "multiple_choice" else 1
             results = [(-1.0, False)] * (choices * (2 if "acc_mutual_info" in named_metrics(task) else 1))
         return [str(one) for one in task.process_results(document, results)]
-    except Exception:
+    except Exception as error:
+        if refused := _refusal(error):
+            raise refused from error
         return None
 
 

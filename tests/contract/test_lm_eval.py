@@ -107,6 +107,7 @@ def test_multiple_choice_is_asked_where_the_server_returns_the_probabilities_of_
         ("choice", {"chat": False}, ConfigError, "set tokenizer to the folder"),
         ("rolling", {}, ConfigError, "which has no right and wrong answers"),
         ("none", {}, ConfigError, "there is no task 'none'; known: away, choice, code, even, rolling"),
+        ("even", {"folder": "nowhere"}, ConfigError, "there is no folder .*nowhere; correct task or folder"),
         ("away", {}, Retryable, r"the data of the task away are not on this machine .*fetch them .*TaskManager\(include_path="),
         ("even", {"python": sys.executable}, Retryable, "has no lm-eval"),
         ("even", {"python": "no-such-python"}, Retryable, "there is no program 'no-such-python'"),
@@ -273,8 +274,8 @@ def test_no_data_are_loaded_from_an_address_and_a_missing_file_is_no_matter_of_t
         one.look()
     (tmp_path / "tasks" / "own.py").write_text(PROGRAM)
     write_task(tmp_path / "tasks", "odd", SCORES.replace("own.scores", "own.loads"))
-    with served(right) as url, pytest.raises(Retryable, match=r"are not on this machine \(the data punkt of nltk\)"):
-        asked(one, url, url)
+    with pytest.raises(Retryable, match=r"are not on this machine \(the data punkt of nltk\)"):
+        one.look()
 
 
 def test_an_empty_answer_is_a_wrong_answer(tmp_path: Path) -> None:
