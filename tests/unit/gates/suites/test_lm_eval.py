@@ -232,6 +232,14 @@ def test_a_program_that_writes_no_result_is_told_with_the_end_of_its_log(tmp_pat
     assert found == {"kind": "failed", "text": "the process ended with status 7: the last line"}
 
 
+def test_a_result_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("""#!/bin/sh\nread order\nout=${order#*'"out": "'}\nhead -c 3000000 /dev/zero > "${out%%'"'*}"\n""")
+    program.chmod(0o755)
+    monkeypatch.setattr(lm_eval, "_LARGEST_RESULT", 2 << 20)
+    assert lm_eval._result(str(program), {}, 20.0, lambda: None)["text"] == "its result has more than 2 MiB; set limit"
+
+
 def test_models_that_were_asked_otherwise_are_not_compared() -> None:
     other = changed(recorded("right"), lambda row: {"target": row["target"] + "!"})
     with pytest.raises(Inconclusive, match="were not asked the same documents"):
