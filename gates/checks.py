@@ -354,8 +354,9 @@ class Safety(_BuiltIn):
 class Suites(_BuiltIn):
     """Checks that the candidate solves the tasks of each suite as often as the champion, within the margin of the suite.
 
-    Fails if a loss of more than the margin is confirmed in a suite. The result is inconclusive if such a loss cannot be ruled out, or if
-    answers are missing. A candidate must pass every suite, so several suites make no false pass more probable than one does.
+    Fails if a loss of more than the margin is confirmed in a suite. The result is inconclusive if such a loss cannot be ruled out, if
+    answers are missing, or if neither model solves more than the margin, so that no loss could show. A candidate must pass every suite, so
+    several suites make no false pass more probable than one does.
     """
 
     name = "suites"
@@ -389,8 +390,13 @@ class Suites(_BuiltIn):
         if max(count.champion_failed, count.candidate_failed) > limit * count.asked:
             sides = f"champion {count.champion_failed}, candidate {count.candidate_failed}; more than {limit:.0%}"
             return f"{count.name}: of {count.asked} tasks without an answer or a score: {sides}: {told(_reasons(found.failures))}"
-        compared = found.comparison.n if found.comparison else 0
-        return f"{count.name}: {compared} groups of tasks compared, {LEAST_TASKS} needed" if compared < LEAST_TASKS else None
+        compared = found.comparison
+        if compared is None or compared.n < LEAST_TASKS:
+            return f"{count.name}: {compared.n if compared else 0} groups of tasks compared, {LEAST_TASKS} needed"
+        margin = self._settings.suites[name].margin
+        if max(compared.champion, compared.candidate) <= margin:
+            return f"{count.name}: neither model solves more than the margin of {margin:g}, so no loss could show; check the scorer"
+        return None
 
 
 def checks(settings: GateSettings) -> tuple[Check, ...]:

@@ -25,7 +25,7 @@ output_type: {kind}
 doc_to_text: "{{{{question}}}}"
 {more}
 """
-_GENERATES = 'doc_to_target: "{{answer}}"\ngeneration_kwargs:\n  until: ["\\n"]\n  max_gen_toks: 8\nmetric_list:\n  - metric: exact_match'
+GENERATES = 'doc_to_target: "{{answer}}"\ngeneration_kwargs:\n  until: ["\\n"]\n  max_gen_toks: 8\nmetric_list:\n  - metric: exact_match'
 _CHOOSES = "doc_to_target: gold\ndoc_to_choice: choices\nmetric_list:\n  - metric: acc"
 
 
@@ -50,17 +50,23 @@ def write_tasks(folder: Path) -> None:
     data = folder / "documents.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, kind, more in (
-        ("even", "generate_until", _GENERATES),
+        ("even", "generate_until", GENERATES),
         ("choice", "multiple_choice", _CHOOSES),
-        ("code", "generate_until", f"{_GENERATES}\nunsafe_code: true"),
+        ("code", "generate_until", f"{GENERATES}\nunsafe_code: true"),
         ("rolling", "loglikelihood_rolling", 'doc_to_target: "{{question}}"\nmetric_list:\n  - metric: word_perplexity'),
-        ("away", "generate_until", _GENERATES),
+        ("away", "generate_until", GENERATES),
     ):
         text = _TASK.format(name=name, kind=kind, data=data, more=more)
         if name == "away":
             text = text.replace("dataset_path: json", "dataset_path: ratchet/not-in-the-cache").partition("dataset_kwargs")[0]
-            text += f'test_split: test\noutput_type: generate_until\ndoc_to_text: "{{{{question}}}}"\n{_GENERATES}\n'
+            text += f'test_split: test\noutput_type: generate_until\ndoc_to_text: "{{{{question}}}}"\n{GENERATES}\n'
         (folder / f"{name}.yaml").write_text(text)
+
+
+def write_task(folder: Path, name: str, more: str = GENERATES, data: str | None = None) -> None:
+    """Write a further task over the documents of `write_tasks`, or over others."""
+    place = data or str(folder / "documents.jsonl")
+    (folder / f"{name}.yaml").write_text(_TASK.format(name=name, kind="generate_until", data=place, more=more))
 
 
 @contextmanager
@@ -69,7 +75,7 @@ def served(answer: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]) 
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
             status, found = answer(self.path, body)
             content = json.dumps(found).encode()
             self.send_response(status)
@@ -77,6 +83,8 @@ def served(answer: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]) 
             self.send_header("content-length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
+
+        do_GET = do_HEAD = do_POST
 
         def log_message(self, *_: Any) -> None:
             pass

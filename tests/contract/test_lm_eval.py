@@ -26,7 +26,7 @@ from ratchet.gates.model_client import HttpModelClient
 from ratchet.gates.suites.lm_eval import LmEvalSuite
 from ratchet.local.server import EmbeddedServer
 from ratchet.runtime.artifacts import FolderArtifacts
-from tests.real_lm_eval import DOCUMENTS, chat, prompt_logprobs, real_lm_eval, served, write_tasks
+from tests.real_lm_eval import DOCUMENTS, GENERATES, chat, prompt_logprobs, real_lm_eval, served, write_task, write_tasks
 from tests.tiny_adapter import write_adapter
 from tests.toy_line import write_model
 from tests.unit.gates.reports import report as a_report
@@ -107,6 +107,7 @@ def test_multiple_choice_is_asked_where_the_server_returns_the_probabilities_of_
         ("choice", {"chat": False}, ConfigError, "set tokenizer to the folder"),
         ("rolling", {}, ConfigError, "which has no right and wrong answers"),
         ("none", {}, ConfigError, "there is no task 'none'; known: away, choice, code, even, rolling"),
+        ("even", {"folder": "nowhere"}, ConfigError, "there is no folder .*nowhere; correct task or folder"),
         ("away", {}, Retryable, r"the data of the task away are not on this machine .*fetch them .*TaskManager\(include_path="),
         ("even", {"python": sys.executable}, Retryable, "has no lm-eval"),
         ("even", {"python": "no-such-python"}, Retryable, "there is no program 'no-such-python'"),
@@ -125,12 +126,13 @@ def test_a_task_that_comes_with_lm_eval_and_executes_code_is_refused(tmp_path: P
 
 
 def test_the_documents_are_counted_without_a_model(tmp_path: Path) -> None:
-    assert suite(tmp_path, "even").look() == {"even": DOCUMENTS}
+    assert suite(tmp_path, "even").look().documents == {"even": DOCUMENTS}
+    assert suite(tmp_path, "even", group="topic", limit=30).look().groups == {"even": 15}
 
 
 def test_a_run_that_fails_or_takes_too_long_is_no_evidence(tmp_path: Path) -> None:
     with served(lambda *_: (400, {"error": {"message": "no"}})) as refusing, served(right) as good:
-        with pytest.raises(Inconclusive, match=r"the run of v-old failed: .*400"):
+        with pytest.raises(Inconclusive, match=r"the server of v-old refuses all 40 documents: HTTP 400"):
             asked(suite(tmp_path, "even"), refusing, good)
         with pytest.raises(Inconclusive, match=r"did not end within 0\.5 s; raise timeout"):
             asked(suite(tmp_path, "even", timeout=0.5), good, good)
@@ -147,6 +149,133 @@ def test_an_answer_without_text_counts_against_the_candidate_alone(tmp_path: Pat
         assert (found.count.candidate_failed, found.comparison.n, found.comparison.candidate) == (1, DOCUMENTS, pytest.approx(39 / 40))
         found = asked(suite(tmp_path, "even"), other, good)
         assert (found.count.champion_failed, found.comparison.n) == (1, DOCUMENTS - 1)
+
+
+def test_a_malformed_reply_and_a_refused_document_are_missing_answers(tmp_path: Path) -> None:
+    """Without texts and with several, lm-eval itself would give the answers to other documents."""
+    odd: dict[str, tuple[int, dict[str, Any]]] = {
+        "Is 3 even?": (200, {"choices": [*chat("yes")[1]["choices"], {"index": 1, "message": {"content": "no"}}]}),
+        "Is 4 even?": (200, {"choices": []}),
+        "Is 5 even?": (200, {"error": {"message": "overloaded"}}),
+        "Is 6 even?": (200, {"choices": [{"index": 0, "message": {"role": "assistant"}}]}),
+        "Is 7 even?": (400, {"error": {"message": "maximum context length exceeded: 4097 tokens"}}),
+    }
+
+    def oddly(_path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return odd.get(body["messages"][-1]["content"]) or right(_path, body)
+
+    with served(right) as good, served(oddly) as other:
+        found = asked(suite(tmp_path, "even"), good, other)
+    assert (found.count.candidate_failed, found.comparison.candidate) == (5, pytest.approx(35 / 40))
+    assert found.failures == {
+        "candidate:no text in the answer": 4,
+        "candidate:HTTP 400: maximum context length exceeded: 4097 tokens": 1,
+    }
+
+
+def test_a_choice_without_probabilities_is_a_missing_answer(tmp_path: Path) -> None:
+    _word_tokenizer(tmp_path / "tokenizer")
+
+    def odd(_path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        status, found = prompt_logprobs(body, "yes")
+        if "Is 4 even?" in body["prompt"]:
+            return 422, {"error": {"message": "prompt too long"}}
+        return (status, {"choices": found["choices"] * 2}) if "Is 5 even?" in body["prompt"] else (status, found)
+
+    with served(odd) as url:
+        found = asked(suite(tmp_path, "choice", chat=False, tokenizer="tokenizer"), url, url)
+    assert (found.count.champion_failed, found.count.candidate_failed, found.comparison.n) == (2, 2, DOCUMENTS - 2)
+    assert "candidate:HTTP 422: prompt too long" in found.failures
+
+
+PROGRAM = """import nltk
+def scores(doc, results):
+    return {"zz": 1.0 * (results[0].split()[0] == doc["answer"]), "aa": 1.0, "nan": float("nan")}
+def loads(doc, results):
+    nltk.download("punkt")
+"""
+SCORES = """doc_to_target: "{{answer}}"
+generation_kwargs:
+  until: ["\\n"]
+process_results: !function own.scores
+filter_list:
+  - name: 1
+    filter:
+      - function: take_first
+metric_list:
+  - metric: zz
+    aggregation: mean
+    higher_is_better: true
+  - metric: aa
+    aggregation: mean
+    higher_is_better: true
+  - metric: nan
+    aggregation: mean
+    higher_is_better: false
+"""
+
+
+def test_odd_values_of_a_task_do_not_end_the_run(tmp_path: Path) -> None:
+    """Its names are numbers, values are not finite, answers have lone surrogates, and its folder stays as it is."""
+    one = suite(tmp_path, "odd")
+    (tmp_path / "tasks" / "own.py").write_text(PROGRAM)
+    write_task(tmp_path / "tasks", "odd", SCORES)
+    before = one._identity()
+
+    def surrogate(_path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        text = right(_path, body)[1]["choices"][0]["message"]["content"]
+        return chat(f"{text} \ud800")
+
+    with served(surrogate) as url:
+        found = asked(one, url, url)
+    assert "odd zz (1)): 100.0% → 100.0%" in found.told, "the first metric of the task, not that of the alphabet"
+    assert one._identity() == before
+    assert list((tmp_path / "tasks").rglob("*.pyc")) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "error", "said"),
+    [
+        (SCORES, {"metric": "nan"}, ConfigError, "the lower nan of the task odd is, the better, .*; set metric to one"),
+        (SCORES, {"metric": "nope"}, ConfigError, "the task odd has no metric 'nope'; it has zz, aa, nan"),
+        (SCORES, {"filter": "nope"}, ConfigError, "the task odd has no filter 'nope'; it has 1; correct filter"),
+        (SCORES, {"group": "nope"}, ConfigError, "no document has the field 'nope'; correct group"),
+        (SCORES, {"tokenizer": "nope"}, ConfigError, "there is no folder .*nope; set tokenizer"),
+        (f"{GENERATES}\n    higher_is_better: false\n    aggregation: mean", {}, ConfigError, "the lower exact_match"),
+        (SCORES.replace("own.scores", "gone.scores"), {}, ConfigError, "; correct task or folder"),
+        ("include: gone.yaml", {}, ConfigError, r"there is no task 'odd'; .*; these files cannot be read: odd\.yaml \("),
+    ],
+)
+def test_settings_and_tasks_that_do_not_fit_are_refused(
+    tmp_path: Path, more: str, changes: dict[str, Any], error: type[RatchetError], said: str
+) -> None:
+    one = suite(tmp_path, "odd", **changes)
+    (tmp_path / "tasks" / "own.py").write_text(PROGRAM)
+    write_task(tmp_path / "tasks", "odd", more)
+    with pytest.raises(error, match=said):
+        one.look()
+
+
+def test_no_data_are_loaded_from_an_address_and_a_missing_file_is_no_matter_of_terms(tmp_path: Path) -> None:
+    requests: list[str] = []
+
+    def counted(path: str, _body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        requests.append(path)
+        return 200, {}
+
+    one = suite(tmp_path, "odd")
+    with served(counted) as url:
+        write_task(tmp_path / "tasks", "odd", data=f"{url}/x.jsonl")
+        with pytest.raises(ConfigError, match=r"the task loads .*, and nothing is downloaded"):
+            one.look()
+    assert requests == []
+    write_task(tmp_path / "tasks", "odd", data="/nowhere/at/all.jsonl")
+    with pytest.raises(ConfigError, match=r"at/all\.jsonl.*; correct task or folder"):
+        one.look()
+    (tmp_path / "tasks" / "own.py").write_text(PROGRAM)
+    write_task(tmp_path / "tasks", "odd", SCORES.replace("own.scores", "own.loads"))
+    with pytest.raises(Retryable, match=r"are not on this machine \(the data punkt of nltk\)"):
+        one.look()
 
 
 def test_an_empty_answer_is_a_wrong_answer(tmp_path: Path) -> None:
@@ -201,7 +330,7 @@ def test_no_secret_and_no_proxy_reaches_the_process(tmp_path: Path, monkeypatch:
     program.chmod(0o755)
     for name in ("HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "a-secret")
-    assert suite(tmp_path, "even", python=str(program)).look() == {"even": DOCUMENTS}
+    assert suite(tmp_path, "even", python=str(program)).look().documents == {"even": DOCUMENTS}
     assert "a-secret" not in (tmp_path / "environment").read_text()
     assert "HF_HUB_OFFLINE=1" in (tmp_path / "environment").read_text()
     assert "documents" not in (tmp_path / "arguments").read_text()

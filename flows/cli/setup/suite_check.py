@@ -51,13 +51,15 @@ def _lm_eval(context: LineContext, name: str, suite: SuiteSettings, task: LmEval
 
     context.progress(f"lm-eval loads the task {task.task} …", 0, 0)
     try:
-        documents = LmEvalSuite(name, suite, task, context.folder, context.artifacts).look()
+        found = LmEvalSuite(name, suite, task, context.folder, context.artifacts).look()
     except RatchetError as error:
         return ("error", "gate", str(error))
-    count = sum(min(one, task.limit or one) for one in documents.values())
-    if count < LEAST:
-        return ("error", "gate", f"gate.suites.{name}: the task {task.task} has {count} documents; a comparison needs {LEAST}")
-    return ("ok", "gate", f"suite {name}: {count} documents of the task {task.task}, asked and scored by lm-eval")
+    documents, groups = sum(found.documents.values()), sum(found.groups.values())
+    if groups < LEAST:
+        told = f"the task {task.task} has {documents} documents in {groups} groups; a comparison needs {LEAST} groups"
+        return ("error", "gate", f"gate.suites.{name}: {told}")
+    grouped = f" in {groups} groups" if groups < documents else ""
+    return ("ok", "gate", f"suite {name}: {documents} documents{grouped} of the task {task.task}, asked and scored by lm-eval")
 
 
 def _scored(scorers: Rewards, tasks: Sequence[SuiteTask]) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from ratchet.contracts.loop import GateSettings
 from ratchet.flows.cli.setup.suite_check import suites
-from ratchet.gates.suites.lm_eval import LmEvalSuite
+from ratchet.gates.suites.lm_eval import LmEvalLook, LmEvalSuite
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -48,10 +48,18 @@ def test_a_task_of_lm_eval_is_loaded_and_counted(monkeypatch: pytest.MonkeyPatch
     context = SimulatedLine(Scenario(seed=1, people="auto")).context
     gate = GateSettings.model_validate({"suites": {"own": {"lm_eval": {"task": "even", "limit": 30}}}})
     context = replace(context, loop=context.loop.model_copy(update={"gate": gate}))
-    monkeypatch.setattr(LmEvalSuite, "look", lambda _: {"even": 40})
-    assert suites(context) == [("ok", "gate", "suite own: 30 documents of the task even, asked and scored by lm-eval")]
-    monkeypatch.setattr(LmEvalSuite, "look", lambda _: {"even": 4})
-    assert suites(context) == [("error", "gate", "gate.suites.own: the task even has 4 documents; a comparison needs 20")]
+    for documents, groups, expected in (
+        (30, 30, ("ok", "gate", "suite own: 30 documents of the task even, asked and scored by lm-eval")),
+        (30, 20, ("ok", "gate", "suite own: 30 documents in 20 groups of the task even, asked and scored by lm-eval")),
+        (
+            30,
+            15,
+            ("error", "gate", "gate.suites.own: the task even has 30 documents in 15 groups; a comparison needs 20 groups"),
+        ),
+    ):
+        found = LmEvalLook(version="0.4.13", documents={"even": documents}, groups={"even": groups})
+        monkeypatch.setattr(LmEvalSuite, "look", lambda _, found=found: found)
+        assert suites(context) == [expected]
     monkeypatch.undo()
     [finding] = suites(context)
     assert finding[0] == "error"
