@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.router.apis.api import MAX_CHOICES, Api, Clock, Stream, as_object, check_count, check_stream, count
+from ratchet.router.apis.api import MAX_CHOICES, Api, Clock, Stream, as_bytes, as_object, check_count, check_stream, count
 from ratchet.router.events import DONE, Event
 from ratchet.router.requests import Refused
 from ratchet.router.traces.spans import Value, content_values
@@ -95,7 +94,7 @@ class ChunkStream(Stream):
             del chunk["usage"]
             if not choices:
                 return None
-        return Event(json.dumps({**chunk, "model": self._model}).encode()).encoded()  # ASCII: unpaired surrogates are not UTF-8
+        return Event(as_bytes({**chunk, "model": self._model})).encoded()
 
     def _note(self, choice: dict[str, Any]) -> None:
         given = choice.get("delta")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.router.apis.api import Api, Clock, Stream, as_object, bodies, check_count, check_stream, count
+from ratchet.router.apis.api import Api, Clock, Stream, as_bytes, as_object, bodies, check_count, check_stream, count
 from ratchet.router.events import Event
 from ratchet.router.requests import Refused
 from ratchet.router.traces.spans import Value
@@ -95,7 +95,7 @@ class MessageStream(Stream):
             content["message"] = {**content["message"], "model": self._model}
             self._message = dict(content["message"])
             self._add_usage(self._message.get("usage"))
-            return Event(json.dumps(content).encode(), event.name).encoded()
+            return Event(as_bytes(content), event.name).encoded()
         if kind == "error":
             self.error = "the model server reports an error in the stream"
         elif kind == "message_stop":

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.router.apis.api import Api, Clock, Stream, as_object, bodies, check_count, check_stream, count
+from ratchet.router.apis.api import Api, Clock, Stream, as_bytes, as_object, bodies, check_count, check_stream, count
 from ratchet.router.events import Event
 from ratchet.router.requests import Refused
 from ratchet.router.traces.spans import Value
@@ -104,7 +104,7 @@ class ResponseStream(Stream):
             return event.encoded()
         content["response"] = self._response = {**response, "model": self._model}
         self.is_complete = kind in _ENDS
-        return Event(json.dumps(content).encode(), event.name).encoded()
+        return Event(as_bytes(content), event.name).encoded()
 
     def reply(self) -> dict[str, Any] | None:
         """Return the response, or its text so far."""
