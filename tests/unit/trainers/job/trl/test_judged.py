@@ -175,7 +175,8 @@ class Step:
 
         self.trainer.reward_funcs = [reward]
         self.torch.manual_seed(5)
-        made: dict[str, Any] = self.trainer._generate_and_score_completions(self.rows)
+        library = super(type(self.trainer), self.trainer)  # whose step has the prompts that it is given
+        made: dict[str, Any] = library._generate_and_score_completions(self.rows)
         return made
 
     def gradient(self, made: dict[str, Any]) -> Any:
