@@ -174,7 +174,7 @@ def _never_right_evidence(case: Case) -> str:
     never, mixed = case.facts.never_right, case.facts.group_coverage or 0.0
     if never is None:
         return "not measured (no probe)"
-    return f"{never:.0%} of the probed prompts with a reference were never answered right, {mixed:.0%} have mixed rewards"
+    return f"{never:.0%} of the probed prompts were never answered right although a reference is known, {mixed:.0%} have mixed rewards"
 
 
 def _full(case: Case) -> float:

@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ratchet.contracts.data.datasets import LEAST_DIFFERENCE
 from ratchet.contracts.data.records import ProbeRewards
 
 FULL = 1.0
@@ -33,12 +32,6 @@ class Group(NamedTuple):
     """Index of the prompt."""
     signal: bool
     """Whether the answers had different rewards."""
-
-
-def has_signal(rewards: Sequence[float | None]) -> bool:
-    """Return whether a group of answers with these rewards has a signal: two scored answers with different rewards."""
-    scored = [reward for reward in rewards if reward is not None]
-    return len(scored) > 1 and max(scored) - min(scored) > LEAST_DIFFERENCE
 
 
 def uniform(probed: Sequence[str | None], groups: Sequence[Group], n: int, seed: int) -> list[int]:

@@ -6,7 +6,7 @@ The rows themselves are stored in Parquet artifacts. Their schemas are in contra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -329,8 +329,15 @@ CROSS_VALIDATED_PROMPTS = 1000
 """Largest number of training prompts for a cross-validation. A line with more of them can afford development prompts."""
 
 
-LEAST_DIFFERENCE = 1e-6
-"""Difference of rewards above which the rewards of one prompt count as mixed."""
+_LEAST_DIFFERENCE = 1e-6
+
+
+def is_mixed(rewards: Sequence[float | None]) -> bool:
+    """Return whether answers to one prompt have different rewards, so that GRPO can learn from them. None: no scorer decided."""
+    scored = [reward for reward in rewards if reward is not None]
+    return len(scored) > 1 and max(scored) - min(scored) > _LEAST_DIFFERENCE
+
+
 UNMEASURED_NOISE = 0.2
 """Assumed share of wrong ratings if too few answers have both a rating and a verifiable score to measure it.
 
@@ -356,7 +363,8 @@ class Facts(Frozen):
     group_coverage: float | None
     """See `ProbeReport.group_coverage`."""
     never_right: float | None = None
-    """Share of the probed prompts with a reference whose answers have equal rewards and are not right. GRPO alone rarely learns them."""
+    """Share of the probed prompts whose answers have equal rewards and are not right although a reference is known, of the same prompts as
+    `group_coverage`. GRPO alone rarely learns them."""
     label_noise: float | None
     """Estimated share of wrong ratings, from their agreement with verifiable rewards of the same answers. If it is None, calculations
     use UNMEASURED_NOISE."""

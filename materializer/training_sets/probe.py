@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.datasets import LEAST_DIFFERENCE
+from ratchet.contracts.data.datasets import is_mixed
 from ratchet.contracts.data.records import SAMPLES, ProbeRewards
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.evaluation import ChatRequest
@@ -119,24 +119,21 @@ def group_rewards(answers: pl.DataFrame) -> dict[str, list[float]]:
     return {prompt: rewards for prompt, rewards in scored.iter_rows() if len(rewards) > 1}
 
 
-def is_mixed(rewards: Sequence[float]) -> bool:
-    """Return whether GRPO can learn from a group of answers with these rewards."""
-    return max(rewards) - min(rewards) > LEAST_DIFFERENCE
-
-
 def coverage(groups: Mapping[str, Sequence[float]]) -> float | None:
     """Return the share of groups with mixed rewards, from which GRPO can learn; None without groups."""
     return fmean(map(is_mixed, groups.values())) if groups else None
 
 
 def never_right(answers: pl.DataFrame, prompts: pl.DataFrame) -> float | None:
-    """Return the share of probed prompts with a reference whose answers have equal rewards and are not right; None without such prompts.
+    """Return the share of probed prompts whose answers have equal rewards and are not right although a reference is known.
 
-    `answers` are records.SAMPLES of the probe, `prompts` records.PROMPTS. Only prompts with at least two scored answers count.
+    `answers` are records.SAMPLES of the probe, `prompts` records.PROMPTS. Only prompts with at least two scored answers count; None
+    without such prompts.
     """
     known = set(prompts.filter(pl.col("reference").is_not_null())["prompt_id"].to_list())
-    groups = [rewards for prompt, rewards in group_rewards(answers).items() if prompt in known]
-    return fmean(max(rewards) <= RIGHT and not is_mixed(rewards) for rewards in groups) if groups else None
+    groups = group_rewards(answers)
+    lost = (prompt in known and max(rewards) <= RIGHT and not is_mixed(rewards) for prompt, rewards in groups.items())
+    return fmean(lost) if groups else None
 
 
 def in_order(prompts: pl.DataFrame, groups: Mapping[str, Sequence[float]]) -> pl.DataFrame:

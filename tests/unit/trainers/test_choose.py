@@ -101,7 +101,7 @@ def test_sft_goes_first_where_more_is_out_of_reach_of_grpo_than_within() -> None
     beyond = make_facts(never_right=0.5, group_coverage=0.3)
     choice = pick(beyond, methods=order)
     assert choice.method == Method.SFT
-    assert "50% of the probed prompts with a reference were never answered right, 30% have mixed rewards" in choice.reason
+    assert "50% of the probed prompts were never answered right although a reference is known, 30% have mixed rewards" in choice.reason
     assert "GRPO and DPO would also be possible" in choice.reason
     assert pick(make_facts(never_right=0.3, group_coverage=0.3), methods=order).method == Method.GRPO
     assert pick(make_facts(never_right=None), methods=order).method == Method.GRPO

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.trainers.prompt_order import ORDERS, Group, by_signal, has_signal, uniform
+from ratchet.contracts.data.datasets import is_mixed
+from ratchet.trainers.prompt_order import ORDERS, Group, by_signal, uniform
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
 PROBED = st.lists(st.sampled_from(["mixed", "equal", None]), min_size=1, max_size=30)
@@ -38,7 +39,7 @@ def drawn(probed: Sequence[str | None], n: int, steps: int, seed: int, signal: C
     ],
 )
 def test_a_group_has_a_signal_if_two_scored_answers_differ(rewards: list[float | None], signal: bool) -> None:
-    assert has_signal(rewards) == signal
+    assert is_mixed(rewards) == signal
 
 
 @given(PROBED, st.integers(1, 12), st.integers(0, 9), st.sampled_from([set(), {0}, {0, 2, 5}]))

@@ -22,6 +22,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.data.datasets import is_mixed
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.runtime.chat_template import CallFormat, read_answer, token_ids
@@ -36,7 +37,7 @@ from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_o
 from ratchet.trainers.job.trl.figures import ABSTAINED, WITHOUT_SIGNAL
 from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
-from ratchet.trainers.prompt_order import ORDERS, Group, has_signal
+from ratchet.trainers.prompt_order import ORDERS, Group
 from ratchet.trainers.recipes.grpo import GRPORecipe
 
 GROUPS = "groups"
@@ -110,7 +111,7 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
             for prompt, answer, right in zip(asked, answers, reference, strict=True)
         ]
         rewards = scored(lambda answers: comparable(list(asked), scorer_set.label_unseen(answers)), samples)
-        found = [has_signal(rewards[at : at + size]) for at in range(0, len(rewards), size)]
+        found = [is_mixed(rewards[at : at + size]) for at in range(0, len(rewards), size)]
         if signals is not None:
             signals.extend(found)
         if log_metric is not None:

@@ -76,7 +76,9 @@ def test_a_prompt_is_never_answered_right_if_its_answers_are_equally_wrong() -> 
     right: Draws = {"r": [("x", 1.0), ("x", 1.0)], "m": [("x", 1.0), ("y", 0.0)], "single": [("x", 0.0)]}
     known = prompts(dict.fromkeys([*wrong, *right], "logged"))
     assert never_right(answers(wrong | right), known) == pytest.approx(2 / 5)
-    assert never_right(answers(wrong), known.with_columns(reference=pl.lit(None, pl.String))) is None
+    assert never_right(answers(wrong), known.with_columns(reference=pl.lit(None, pl.String))) == 0.0
+    half = pl.when(pl.col("prompt_id") == "w").then("reference")
+    assert never_right(answers(wrong | right), known.with_columns(reference=half)) == pytest.approx(1 / 5), "of the prompts of the coverage"
     assert never_right(answers({}), known) is None
 
 
