@@ -1,1 +1,1 @@
-"""Stores batches: which records are stored, exactly once, and what became of each of them."""
+"""Stores each batch exactly once, and counts what became of each record."""

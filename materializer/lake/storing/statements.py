@@ -36,6 +36,13 @@ class SortedTraces:
     stored: list[tuple[Row, bool]] = field(default_factory=list)
     """All rows, with whether the lake has or gets the row itself."""
 
+    def keep(self, row: Row, keys: TraceKeys, is_new: bool) -> None:
+        """Count a row that this batch stores. An earlier attempt of the batch may have stored it; then it is not new."""
+        if is_new:
+            self.fresh.append(row)
+            self.keys.append(keys)
+        self.kept += 1
+
 
 def sort_traces(rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> SortedTraces:
     """Group the rows by outcome. Of several rows with one key, the first is kept.
@@ -73,10 +80,7 @@ def _sort_withheld(
         found.duplicate += 1
         return False
     here[bare] = content
-    if earlier is None:
-        found.fresh.append(row)
-        found.keys.append(keys)
-    found.kept += 1
+    found.keep(row, keys, earlier is None)
     return True
 
 
@@ -97,10 +101,7 @@ def _sort_complete(
         found.duplicate += 1
         return False
     here[full] = content
-    if earlier is None:
-        found.fresh.append(row)
-        found.keys.append(keys)
-    found.kept += 1
+    found.keep(row, keys, earlier is None)
     found.completed += waiting is not None
     return True
 
