@@ -59,7 +59,7 @@ from ratchet.gates.evaluation.questions import (
 from ratchet.gates.safety.asking import SafetyEvaluation
 from ratchet.gates.safety.prompts import all_prompts
 from ratchet.gates.suites.asking import SuiteEvaluation
-from ratchet.gates.suites.lm_eval import LmEvalSuite
+from ratchet.gates.suites.lm_eval import LmEvalSuite, Side
 from ratchet.gates.suites.tasks import read_suite
 
 
@@ -140,7 +140,7 @@ class PairedEvaluator:
         questions = self._questions(edition)
         plan = batches(questions, edition, self._settings.looks)
         safety = self._safety((champion[1], candidate[1]), progress, level, earlier)
-        suites = self._asked_suites(edition, champion, candidate, progress, level)
+        suites = self._asked_suites(edition, (champion, candidate), progress, level)
         task = _Task(edition.number, champion[0].id, candidate[0].id, questions, len(plan), level, safety, suites)
         stored = {one.version: stored_answers(self._artifacts.get(one.answers)) for one in earlier}
         may_pass = self._may_pass_early and _common(questions, stored) < self._settings.min_slice
@@ -275,14 +275,7 @@ class PairedEvaluator:
         evaluation = SafetyEvaluation(prompts, settings.max_tokens, self._artifacts, judges)
         return evaluation.ask(clients, progress, level, stored)
 
-    def _asked_suites(
-        self,
-        edition: HoldoutEdition,
-        champion: tuple[ModelRef, ModelClient],
-        candidate: tuple[ModelRef, ModelClient],
-        progress: Progress,
-        level: float,
-    ) -> tuple[SuiteReport, ...]:
+    def _asked_suites(self, edition: HoldoutEdition, sides: tuple[Side, Side], progress: Progress, level: float) -> tuple[SuiteReport, ...]:
         """Ask the tasks of the suites, before the prompts of the edition, because a stop for success needs all checks."""
         settings = self._settings.suites
         read = {name: read_suite(self._folder / one.file, name) for name, one in settings.items() if one.file is not None}
@@ -290,10 +283,10 @@ class PairedEvaluator:
         for name, one in settings.items():
             if one.lm_eval is not None:
                 suite = LmEvalSuite(name, one, one.lm_eval, self._folder, self._artifacts)
-                found.append(suite.ask(edition, champion, candidate, progress, level))
+                found.append(suite.ask(edition, sides, progress, level))
             else:
                 evaluation = SuiteEvaluation(name, read[name], one, self._suites[name], self._artifacts)
-                found.append(evaluation.ask((champion[1], candidate[1]), progress, level))
+                found.append(evaluation.ask((sides[0][1], sides[1][1]), progress, level))
         return tuple(found)
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:

@@ -97,6 +97,8 @@ class LmEvalLook(Frozen):
 
 
 Found = TypeVar("Found", bound=LmEvalLook)
+Side = tuple[ModelRef, ModelClient]
+"""One of the two models, and the client of its server."""
 
 
 class LmEvalRun(LmEvalLook):
@@ -129,8 +131,7 @@ class LmEvalSuite:
     def ask(
         self,
         edition: HoldoutEdition,
-        champion: tuple[ModelRef, ModelClient],
-        candidate: tuple[ModelRef, ModelClient],
+        sides: tuple[Side, Side],
         progress: Progress,
         level: float,
     ) -> SuiteReport:
@@ -140,10 +141,10 @@ class LmEvalSuite:
         crash only repeats the run that was not complete. The tag of a candidate is that of one cycle: another cycle asks again.
         Raises as `look`; Unreachable if a server refuses connections; and Inconclusive if a run fails or takes too long.
         """
-        tags = [one.tag if (one := _endpoint(client)) else None for _, client in (champion, candidate)]
-        pair = [self._identity(), champion[0].id, candidate[0].id, *tags]
+        tags = [one.tag if (one := _endpoint(client)) else None for _, client in sides]
+        pair = [self._identity(), *(model.id for model, _ in sides), *tags]
         runs = list[LmEvalRun]()
-        for side, (_, client) in (("champion", champion), ("candidate", candidate)):
+        for side, (_, client) in zip(("champion", "candidate"), sides, strict=True):
             name = f"edition/{edition.line}/{edition.number}/suite/{digest([*pair, side])}"
             bound = self.artifacts.resolve(name)
             if bound is None:

@@ -51,7 +51,7 @@ def side(name: str, url: str) -> Any:
 
 
 def asked(one: LmEvalSuite, champion: str, candidate: str) -> Any:
-    return one.ask(edition(MemoryArtifacts()), side("old", champion), side("new", candidate), lambda *_: None, 0.95)
+    return one.ask(edition(MemoryArtifacts()), (side("old", champion), side("new", candidate)), lambda *_: None, 0.95)
 
 
 def right(_path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -356,14 +356,14 @@ def test_both_models_are_asked_through_the_embedded_server(embedded: tuple[Endpo
     rows = [{"question": f"{QUESTION} {n}", "answer": "no"} for n in range(DOCUMENTS)]
     (tmp_path / "tasks" / "documents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sides = [(fake_model(name), HttpModelClient(endpoint)) for name, endpoint in zip(("old", "new"), embedded, strict=True)]
-    found = one.ask(edition(MemoryArtifacts()), sides[0], sides[1], lambda *_: None, 0.95)
+    found = one.ask(edition(MemoryArtifacts()), (sides[0], sides[1]), lambda *_: None, 0.95)
     assert (found.count.asked, found.count.champion_failed, found.count.candidate_failed) == (DOCUMENTS, 0, 0)
     assert found.comparison is not None
     assert found.comparison.champion > found.comparison.candidate
     wrong = suite(tmp_path, "choice", chat=False, tokenizer="tokenizer")
     _word_tokenizer(tmp_path / "tokenizer")
     with pytest.raises(ConfigError, match=r"/v1/completions answers HTTP 404; choose a task that generates its answers"):
-        wrong.ask(edition(MemoryArtifacts()), sides[0], sides[1], lambda *_: None, 0.95)
+        wrong.ask(edition(MemoryArtifacts()), (sides[0], sides[1]), lambda *_: None, 0.95)
 
 
 @pytest.mark.parametrize("name", ["right", "constant"])

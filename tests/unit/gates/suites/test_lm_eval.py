@@ -186,7 +186,7 @@ def test_a_run_with_missing_answers_and_one_of_another_version_of_the_candidate_
 
     def asked(tag: str) -> None:
         sides = [(fake_model(name), Addressed(one)) for name, one in (("old", "v-old"), ("new", tag))]
-        suite.ask(edition(artifacts), sides[0], sides[1], lambda *_: None, 0.95)
+        suite.ask(edition(artifacts), (sides[0], sides[1]), lambda *_: None, 0.95)
 
     asked("v-1")
     asked("v-1")
@@ -254,7 +254,7 @@ def test_a_model_without_an_address_and_a_program_that_is_missing_are_said(tmp_p
         suite.look()
     side = (fake_model("old"), Scripted(lambda _: "yes"))
     with pytest.raises(ConfigError, match="the client of the champion has no address"):
-        suite.ask(edition(MemoryArtifacts()), side, side, lambda *_: None, 0.95)
+        suite.ask(edition(MemoryArtifacts()), (side, side), lambda *_: None, 0.95)
 
 
 @pytest.mark.parametrize(
