@@ -67,7 +67,7 @@ _REMEDIES = {
 
 
 class LmEvalRow(Frozen):
-    """What lm-eval records of one document with one filter."""
+    """What lm-eval records of one document with the filter that decides."""
 
     task: str
     document: int
@@ -250,7 +250,7 @@ def compared(
 ) -> SuiteReport:
     """Compare two runs per document, by one metric of each task.
 
-    Raises ConfigError if the metric or the filter does not exist, or if the metric is no number from 0 to 1 for each document, and
+    Raises ConfigError if the metric does not exist or is no number from 0 to 1 for each document, and
     Inconclusive if the two models were not asked the same by the same lm-eval.
     """
     where = f"gate.suites.{name}.lm_eval"
@@ -274,16 +274,9 @@ def compared(
 
 
 def _chosen(run: LmEvalRun, task: LmEvalSettings, where: str) -> list[tuple[LmEvalRow, str]]:
-    """Return the rows of the filter that decides, in a fixed order, each with the name of its metric."""
-    filters = dict[str, str]()
-    for row in run.rows:
-        filters.setdefault(row.task, row.filter)
-    if task.filter is not None and task.filter not in (known := {row.filter for row in run.rows}):
-        raise ConfigError(f"{where}.filter: the task {task.task} has no filter {task.filter!r}; it has {', '.join(sorted(known))}")
+    """Return the rows in a fixed order, each with the name of its metric. The driver keeps the rows of the filter that decides only."""
     found = []
     for row in sorted(run.rows, key=lambda one: (one.task, one.document)):
-        if row.filter != (task.filter or filters[row.task]):
-            continue
         metric = task.metric or next(iter(run.metrics.get(row.task, ())), "")
         if metric not in row.scores:
             raise ConfigError(f"{where}.metric: the task {row.task} has no metric {metric!r}; it has {', '.join(sorted(row.scores))}")

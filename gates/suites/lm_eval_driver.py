@@ -221,6 +221,12 @@ def filters(task: Any) -> list[str]:
     return [str(one.name) for one in getattr(task, "_filters", ())]
 
 
+def of_filter(samples: Sequence[dict[str, Any]], known: Sequence[str], given: str | None) -> tuple[str, list[dict[str, Any]]]:
+    """Return the filter that decides, and its samples. A task without filters has one that is named none."""
+    decides = given or next(iter(known), "none")
+    return decides, [one for one in samples if str(one["filter"]) == decides]
+
+
 def _scored(task: Any) -> list[str] | None:
     """Return the metrics that the first document of a task gets. None if the task cannot score an answer that no model gave."""
     try:
@@ -391,8 +397,7 @@ def _asked(tasks: dict[str, Any], manager: Any, order: dict[str, Any]) -> dict[s
     )
     rows, metrics = [], dict[str, list[str]]()
     for name, samples in found["samples"].items():
-        decides = order["filter"] or next(iter(filters(tasks[name])), "none")
-        chosen = [one for one in samples if str(one["filter"]) == decides]
+        decides, chosen = of_filter(samples, filters(tasks[name]), order["filter"])
         metrics[name] = in_order(dict.fromkeys(metric for one in chosen for metric in one["metrics"]), named_metrics(tasks[name]))
         higher = found.get("higher_is_better", {}).get(name) or {}
         refuse_lower(name, order["metric"] or next(iter(metrics[name]), ""), higher)

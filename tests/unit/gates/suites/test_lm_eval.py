@@ -105,19 +105,16 @@ def test_only_settings_that_the_suite_has_change_the_generation(runs: list[dict[
     assert runs[-1]["generation"] == {"temperature": 0.5, "do_sample": True, "max_gen_toks": 64}
 
 
-def test_one_metric_and_one_filter_decide() -> None:
+def test_one_metric_decides() -> None:
     run = recorded("right")
     two = changed(run, lambda row: {"scores": {"all": None, "f1": 0.4, **row["scores"]}})
-    two = two.model_copy(update={"metrics": {"even": ("all", "exact_match", "f1")}})
-    both = two.model_copy(update={"rows": (*two.rows, *changed(two, lambda _: {"filter": "other", "scores": {"f1": 0.0}}).rows)})
+    both = two.model_copy(update={"metrics": {"even": ("all", "exact_match", "f1")}})
     assert report_of(both, both, settings(metric="exact_match")).comparison.champion == 1.0
     assert report_of(both, both, settings(metric="f1", passes=0.4)).comparison.champion == 1.0
     assert report_of(both, both, settings(metric="f1", passes=0.5)).comparison.champion == 0.0
-    assert report_of(both, both, settings(filter="other", metric="f1", passes=0.1)).comparison.champion == 0.0
     for given, said in (
         (settings(), "all of the task even is no number from 0 to 1 for each document; set metric to one of exact_match, f1"),
         (settings(metric="bleu"), "has no metric 'bleu'; it has all, exact_match, f1"),
-        (settings(filter="flexible"), "has no filter 'flexible'; it has none, other"),
     ):
         with pytest.raises(ConfigError, match=said):
             report_of(both, both, given)

@@ -176,3 +176,11 @@ def test_a_refusal_is_found_behind_other_errors() -> None:
     refused = driver._refusal(found.value)
     assert refused is not None
     assert refused.kind == "data"
+
+
+def test_the_samples_of_one_filter_decide() -> None:
+    samples = [{"filter": name, "doc_id": document} for document in (0, 1) for name in ("strict", "flexible")]
+    for given, decides in ((None, "strict"), ("flexible", "flexible")):
+        name, chosen = driver.of_filter(samples, ["strict", "flexible"], given)
+        assert (name, [(one["filter"], one["doc_id"]) for one in chosen]) == (decides, [(decides, 0), (decides, 1)])
+    assert driver.of_filter([{"filter": "none"}], [], None) == ("none", [{"filter": "none"}])
