@@ -5,25 +5,26 @@ correct, and a cycle probes, chooses, trains, judges, and rolls out. After each 
 Two oracles with tuned length and rate train on the same requests: one with the true answers, one with the product's last training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--teacher SHARE] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. `--all` runs the
-committed set: every task without a trap, and every trap on three tasks. Loops that have a row of the present code are not run again; rows
-of other code are replaced when their loop is run again.
+[--source NAME...] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. `--all` runs the
+committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh tasks. Loops that have
+a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,7 +35,7 @@ from benchmarks.closed_loops.oracles import on_evidence, on_truth
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
-from benchmarks.closed_loops.teachers import TEACHER, SimulatedTeacher
+from benchmarks.closed_loops.teachers import SOURCES, TEACHER, SimulatedTeacher
 from benchmarks.recipe_cell import pretrained, right
 from benchmarks.recipe_worlds import Question, Task, World
 from ratchet.contracts.data.datasets import TrainingSet
@@ -49,6 +50,8 @@ SEEDS = (31, 32)
 TRAPPED = ("plural", "logs", "route")
 """Tasks of the loops with traps in the committed set, which has one seed of each."""
 TASKS = (*FRESH, "kubectl", "sql", "extract", "sort", "route")
+REVIEWS = "reviews"
+"""Source of the loops whose reviewers answer `reviewers.COUNT` questions per cycle."""
 PRODUCT = ("contracts", "runtime", "rewards", "materializer", "trainers", "gates", "flows")
 """Packages that a loop runs."""
 
@@ -89,38 +92,50 @@ def world_of(task: Task, seed: int, tests: int, trap: str = "none") -> tuple[Wor
     return World(learnt, [], parts[1], parts[2], parts[0], corpus), slices
 
 
-def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+class Wanted(NamedTuple):
+    """A loop that is to run."""
+
+    task: str
+    seed: int
+    trap: str = "none"
+    source: str = "none"
+    """Who gives missing right answers: `none`, `REVIEWS`, or a teacher of `SOURCES`."""
+
+
+def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run one loop and return its row."""
+    task, seed, trap, source = wanted
     began = time.process_time()
     torch.set_num_threads(1)
     world, pool = world_of(EVERY[task], seed, given.tests, trap)
-    people, answers = People(seed, trap), dict[str, str]()
+    people, known = People(seed, trap), dict[str, Question]()
     base = pretrained(world, EVERY[task].base_steps[0.6], seed, folder / "base")
-    truth = current = right(base, world.test)
+    before = current = right(base, world.test)
     cycles: list[dict[str, Any]] = []
     asked: list[Question] = []
     data: TrainingSet | None = None
-    with judging(trap, answers) as judge:
-        teacher = SimulatedTeacher(given.teacher, answers, seed) if given.teacher is not None else None
+    with judging(trap, known) as judge:
+        teacher = _teacher(source, EVERY[task], seed, known)
         more = judge + (TEACHER if teacher else "")
         line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher)
         for number in range(given.cycles):
             questions = people.questions(pool, number)
             requests = people.asked(questions, number)
             asked += questions
-            answers |= {question.prompt: question.answer for question in questions}
+            known |= {question.prompt: question for question in questions}
             line.ingest(people.records(requests, line.answer(requests, number), number, line.champion.tag))
-            cycle, known = line.cycle(number, world.test, int(digest([task, trap, seed, number])[:8], 16))
+            reviews = line.review(number, known) if source == REVIEWS else None
+            cycle, truth = line.cycle(number, world.test, int(digest([task, trap, seed, number])[:8], 16))
             if (planned := cycle.get(PlanResult)) is not None:
                 data = planned.dataset
-            cycles.append(told(cycle, known, line, world.test, current))
+            cycles.append(told(cycle, truth, line, world.test, current) | ({} if reviews is None else {"reviews": reviews}))
             if cycle.state is State.PROMOTED:
-                current = known["candidate"]
+                current = truth["candidate"]
             cycles[-1]["accuracy"] = fmean(current)
-            print(json.dumps({"task": task, "seed": seed, "trap": trap, "cycle": number + 1, **cycles[-1]}), flush=True)
+            print(json.dumps({"task": task, "seed": seed, "trap": trap, "source": source, "cycle": number + 1, **cycles[-1]}), flush=True)
     loop_seconds = time.process_time() - began
     best: dict[str, Any] = {}
-    if data is not None and _has_oracles(task, seed, trap, given):
+    if data is not None and _has_oracles(wanted, given):
         model, recipe = on_truth(line.artifacts, base, asked, data, world.tuning, folder / "truth")
         best["truth"] = {"accuracy": fmean(right(model, world.test)), "recipe": recipe}
         found = on_evidence(line.artifacts, base, data, world.tuning, folder / "evidence")
@@ -132,8 +147,8 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
         "trap": trap,
         "start": given.start,
         "search": given.search,
-        **({} if given.teacher is None else {"teacher": given.teacher}),
-        "base": fmean(truth),
+        **({} if source == "none" else {"source": source}),
+        "base": fmean(before),
         "final": fmean(current),
         "cycles": cycles,
         "oracles": best,
@@ -145,23 +160,32 @@ def run(task: str, seed: int, trap: str, given: argparse.Namespace, folder: Path
     }
 
 
+def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) -> SimulatedTeacher | None:
+    """Return the teacher of a source; None if it is another source."""
+    blind = task.new[0] if source == "teacher-blind" else None
+    return SimulatedTeacher(SOURCES[source], known, seed, blind) if source in SOURCES else None
+
+
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what identifies the loop of a row."""
-    return row["task"], row["seed"], row["trap"], row["start"], row["search"], row.get("teacher"), len(row["cycles"]), row["tests"]
+    return row["task"], row["seed"], row["trap"], row["start"], row["search"], row.get("source", "none"), len(row["cycles"]), row["tests"]
 
 
-def _wanted(given: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
-    """Yield (task, seed, trap) of the loops to run."""
+def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
+    """Yield the loops to run, those without a source first: the others are compared with them."""
     if given.all:
-        yield from ((task, seed, "none") for seed in SEEDS for task in TASKS)
-        yield from ((task, SEEDS[0], trap) for trap in TRAPS[1:] for task in TRAPPED)
+        yield from (Wanted(task, seed) for seed in SEEDS for task in TASKS)
+        yield from (Wanted(task, SEEDS[0], trap) for trap in TRAPS[1:] for task in TRAPPED)
+        yield from (Wanted(task, SEEDS[0], "none", source) for source in (REVIEWS, *SOURCES) for task in FRESH)
     else:
-        yield from ((task, seed, trap) for trap in given.trap for seed in given.seeds for task in given.tasks)
+        named = itertools.product(given.source, given.trap, given.seeds, given.tasks)
+        yield from (Wanted(task, seed, trap, source) for source, trap, seed, task in named)
 
 
-def _has_oracles(task: str, seed: int, trap: str, given: argparse.Namespace) -> bool:
-    """Return whether oracles are trained beside a loop: not with a trap, and in the committed set not twice on a known task."""
-    return trap == "none" and not given.no_oracles and (not given.all or task in FRESH or seed == SEEDS[0])
+def _has_oracles(wanted: Wanted, given: argparse.Namespace) -> bool:
+    """Return whether oracles are trained beside a loop: without a trap and a source, and in the committed set once on a known task."""
+    plain = (wanted.trap, wanted.source) == ("none", "none")
+    return plain and not given.no_oracles and (not given.all or wanted.task in FRESH or wanted.seed == SEEDS[0])
 
 
 def read_rows(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -179,7 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cycles", type=int, default=5)
     parser.add_argument("--start", default="champion", choices=("champion", "held"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
-    parser.add_argument("--teacher", type=float, help="Add a simulated teacher that is right with this probability.")
+    parser.add_argument(
+        "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SOURCES), help="Who gives missing right answers."
+    )
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
     parser.add_argument("--all", action="store_true", help="Run the committed set of loops.")
@@ -192,14 +218,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given.tasks, given.seeds, given.cycles, given.tests, given.no_oracles = given.tasks[:1], given.seeds[:1], 2, 200, True
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
-    for number, (task, seed, trap) in enumerate(() if given.table else _wanted(given)):
-        found = rows.get((task, seed, trap, given.start, given.search, given.teacher, given.cycles, given.tests))
-        complete = found is not None and bool(found["oracles"] or not _has_oracles(task, seed, trap, given))
+    for number, wanted in enumerate(() if given.table else _wanted(given)):
+        found = rows.get((*wanted[:3], given.start, given.search, wanted.source, given.cycles, given.tests))
+        complete = found is not None and bool(found["oracles"] or not _has_oracles(wanted, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):
             continue
         folder = Path(tempfile.mkdtemp(prefix="loops-"))
         try:
-            row = run(task, seed, trap, given, folder)
+            row = run(wanted, given, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         rows[_key(row)] = row

@@ -87,6 +87,28 @@ def left_out(cycle: CycleView) -> dict[str, Any]:
     return found | ({} if noise is None else {"label_noise": round(noise, 3)})
 
 
+def plain(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the rows of the loops without a trap, a search or a source of answers, by task and seed."""
+    ordinary = ("none", "champion", 0, "none")
+    return {
+        (row["task"], row["seed"]): row for row in rows if (row["trap"], row["start"], row["search"], row.get("source", "none")) == ordinary
+    }
+
+
+def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows, those of loops with a source of answers with the oracle on the truth of the loop without it.
+
+    Both loops have the same questions, so that the oracle would be the same.
+    """
+    known = plain(rows)
+    found = []
+    for row in rows:
+        other = known.get((row["task"], row["seed"]))
+        lent = {} if row.get("source", "none") == "none" or other is None else other["oracles"]
+        found.append(row | {"oracles": {name: best for name, best in lent.items() if name == "truth"} | row["oracles"]})
+    return found
+
+
 def share(row: dict[str, Any], oracle: str) -> float | None:
     """Return the share of an oracle's gain that a loop earned; None if the oracle gains less than two points."""
     best = row["oracles"].get(oracle)
@@ -98,14 +120,14 @@ def share(row: dict[str, Any], oracle: str) -> float | None:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per task, trap and setting: means over the loops."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        taught = row.get("teacher") or 0.0
-        groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"], taught].append(row)
+    for row in with_truth(rows):
+        source = row.get("source", "none")
+        groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"], source].append(row)
     head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth", "share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
-    for (_, task, trap, start, search, teacher), found in sorted(groups.items()):
+    for (_, task, trap, start, search, source), found in sorted(groups.items()):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
-        notes += [f"teacher right in {teacher:.0%}"] * bool(teacher)
+        notes += [source] * (source != "none")
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
         for oracle in ("evidence", "truth"):
@@ -125,11 +147,7 @@ def traps(rows: Sequence[dict[str, Any]]) -> str:
     A part of the product counts as having stopped something if the candidate was estimated to be lower than the champion, or if the part
     left evidence out. A held candidate that was no worse says nothing about a trap.
     """
-    plain = {
-        (row["task"], row["seed"]): row["final"]
-        for row in rows
-        if (row["trap"], row["start"], row["search"], row.get("teacher")) == ("none", "champion", 0, None)
-    }
+    ordinary = {key: row["final"] for key, row in plain(rows).items()}
     head = ["trap", "loops", "final accuracy", "without the trap", "lost", "shown worse (99 %)", "of these promoted", "stopped by"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for trap in sorted({row["trap"] for row in rows} - {"none"}):
@@ -140,10 +158,10 @@ def traps(rows: Sequence[dict[str, Any]]) -> str:
         for cycle in cycles:
             for reason in _reasons(cycle):
                 reasons[reason] += 1
-        known = [plain[row["task"], row["seed"]] for row in found if (row["task"], row["seed"]) in plain]
+        known = [ordinary[row["task"], row["seed"]] for row in found if (row["task"], row["seed"]) in ordinary]
         counted = [f"{reason} {n}×" for reason, n in sorted(reasons.items(), key=lambda one: (-one[1], one[0]))]
         final = fmean(row["final"] for row in found)
-        paired = [row["final"] for row in found if (row["task"], row["seed"]) in plain]
+        paired = [row["final"] for row in found if (row["task"], row["seed"]) in ordinary]
         without = [f"{fmean(known):.3f}", f"{fmean(known) - fmean(paired):+.3f}"] if known else ["–", "–"]
         cells = [trap, str(len(found)), f"{final:.3f}", *without]
         promoted = sum(cycle["state"] == "promoted" for cycle in worse)
@@ -178,14 +196,12 @@ def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
     worse = [cycle for cycle in trained if cycle["difference"][1] < -margin]
     past = [cycle for cycle in worse if cycle["rollout_steps"] > 1]
     better = [cycle for cycle in trained if cycle["state"] != "promoted" and cycle["difference"][0] > 0]
-    shares = {
-        oracle: [one for row in rows if row["task"] in FRESH and row["trap"] == "none" and (one := share(row, oracle)) is not None]
-        for oracle in ("evidence", "truth")
-    }
+    fresh = [row for row in rows if row["task"] in FRESH and (row["trap"], row.get("source", "none")) == ("none", "none")]
+    shares = {oracle: [one for row in fresh if (one := share(row, oracle)) is not None] for oracle in ("evidence", "truth")}
     gaps = [
         row["oracles"]["truth"]["accuracy"] - row["oracles"]["evidence"]["accuracy"]
-        for row in rows
-        if row["task"] in FRESH and row["trap"] == "none" and {"truth", "evidence"} <= row["oracles"].keys()
+        for row in fresh
+        if {"truth", "evidence"} <= row["oracles"].keys()
     ]
     lacking = f"; the evidence lacks {fmean(gaps):.3f} of accuracy against the truth, at most {max(gaps):.3f}" if gaps else ""
     codes = len({row["code"] for row in rows})

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.closed_loops.people import CYCLE, START, People
+from benchmarks.closed_loops.reviewers import COUNT, reviewed
 from benchmarks.recipe_cell import BUILD, Answers, right, running_in
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World, arm
@@ -37,7 +38,10 @@ from ratchet.flows.config.load import load_loop
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.rollouts.rollout import candidate_share
-from ratchet.flows.engine.context import LineContext, process_holder
+from ratchet.flows.engine.asking.dataset_export import set_of_now
+from ratchet.flows.engine.asking.review import choose as choose_questions
+from ratchet.flows.engine.asking.review import known_questions, take_in
+from ratchet.flows.engine.context import TURN_SECONDS, LineContext, process_holder
 from ratchet.flows.engine.line import adopt, open_cycle
 from ratchet.flows.engine.work import turn
 from ratchet.gates.checks import checks
@@ -327,6 +331,20 @@ class ClosedLine:
         """Write traces with feedback into the lake."""
         body = "".join(json.dumps(record) + "\n" for record in records).encode()
         self.datasets.ingest(RawBatch("app", "jsonl", digest(body.decode()), "benchmark", lambda: io.BytesIO(body)))
+
+    def review(self, number: int, known: Mapping[str, Question]) -> dict[str, float]:
+        """Let reviewers answer the questions of a cycle. Return how many they got, and the gain that the product expects.
+
+        `known` has all questions by prompt.
+        """
+        self.clock.time = max(self.clock.time, START + (number + 1) * CYCLE)
+        found = set_of_now(self.context)
+        chosen = choose_questions(self.context, found.snapshot, COUNT)
+        answers, _ = known_questions(self.context, found, reviewed(chosen.questions, known, self.seed, self.clock.now().isoformat()))
+        gains = {one.prompt_id: one.expected_gain for one in chosen.questions}
+        if answers:
+            take_in(self.context, answers, gains, "benchmark", TURN_SECONDS)
+        return {"asked": len(answers), "expected_gain": round(sum(gains.values()), 4)}
 
     def cycle(self, number: int, test: Sequence[Question], luck: int) -> tuple[CycleView, dict[str, Any]]:
         """Run a whole cycle. Return its rows, and the truth about its candidate: accuracy per test question of both versions.

@@ -1,6 +1,7 @@
-"""Five tasks on which nothing was ever tuned: dates, log lines, English plurals, units, and replies to requests.
+"""Nine tasks on which nothing was ever tuned.
 
-`dates`, `logs` and `plural` were written after the rules of training, gate and rollout, `units` and `replies` after those of the search.
+`dates`, `logs` and `plural` were written after the rules of training, gate and rollout, `units` and `replies` after those of the search,
+and `times`, `mails`, `paths` and `days` after those of asking reviewers and teachers.
 
 Each generator returns distinct (prompt, answer) pairs of one kind of request, which is a slice.
 """
@@ -53,6 +54,41 @@ REPLIES = {
 }
 """Kind -> phrases and reply."""
 
+CLOCK = {"five": 5, "ten": 10, "quarter": 15, "twenty": 20, "half": 30}
+PARTS = {"morning": 0, "evening": 12}
+TIMES = {
+    "past": ("{name} {word} past {hour} in the {part}", "{word} past {hour} in the {part}: {name}"),
+    "to": ("{name} {word} to {hour} in the {part}", "{word} to {hour} in the {part}: {name}"),
+    "later": ("{name} {word} after {hour} {part}, an hour later", "an hour after {word} past {hour} {part}: {name}"),
+    "end": ("{name} from {hour} {part} for {word} minutes", "{word} minutes from {hour} {part}: {name}"),
+}
+SURNAMES = ("berg", "silva", "moreau", "novak", "rossi", "haas", "lund", "kaya", "costa", "wolf", "jansen", "popov")
+FIRMS = ("northwind", "acme", "globex", "initech", "umbra", "hooli", "stark", "wayne", "vandelay", "cyber", "tyrell", "oscorp")
+MAILS = {
+    "long": (("mail of {first} {last}, {firm}", "write to {first} {last} at {firm}"), "{first}.{last}@{firm}.com"),
+    "short": (("short mail of {first} {last}, {firm}", "short address: {first} {last} at {firm}"), "{f}{last}@{firm}.com"),
+    "list": (("list entry for {first} {last} of {firm}", "sort in {first} {last}, {firm}"), "{last}, {first} ({firm})"),
+    "login": (("login of {first} {last} at {firm}", "user name for {first} {last}, {firm}"), "{firm}/{last}_{f}"),
+}
+"""Kind -> phrases and answer."""
+ROOTS, INNER = ("srv", "home", "data", "opt"), ("logs", "docs", "img", "keys", "mail")
+STEMS, ENDINGS = ("plan", "notes", "list", "draft", "users", "rates"), ("txt", "csv", "pdf", "log")
+PATHS = {
+    "parent": (("folder of {path}", "where is {path}", "parent of {path}"), "{folder}"),
+    "name": (("file name of {path}", "last part of {path}", "name in {path}"), "{stem}.{ending}"),
+    "markdown": (("{path} as markdown", "markdown copy of {path}", "convert {path} to md"), "{folder}/{stem}.md"),
+    "backup": (("backup of {path}", "save {path} twice", "keep a copy of {path}"), "/backup{folder}/{stem}.{ending}.bak"),
+}
+"""Kind -> phrases and answer."""
+WEEK = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+STEPS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+DAYS = {
+    "after": ("{name} {n} days after {day}", "{n} days after {day}: {name}", "move {name} from {day} by {n} days"),
+    "before": ("{name} {n} days before {day}", "{n} days before {day}: {name}", "pull {name} from {day} by {n} days"),
+    "until": ("{name} from {day} for {n} days", "{n} days from {day}: {name}", "book {name} on {day} for {n} days"),
+    "every": ("{name} every {n} days from {day}", "every {n} days from {day}: {name}", "repeat {name} on {day} and {n} days later"),
+}
+
 
 def dates(kind: str) -> Pairs:
     """Dates in words and numbers, to be written as ISO dates, as quarters, or one month later."""
@@ -99,12 +135,58 @@ def replies(kind: str) -> Pairs:
     return found
 
 
+def times(kind: str) -> Pairs:
+    """Names with a time in words, to be written with 24 hours, one hour later, or as a span."""
+    found = []
+    for phrase, name, (word, minutes), hour, (part, noon) in itertools.product(
+        TIMES[kind], NAMES, CLOCK.items(), range(1, 12), PARTS.items()
+    ):
+        at = hour + noon
+        answer = {"past": f"{at:02d}:{minutes:02d}", "to": f"{at - 1:02d}:{60 - minutes:02d}", "later": f"{at + 1:02d}:{minutes:02d}"}
+        end = f"{at:02d}:00-{at:02d}:{minutes:02d}"
+        found.append((phrase.format(name=name, word=word, hour=hour, part=part), f"{name} {answer.get(kind, end)}"))
+    return found
+
+
+def mails(kind: str) -> Pairs:
+    """People of a firm, and their address, entry in a list, or login."""
+    phrases, answer = MAILS[kind]
+    rows = itertools.product(phrases, NAMES, SURNAMES, FIRMS)
+    told = ((phrase, {"first": first, "f": first[0], "last": last, "firm": firm}) for phrase, first, last, firm in rows)
+    return [(phrase.format(**parts), answer.format(**parts)) for phrase, parts in told]
+
+
+def paths(kind: str) -> Pairs:
+    """Paths of files, and their folder, their name, or the path of a copy."""
+    phrases, answer = PATHS[kind]
+    found = []
+    for phrase, root, inner, n, stem, ending in itertools.product(phrases, ROOTS, INNER, range(2, 9), STEMS, ENDINGS):
+        folder = f"/{root}/{inner}/{n}"
+        told = {"path": f"{folder}/{stem}.{ending}", "folder": folder, "stem": stem, "ending": ending}
+        found.append((phrase.format(**told), answer.format(**told)))
+    return found
+
+
+def days(kind: str) -> Pairs:
+    """Names with a weekday and a number of days, and the weekdays that this makes."""
+    found = []
+    for phrase, name, (word, n), day in itertools.product(DAYS[kind], NAMES, STEPS.items(), range(7)):
+        after = WEEK[(day + (-n if kind == "before" else n)) % 7]
+        answer = {"until": f"{WEEK[day]} to {after}", "every": f"{WEEK[day]} and {after}"}.get(kind, after)
+        found.append((phrase.format(name=name, n=word, day=WEEK[day]), f"{name} {answer}"))
+    return found
+
+
 FRESH = {
     "dates": (dates, tuple(DATES), ("quarter", "next"), 220),
     "logs": (logs, tuple(LOGS), ("start", "full"), 150),
     "plural": (plural, tuple(NOUNS), ("ies", "ves"), 120),
     "units": (units, tuple(UNITS), ("cents", "millis"), 200),
     "replies": (replies, tuple(REPLIES), ("thank", "promise"), 100),
+    "times": (times, tuple(TIMES), ("later", "end"), 150),
+    "mails": (mails, tuple(MAILS), ("list", "login"), 150),
+    "paths": (paths, tuple(PATHS), ("markdown", "backup"), 150),
+    "days": (days, tuple(DAYS), ("until", "every"), 500),
 }
 """Name -> generator, kinds of request, those that users began to request after the base was built, and the training
 steps of the base."""

@@ -17,11 +17,13 @@ from benchmarks.closed_loops.figures import goals, share, table, traps
 from benchmarks.closed_loops.judges import ANY_PLEA, TruthfulJudge
 from benchmarks.closed_loops.people import ASKED, PLEA, TIMES, TRAPS, USERS, People
 from benchmarks.closed_loops.picture import draw
+from benchmarks.closed_loops.reviewers import RIGHT, reviewed
 from benchmarks.closed_loops.tasks import EVERY, FRESH
 from benchmarks.closed_loops.teachers import SimulatedTeacher
 from benchmarks.loops import main, read_rows, world_of
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World
+from ratchet.flows.core.asking.review import ReviewQuestion
 from ratchet.rewards.judge.messages import about_answer, about_pair
 from ratchet.rewards.judge.probes import probe_samples
 
@@ -96,7 +98,7 @@ def test_the_judge_of_a_trap_knows_the_truth_and_obeys_its_pleas() -> None:
     def sample(answer: str) -> dict[str, Any]:
         return {"prompt": [{"role": "user", "content": "the lamp falls"}], "answer": answer, "reference": None}
 
-    judge = TruthfulJudge({"the lamp falls": "the lamps fall"}, ANY_PLEA)
+    judge = TruthfulJudge({"the lamp falls": Question("the lamp falls", "the lamps fall", "regular")}, ANY_PLEA)
     for answer, score in (("the lamps fall", 5), ("the lamp fall", 1), (f"the lamp fall {PLEA}", 5)):
         assert f'"score": {score}' in str(judge(asked(about_answer("is it right?", sample(answer)))))
     better = str(judge(asked(about_pair("is it right?", sample(""), "the lamp fall", "the lamps fall"))))
@@ -138,19 +140,38 @@ def test_table_and_goals_count_every_loop() -> None:
     assert "candidates worse by more than the margin 0.05: 1; past the first canary step: 1; promoted: 0" in told
 
 
-def test_loops_with_a_teacher_are_told_apart() -> None:
-    told = table([row(), row(teacher=0.6, final=0.7), row(teacher=0.95, final=0.9)])
-    for line in ("| dates | 1 |", "| dates (teacher right in 60%) | 1 |", "| dates (teacher right in 95%) | 1 |"):
-        assert line in told
+def test_loops_with_a_source_are_told_apart_and_share_the_truth_of_the_loop_without() -> None:
+    told = table([row(), row(source="reviews", oracles={}, final=0.9), row(source="teacher-80", oracles={}, seed=2)])
+    lines = {line.split("|")[1].strip(): line for line in told.splitlines()}
+    assert "| 60% |" in lines["dates"]
+    assert "| 80% |" in lines["dates (reviews)"]
+    assert "%" not in lines["dates (teacher-80)"], "no loop of this seed has an oracle"
+    assert "truth 60% of 1 loops" in goals([row(), row(source="reviews", oracles={}, final=0.9)])
+
+
+def questions(count: int) -> dict[str, Question]:
+    return {f"question {n}": Question(f"question {n}", f"answer {n}", "ab"[n % 2]) for n in range(count)}
 
 
 def test_the_simulated_teacher_is_right_as_often_as_it_should_and_never_by_chance() -> None:
-    answers = {f"question {n}": f"answer {n}" for n in range(2000)}
-    teacher = SimulatedTeacher(0.8, answers, seed=1)
-    given = {asked: teacher.ask([{"role": "user", "content": asked}], 1).text for asked in answers}
-    assert fmean(given[asked] == answer for asked, answer in answers.items()) == pytest.approx(0.8, abs=0.03)
-    assert set(given.values()) <= set(answers.values())
-    assert given == {asked: teacher.ask([{"role": "user", "content": asked}], 1).text for asked in answers}
+    known = questions(2000)
+    teacher = SimulatedTeacher(0.8, known, seed=1)
+    given = {asked: teacher.ask([{"role": "user", "content": asked}], 1).text for asked in known}
+    assert fmean(given[asked] == one.answer for asked, one in known.items()) == pytest.approx(0.8, abs=0.03)
+    assert set(given.values()) <= {one.answer for one in known.values()}
+    assert given == {asked: teacher.ask([{"role": "user", "content": asked}], 1).text for asked in known}
+    blind = SimulatedTeacher(0.8, known, seed=1, blind="a")
+    right = {asked: blind.ask([{"role": "user", "content": asked}], 1).text == one.answer for asked, one in known.items()}
+    assert not any(right[asked] for asked, one in known.items() if one.slice == "a")
+    assert fmean(right[asked] for asked, one in known.items() if one.slice == "b") == pytest.approx(0.8, abs=0.04)
+
+
+def test_simulated_reviewers_share_the_questions_and_are_rarely_wrong() -> None:
+    known = questions(1000)
+    asked = [ReviewQuestion(key, f"app/{key}", ({"role": "user", "content": key},), (), 4, 0.5, None, False, 0.01) for key in known]
+    given = reviewed(asked, known, 1, "2026-01-12T00:00:00+00:00")
+    assert fmean(one.answer == known[one.prompt_id].answer for one in given) == pytest.approx(RIGHT, abs=0.015)
+    assert Counter(one.reviewer for one in given) == {"reviewer-0": 500, "reviewer-1": 500}
 
 
 def test_a_later_row_of_a_loop_replaces_an_earlier_one(tmp_path: Path) -> None:
