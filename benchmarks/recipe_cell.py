@@ -331,6 +331,7 @@ def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> lis
                 "prompt": row["prompt"],
                 "answer": truth,
                 "source": "truth",
+                "tools": None,
                 "weight": 1.0,
                 "slice": row["slice"],
             }

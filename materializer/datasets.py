@@ -61,6 +61,7 @@ from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.partitioned.prompts import Identities
 from ratchet.materializer.partitioned.trained import Totals, Trained
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
@@ -114,7 +115,7 @@ class LakeDatasets:
         self._seen = DedupIndex(self.lake)
         self.dialects = dialects
         self._split = Split(loop, artifacts, self.lake)
-        self._settled = SettledReader(self.lake)
+        self._settled = SettledReader(self.lake, placeholder_pattern(loop.privacy))
         self._identities: Identities | None = None
         self._mirror = MirrorReader(self.lake, loop, rewards)
 

@@ -5,7 +5,8 @@ The rules fail closed: a trace with unknown consent, region or confidentiality i
 masked before, at ingest (materializer/privacy).
 
 A right answer that the application logged, a correction and a reviewer's reference are evidence about a question. They count although the
-trace that carries them is left out for its own answer, or because an equal trace represents it.
+trace that carries them is left out for its own answer, or because an equal trace represents it. A right answer with a masked value that its
+question does not have is no evidence.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from ratchet.contracts.data.records import PARTIAL
-from ratchet.contracts.loop import GovernanceSettings
+from ratchet.contracts.loop import GovernanceSettings, PrivacySettings
+from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
 
 _QUESTION = ["messages", "tools"]
 _CONTENT = ["messages", "answer", "tools"]
 _ASKED = ("source", "id", "time", "user", "sender", "response_id", "verified", *_QUESTION, "reference")
 _JUDGED = ("origin", "region", "confidentiality", "consent", "consent_time", "refused", "status", "finish_reason")
 """Columns that the rules alone read."""
-ANSWER_FAULTS = ("partial_answer", "failed_request", "truncated", "empty_response", "long_answer")
+ANSWER_FAULTS = ("partial_answer", "failed_request", "truncated", "empty_response", "long_answer", "masked_answer")
 """Reasons that concern the answer of a trace only. Its question, and what people say about it, may be used."""
 _IMAGE = '{"type":"image_url","image_url":{"url":'
 """Beginning of a part with an image. It cannot be in a text, where quotation marks are escaped."""
@@ -32,6 +34,10 @@ _FACTS: Mapping[str, pl.Expr] = {
     "question_chars": pl.col("messages").str.len_chars(),
     "answer_chars": pl.col("answer").str.len_chars(),
 }
+_MASKED = {"masked_answer": "answer", "masked_reference": "reference"}
+"""Fact -> column with the text that has a masked value which the question does not have, if the fact is true."""
+BUILT_IN = placeholder_pattern(PrivacySettings())
+"""Placeholders of the kinds that every line can have."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,9 @@ class Governed:
     """Every trace whose question may be used: the facts about its question and its user, and the right answer that was logged with it."""
     refused: pl.DataFrame
     """source, id, response_id, reason: every trace whose question may not be used, with the first rule that it breaks."""
+    masked_references: int
+    """Number of traces in `asked` without the right answer that was logged with them, because it has a masked value that the question does
+    not have."""
     out: dict[str, int]
     """Reason -> number of traces left out. len(used) + sum(out.values()) = number of traces considered."""
 
@@ -62,9 +71,16 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     A trace that is left out is counted once, under the first rule that it breaks. `traces` has texts, or keys of them (texts.py) and the
     columns of `with_facts`.
     """
-    judged = with_facts(traces).with_columns(_reason(settings).alias("reason")).drop(*_FACTS, *_JUDGED).sort("time", "source", "id")
+    known = with_facts(traces)
+    judged = known.with_columns(
+        _reason(settings).alias("reason"),
+        pl.when(~pl.col("masked_reference")).then("reference").alias("reference"),
+    )
+    judged = judged.drop(*_FACTS, "masked_answer", *_JUDGED).sort("time", "source", "id")
     usable = judged.filter(~_concerns_question())
     common = usable.filter(pl.col("user").n_unique().over("messages") >= settings.min_users)  # null counts as one user
+    masked = int(common["masked_reference"].sum())
+    common = common.drop("masked_reference")
     admitted = common.filter(pl.col("reason").is_null()).drop("reason")
     faulty = (
         common.filter(pl.col("reason").is_not_null()).drop("reason").with_columns(pl.lit(None, traces.schema["answer"]).alias("answer"))
@@ -82,12 +98,18 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
         "source", "id", "response_id", pl.when(_concerns_question()).then("reason").otherwise(pl.lit("rare_prompt")).alias("reason")
     )
     questions = questions.with_columns(pl.lit(0, pl.Int64).alias("repeats"))
-    return Governed(used, questions, pl.concat([merged, asked]), common.select(_ASKED), refused, out)
+    return Governed(used, questions, pl.concat([merged, asked]), common.select(_ASKED), refused, masked, out)
 
 
-def with_facts(traces: pl.DataFrame) -> pl.DataFrame:
-    """Return the traces with the facts about their texts that the rules need: characters, and whether there is an image."""
-    return traces.with_columns(fact.alias(name) for name, fact in _FACTS.items() if name not in traces.columns)
+def with_facts(traces: pl.DataFrame, placeholder: str = BUILT_IN) -> pl.DataFrame:
+    """Return the traces with the facts about their texts that the rules need: characters, images, and masked values.
+
+    `placeholder` is the result of `placeholder_pattern`. Facts that are there stay.
+    """
+    if "question_chars" in traces.columns:
+        return traces
+    masked = (has_unknown(traces[text], traces["messages"], placeholder).alias(name) for name, text in _MASKED.items())
+    return traces.with_columns(*(fact.alias(name) for name, fact in _FACTS.items()), *masked)
 
 
 def _concerns_question() -> pl.Expr:
@@ -129,6 +151,7 @@ def _reason(settings: GovernanceSettings) -> pl.Expr:
         ("truncated", (pl.col("finish_reason") != "length").fill_null(True)),
         ("empty_response", (pl.col("answer_chars") > 0).fill_null(False)),
         ("long_answer", pl.col("answer_chars") <= settings.max_chars),
+        ("masked_answer", ~pl.col("masked_answer")),
     )
     reason: pl.Expr = pl.lit(None, dtype=pl.String)
     for name, holds in reversed(rules):

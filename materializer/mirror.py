@@ -32,6 +32,7 @@ from ratchet.materializer.consent import refusing_users, settle, spoken
 from ratchet.materializer.governance import Governed, govern
 from ratchet.materializer.labels.scores import attach, references
 from ratchet.materializer.lake.tables import Lake, preferred
+from ratchet.materializer.privacy.masked_values import placeholder_pattern, without_unknown
 from ratchet.materializer.training_sets.near_duplicates import NearIndex, shingles, signature
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.artifacts import write_atomic
@@ -99,7 +100,7 @@ class MirrorReader:
         governed = govern(self._settled_in(blind, window[1]), self._loop.governance)
         if governed.used.is_empty():
             return governed.used
-        return self._with_references(live, governed, since, refusing_users(statements))
+        return self._with_references(governed, since, refusing_users(statements))
 
     def _settled_in(self, traces: pl.DataFrame, until: datetime) -> pl.DataFrame:
         """Return the traces without those of new users, whose ratings would wait, too (`snapshot.newcomer_days`).
@@ -116,14 +117,14 @@ class MirrorReader:
             self._known |= set(old["user"].to_list())
         return traces.filter(pl.col("user").is_null() | pl.col("user").is_in(sorted(self._known)))
 
-    def _with_references(self, live: pl.DataFrame, governed: Governed, since: str, refusing: list[str]) -> pl.DataFrame:
+    def _with_references(self, governed: Governed, since: str, refusing: list[str]) -> pl.DataFrame:
         distinct = governed.used.select("messages", "tools")
         ids = [prompt_id(orjson.loads(text), orjson.loads(tools) if tools else ()) for text, tools in distinct.iter_rows()]
         identified = distinct.with_columns(pl.Series("prompt_id", ids, dtype=pl.String))
-        admitted = live.join(governed.merged, on=["source", "id"], how="semi")
         said = And(EqualTo("kind", FeedbackKind.REFERENCE.value), GreaterThanOrEqual("time", since))
-        feedback, _ = attach(spoken(self._lake.scan("feedback", where=said), refusing), admitted, governed)
-        known = references(_joined(admitted, identified), feedback).select("prompt_id", "reference")
+        feedback, _ = attach(spoken(self._lake.scan("feedback", where=said), refusing), governed.asked, governed)
+        right = without_unknown(feedback, governed.used, governed.questions, placeholder_pattern(self._loop.privacy))
+        known = references(_joined(governed.asked, identified), right).select("prompt_id", "reference")
         found = _joined(governed.used.drop("reference"), identified).join(known, on="prompt_id", how="left", maintain_order="left")
         scorable = found if self._rewards.without_reference() else found.filter(pl.col("reference").is_not_null())
         return scorable.select("source", "id", pl.col("user").alias("person"), "messages", "tools", "reference")

@@ -16,7 +16,7 @@ from pyiceberg.expressions import BooleanExpression
 from ratchet.contracts.data.records import TRACES
 from ratchet.contracts.ids import Digest, digest
 from ratchet.materializer.consent import refusing_users, settle
-from ratchet.materializer.governance import with_facts
+from ratchet.materializer.governance import BUILT_IN, with_facts
 from ratchet.materializer.lake.schemas import empty_frame
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName, joined, preferred, until
 from ratchet.materializer.partitioned.partitions import Partitions, by_hash, partitions_for
@@ -67,8 +67,9 @@ class Rows:
 class SettledReader:
     """Pins the tables of a lake and reads them, each row as seldom as possible."""
 
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
+    def __init__(self, lake: Lake, placeholder: str = BUILT_IN) -> None:
+        """`placeholder` is the result of `placeholder_pattern`."""
+        self._lake, self._placeholder = lake, placeholder
         self._unused: Rows | None = None
         self._known: tuple[tuple[object, ...], Digest] | None = None
 
@@ -146,9 +147,9 @@ class SettledReader:
 
     def _keyed(self, texts: TextFile, where: BooleanExpression | None, snapshot: int | None) -> Partitions:
         """Read traces, and leave their texts in `texts`."""
-        none = texts.keyed(with_facts(empty_frame(TRACES)).select(_READ))
+        none = texts.keyed(with_facts(empty_frame(TRACES), self._placeholder).select(_READ))
         found = Partitions(self._lake.root, partitions_for(self._lake.size("traces")[0]), none)
         for part in self._lake.parts("traces", where=where, snapshot=snapshot):
-            keyed = [texts.keyed(rows.select(_READ)) for rows in with_facts(part).iter_slices(AT_ONCE)]
+            keyed = [texts.keyed(rows.select(_READ)) for rows in with_facts(part, self._placeholder).iter_slices(AT_ONCE)]
             found.add(pl.concat([none, *keyed]), by_hash("source", "id"))
         return found

@@ -24,6 +24,7 @@ from ratchet.materializer.labels.scores import PARTITION, attach, counting, link
 from ratchet.materializer.labels.signals.sessions import SESSION, calls_of, signals_of_parts
 from ratchet.materializer.partitioned.partitions import Partitions, by_hash, range_of
 from ratchet.materializer.partitioned.prompts import Identities, Place, PromptRoots, Sides
+from ratchet.materializer.privacy.masked_values import placeholder_pattern, without_unknown
 from ratchet.materializer.settled import Settled
 from ratchet.materializer.texts import PLACE, TextFile
 
@@ -118,7 +119,7 @@ def usable(settled: Settled, loop: Loop, place: Place, as_of: datetime | None = 
     del links
     for number in range(settled.traces.count):
         made.add(number, found.read(number).drop(PARTITION), seen)
-    ignored = {reason: made.ignored[reason] for reason in ("not_the_user", "other_sender", "replaced")}
+    ignored = {reason: made.ignored[reason] for reason in ("not_the_user", "other_sender", "replaced", "masked_answer")}
     ignored |= dict(sorted(unattached.items())) | rest
     return Usable(
         rows=made.rows,
@@ -225,8 +226,10 @@ class _Made:
         self.out.update(governed.out)
         refused = governed.refused.join(traces.filter(pl.col("reference").is_not_null()), on=["source", "id"], how="semi")
         self.refused_references.update(dict(refused.group_by("reason").len().iter_rows()))
-        attached, ignored = counting(found, governed.asked, governed.merged)
-        self.ignored.update(ignored)
+        self.refused_references.update({"masked_answer": governed.masked_references} if governed.masked_references else {})
+        every, ignored = counting(found, governed.asked, governed.merged)
+        attached = without_unknown(every, governed.used, governed.questions, placeholder_pattern(self._loop.privacy), self._settled.texts)
+        self.ignored.update(ignored, masked_answer=len(every) - len(attached))
         own = seen.join(governed.asked.select("source", pl.col("id").alias("trace_id")), on=["source", "trace_id"], how="semi")
         feedback = attached.filter(~_IS_SIGNAL)
         signals = pl.concat([attached.filter(_IS_SIGNAL), attach(own, governed.asked, governed)[0]])

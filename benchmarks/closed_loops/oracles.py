@@ -42,6 +42,7 @@ def on_truth(
             "prompt": json.dumps([{"role": "user", "content": question.prompt}]),
             "answer": question.answer,
             "source": "truth",
+            "tools": None,
             "weight": 1.0,
             "slice": question.slice,
         }

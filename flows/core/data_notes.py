@@ -61,6 +61,7 @@ RULES = {
     "truncated": "whose answer was cut at the limit of tokens",
     "empty_response": "without an answer",
     "long_answer": "with an answer longer than governance.max_chars",
+    "masked_answer": "whose answer has a masked value that the prompt does not have",
     "rare_prompt": "on prompts of fewer users than governance.min_users",
     "duplicate": "equal to another trace, which stands for both",
     "holdout": "in the holdout",
@@ -70,10 +71,12 @@ RULES = {
 }
 """Why traces, and what belongs to them, are not trained on: the name in the counts of a snapshot -> the words for it."""
 _OF_REFERENCES = RULES | {
+    "masked_answer": "with a masked value that the prompt does not have",
     "reviewer_knows_better": "to a question that a reviewer has answered",
     "newer_one_counts": "to a question with a newer one",
 }
 _OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
+    "masked_answer": "with a masked value that the prompt does not have",
     "not_the_user": "by somebody else than the user who asked",
     "other_sender": "by a second sender for the same rater",
     "newcomer": "of new users, which wait for snapshot.newcomer_days",

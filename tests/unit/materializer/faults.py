@@ -8,12 +8,13 @@ from ratchet.contracts.ids import root_id
 from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.records import attribute, span
 
-FAULTS = ("truncated", "partial_answer", "failed_request", "long_answer")
+FAULTS = ("truncated", "partial_answer", "failed_request", "long_answer", "masked_answer")
 
 
 def faulty(n: int, prompt: str, reason: str, events: tuple[Any, ...] = (), **more: Any) -> dict[str, Any]:
     """Return a span whose answer cannot be used for this reason."""
-    made = span(n, prompt, "x" * 5000 if reason == "long_answer" else "half an ans", events, **more)
+    answers = {"long_answer": "x" * 5000, "masked_answer": "write to help@example-mail.com"}
+    made = span(n, prompt, answers.get(reason, "half an ans"), events, **more)
     if reason == "truncated":
         ended = {"arrayValue": {"values": [{"stringValue": "length"}]}}
         made["attributes"].append({"key": "gen_ai.response.finish_reasons", "value": ended})

@@ -59,6 +59,7 @@ def losing(folder: Path) -> LakeDatasets:
         *twice(25, LEFT),
         *twice(27, RIGHT),
         *twice(29, BETWEEN),
+        *twice(37, TRAIN[7], metadata__reference="ask kim@example-mail.com"),
         *twice(31, TRAIN[3], events=[evaluation("user_correction", text="A: 1", user__id="user-31")]),
         *twice(33, TRAIN[3], "A: 1", [evaluation("user_correction", text="A: 2", user__id="user-33")]),
     ]
@@ -71,6 +72,7 @@ def losing(folder: Path) -> LakeDatasets:
     send(datasets, None, logs(*reviewed, log(999, evaluation("reviewer_reference", text="6", user__id="reviewer"))))
     again = evaluation("user_feedback", 0.0, at=T0 + SECOND, user__id="user-1")
     later = [
+        log(37, evaluation("user_correction", text="ask anna@example-mail.com", user__id="user-37")),
         log(1, evaluation("user_feedback", 1.0, user__id="somebody")),
         log(1, again),
         log(2, evaluation("user_feedback", 1.0, user__id="user-2")),
@@ -96,4 +98,5 @@ def test_every_cause_of_a_loss_is_counted_and_has_words(tmp_path: Path) -> None:
     own = named["feedback"] - set(data_notes.RULES) - {"teacher"}  # training_sets/test_taught.py has answers of teachers
     assert own <= found["feedback"]
     assert all(counts[f"out:{reason}"] for reason in found["out"])
+    assert (counts["reference:masked_answer"], counts["feedback:masked_answer"]) == (2, 1)
     assert all(data_notes.count_words(name) != name for name in counts)

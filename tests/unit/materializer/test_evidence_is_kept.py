@@ -14,9 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.records import TRACES
+from ratchet.contracts.ids import root_id
 from ratchet.contracts.loop import GovernanceSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.governance import govern
+from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
 from tests.unit.materializer.faults import BETWEEN, FAULTS, GOLDEN_TEXT, LEFT, RIGHT, faulty
 from tests.unit.materializer.records import T0, evaluation, span
@@ -64,6 +66,42 @@ def test_a_right_answer_to_a_question_whose_answer_is_left_out_is_kept(datasets:
     assert snapshot.counts["questions"] == 3
     training = datasets.assemble("t", snapshot, None)
     assert sorted(row["answer"] for row in rows(datasets, training.demonstrations)) == ["4", "6", "A: 5"]
+
+
+def test_no_text_with_a_masked_value_that_its_question_does_not_have_is_a_right_answer(datasets: LakeDatasets) -> None:
+    """A model that is trained on such a text writes the placeholder."""
+
+    def trained(form: str, *places: str) -> list[str]:
+        """Return questions with addresses that are not held out, as their masked form decides it."""
+        masked = (form.format(n, *(f"[EMAIL_{k}]" for k, _ in enumerate(places, 1))) for n in range(100))
+        kept = [n for n, text in enumerate(masked) if not held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2)]
+        return [form.format(n, *places) for n in kept]
+
+    named = trained("question {} for {}?", "a@example-mail.com")
+    both = trained("question {} for {} and {}?", "d@example-mail.com", "e@example-mail.com")[0]
+    snapshot = frozen(
+        datasets,
+        span(1, named[0], "to a@example-mail.com", metadata__reference="sent to a@example-mail.com"),
+        span(2, named[1], "no", (evaluation("user_correction", text="ask a@example-mail.com", user__id="user-2"),)),
+        span(3, named[2], "no", (evaluation("reviewer_reference", text="call +49 171 1234567"),)),
+        span(4, both, "no", (evaluation("reviewer_reference", text="ask e@example-mail.com"),)),
+        span(5, TRAIN[4], "no", metadata__reference="see f@example-mail.com"),
+    )
+    prompts = {row["prompt"]: row["reference"] for row in rows(datasets, snapshot.prompts)}
+    assert sorted(filter(None, prompts.values())) == ["ask [EMAIL_1]", "sent to [EMAIL_1]"]
+    assert len(prompts) == 5, "the questions stay"
+    counts = snapshot.counts
+    assert (counts["reference:masked_answer"], counts["feedback:masked_answer"]) == (1, 2), "the numbers of a correction begin anew"
+    assert "out:masked_answer" not in counts
+    demonstrated = rows(datasets, datasets.assemble("t", snapshot, None).demonstrations)
+    assert {row["answer"] for row in demonstrated} == {"ask [EMAIL_1]", "sent to [EMAIL_1]"}
+
+
+def test_a_kind_of_the_line_itself_counts_and_other_brackets_do_not(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(privacy={"patterns": {"customer": r"K-\d{5}"}}))
+    items = [span(1, TRAIN[0], "you are K-12345"), span(2, TRAIN[1], "see [DOC_1]"), span(3, "who is K-12345?", "K-12345 is you")]
+    counts = frozen(datasets, *items).counts
+    assert (counts["out:masked_answer"], counts["considered"]) == (1, 4)
 
 
 def test_a_rating_of_an_answer_that_is_left_out_is_no_evidence(datasets: LakeDatasets) -> None:

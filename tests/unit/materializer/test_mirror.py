@@ -183,3 +183,12 @@ def test_new_users_wait_as_their_ratings_do(tmp_path: Path) -> None:
     window = SINCE, start + timedelta(days=38)
     later = datasets.mirror_prompts("rollout/math/0001", ("old", "new"), window, MirrorAsk(limit=100))
     assert len({one.person for one in later.prompts}) > 10
+
+
+def test_a_right_answer_with_a_masked_value_that_the_prompt_lacks_scores_nothing(tmp_path: Path) -> None:
+    datasets = store(
+        tmp_path,
+        call(1, prompt="who knows?", metadata__reference="ask kim@example-mail.com"),
+        call(2, prompt="write to kim@example-mail.com", metadata__reference="sent to kim@example-mail.com"),
+    )
+    assert {one.reference for one in chosen(datasets).prompts} == {"sent to [EMAIL_1]"}

@@ -1,0 +1,33 @@
+"""Tests of texts with placeholders that their prompts do not have."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
+
+PATTERN = placeholder_pattern(PrivacySettings(patterns={"customer": "K"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt", "unknown", "apart"),
+    [
+        (None, "[EMAIL_1]", False, False),
+        ("plain", None, False, False),
+        ("to [EMAIL_1]", None, True, True),
+        ("to [EMAIL_1]", "from [EMAIL_1]", False, False),
+        ("to [EMAIL_2]", "from [EMAIL_1]", True, True),
+        ("to [EMAIL_1]", "[EMAIL_1] and [EMAIL_2]", False, True),
+        ("to [EMAIL_1]", "[EMAIL_1] and [PHONE_1]", False, False),
+        ("[EMAIL_1] [PHONE_1]", "[EMAIL_1]", True, True),
+        ("[CUSTOMER_1]", "none", True, True),
+        ("[PERSON_3]", "none", True, True),
+        ("[DOC_1] [email_1] [EMAIL]", "none", False, False),
+    ],
+)
+def test_a_placeholder_counts_if_the_prompt_has_it(text: str | None, prompt: str | None, unknown: bool, apart: bool) -> None:
+    texts, prompts = pl.Series([text, "other"], dtype=pl.String), pl.Series([prompt, prompt], dtype=pl.String)
+    assert has_unknown(texts, prompts, PATTERN).to_list() == [unknown, False]
+    assert has_unknown(texts, prompts, PATTERN, apart=True).to_list() == [apart, False]
