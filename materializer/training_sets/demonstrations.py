@@ -56,11 +56,13 @@ def make_demonstrations(
     taken: dict[tuple[str, str], dict[str, Any]] = {}
     for row in _ranked(without_contradictions(believed, settings)[0], prompts, settings, salt):
         key, person, weight = (row["prompt_id"], row["answer"]), row["user"], 2 * row["right"] - 1
+        doubtful = row["right"] < settings.demonstration_min and row["source"] != Tier.TEACHER  # it has passed teacher.min_agreement
+        if key in taken or doubtful:
+            continue  # an answer that is probably not right excludes no weaker evidence
         rank = RANK[row["source"]]
         weaker = rank > strongest.setdefault(row["prompt_id"], rank) and rank >= RANK[Tier.FEEDBACK]
         full = of_prompt[row["prompt_id"]] >= settings.pairs_per_prompt or (person and persons[person] >= settings.pairs_per_person)
-        doubtful = row["right"] < settings.demonstration_min and row["source"] != Tier.TEACHER  # it has passed teacher.min_agreement
-        if key in taken or weaker or doubtful or full:
+        if weaker or full:
             continue
         of_prompt[row["prompt_id"]] += 1
         persons.update([person] if person else [])

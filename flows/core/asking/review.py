@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from ratchet.contracts.data.records import Tier
 from ratchet.contracts.ids import content_text
 
 UNKNOWN = 0.5
@@ -20,7 +21,10 @@ UNKNOWN = 0.5
 SHOWN = 3
 """Maximum number of the model's answers that a reviewer sees."""
 RIGHT = 1.0
-"""Reward of an answer that is certainly right: its question is not asked."""
+"""Reward of an answer that is right: its question is not asked."""
+VOTES = 2
+"""Number of ratings from which a reward of ratings alone shows that an answer is right. Of the answers with one, too many are rated by
+mistake."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class _Asked:
     slice: str | None
     trace: str = ""
     requests: int = 0
+    is_known: bool = False
+    """Whether the model has given a right answer."""
     answers: dict[str, list[tuple[float | None, int]]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -58,7 +64,7 @@ def choose_questions(
     """Return the questions with the highest expected gain, and the number of requests of all questions.
 
     Args:
-        samples: Rows with the columns records.SAMPLES, whose prompts are lists of messages.
+        samples: Rows with the columns of records.SAMPLES, whose prompts are lists of messages.
         answered: prompt_id of the questions with a known right answer.
         fallen: Slices in which the newest evaluation estimated a loss. Their questions count twice in the order.
         count: Maximum number of questions.
@@ -73,8 +79,9 @@ def choose_questions(
         one.requests += row["repeats"]
         one.trace = max(one.trace, row["trace"])
         one.answers[row["answer"]].append((row["reward"], row["repeats"]))
-    found = [_question(key, one, total, fallen) for key, one in asked.items() if key not in answered]
-    usable = [one for one in found if one.wrong > 0 and all(reward is None or reward < RIGHT for _, reward in one.answers)]
+        one.is_known |= row["reward"] == RIGHT and (row["tier"] != Tier.FEEDBACK or row["votes"] >= VOTES)
+    found = [_question(key, one, total, fallen) for key, one in asked.items() if key not in answered and not one.is_known]
+    usable = [one for one in found if one.wrong > 0]
     usable.sort(key=lambda one: (-one.expected_gain * (2 if one.fell else 1), one.prompt_id))
     return usable[:count], total
 

@@ -34,7 +34,7 @@ class Chosen:
 
 def choose(context: LineContext, snapshot: Snapshot, count: int) -> Chosen:
     """Choose up to `count` questions from the training side of the line's data. No held-out and no golden prompt is among them."""
-    columns = ("prompt_id", "prompt", "answer", "reward", "repeats", "trace", "origin", "slice", "tools")
+    columns = ("prompt_id", "prompt", "answer", "reward", "tier", "votes", "repeats", "trace", "origin", "slice", "tools")
     rows = rows_of(context.artifacts.get(snapshot.samples), columns)
     prompts = rows_of(context.artifacts.get(snapshot.prompts), ("prompt_id", "reference"))
     answered = frozenset(row["prompt_id"] for row in prompts if row["reference"] is not None)

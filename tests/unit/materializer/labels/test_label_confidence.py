@@ -100,6 +100,15 @@ def test_strongest_evidence_on_a_prompt_selects_the_demonstrations() -> None:
     ]
 
 
+def test_an_answer_that_is_probably_wrong_excludes_no_answer_of_a_teacher() -> None:
+    taught = {"prompt_id": "p", "answer": "taught", "reward": 0.75, "tier": "teacher", "origin": "teacher", "votes": 0, "slice": "hard"}
+    rated = {"prompt_id": "p", "answer": "rated", "reward": 1.0, "votes": 1, "slice": "hard"}
+    found = demonstrations([taught, rated, *mixed(1, 99, "hard", 0.1)])
+    assert [(row["answer"], row["source"]) for row in found] == [("taught", "teacher")]
+    liked = [(row["answer"], row["source"]) for row in demonstrations([taught, {**rated, "votes": 9, "slice": None}])]
+    assert liked == [("rated", "feedback")], "an answer that many people rated well is stronger evidence"
+
+
 def test_answers_that_are_probably_wrong_are_not_demonstrations() -> None:
     rows = [*mixed(1, 99, "hard", 0.1)]
     assert demonstrations(rows) == []

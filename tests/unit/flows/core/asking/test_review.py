@@ -18,6 +18,8 @@ def row(key: str, reward: float | None = 0.0, repeats: int = 1, **changes: Any) 
         "prompt": [{"role": "user", "content": key}],
         "answer": "a",
         "reward": reward,
+        "tier": "verifiable",
+        "votes": 0,
         "repeats": repeats,
         "trace": f"log/{key}",
         "origin": "traffic",
@@ -39,6 +41,13 @@ def test_frequent_and_wrong_questions_come_first() -> None:
 def test_what_has_a_right_answer_is_not_asked() -> None:
     rows = [row("known"), row("right", reward=1.0), row("mixed"), row("mixed", reward=1.0, answer="b"), row("open")]
     assert keys(rows, answered=frozenset({"known"})) == ["open"]
+
+
+@pytest.mark.parametrize(("votes", "asked"), [(1, ["q"]), (2, []), (9, [])])
+def test_one_good_rating_does_not_show_that_an_answer_is_right(votes: int, asked: list[str]) -> None:
+    """Each of several wrong answers to a question has a chance to be rated well by mistake."""
+    rated = [row("q", answer="a", tier="feedback", votes=3), row("q", reward=1.0, answer="b", tier="feedback", votes=votes)]
+    assert keys(rated) == asked
 
 
 def test_answers_that_nobody_judged_count_as_half_wrong() -> None:

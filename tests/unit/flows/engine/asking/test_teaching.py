@@ -45,7 +45,16 @@ class TaughtDatasets(FakeDatasets):
     def freeze(self, name: str, as_of: Any, edition: HoldoutEdition) -> Snapshot:
         """Return a snapshot with questions."""
         made = super().freeze(name, as_of, edition)
-        base = {"answer": "no", "reward": 0.0, "repeats": 1, "origin": "traffic", "slice": None, "tools": None}
+        base = {
+            "answer": "no",
+            "reward": 0.0,
+            "tier": "feedback",
+            "votes": 1,
+            "repeats": 1,
+            "origin": "traffic",
+            "slice": None,
+            "tools": None,
+        }
         samples = [
             {"prompt_id": f"p{n}", "prompt": json.dumps([{"role": "user", "content": f"q{n}"}]), "trace": f"in/t{n}", **base}
             for n in range(COUNT)
