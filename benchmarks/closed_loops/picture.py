@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.sax.saxutils import escape
 
+from benchmarks.closed_loops.figures import plain
 from benchmarks.panels import COLUMNS, framed
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 260, 170, 44, 30, 34
@@ -14,11 +15,11 @@ COLOURS = {"champion": "#0b6bcb", "candidate": "#7d8b99", "truth": "#2e7d32", "e
 def draw(rows: list[dict[str, Any]]) -> str:
     """Return an SVG with a panel per task: champions as lines, candidates as dots, the two oracles as dashed lines.
 
-    Only loops without traps, searches and other starts are drawn.
+    Only loops without traps, searches, other starts and sources of answers are drawn.
     """
-    plain = [row for row in rows if (row["trap"], row["start"], row["search"]) == ("none", "champion", 0.0)]
-    tasks = list(dict.fromkeys(row["task"] for row in plain))
-    panels = [_panel(task, [row for row in plain if row["task"] == task], i % COLUMNS, i // COLUMNS) for i, task in enumerate(tasks)]
+    drawn = list(plain(rows).values())
+    tasks = list(dict.fromkeys(row["task"] for row in drawn))
+    panels = [_panel(task, [row for row in drawn if row["task"] == task], i % COLUMNS, i // COLUMNS) for i, task in enumerate(tasks)]
     words = {"champion": "champion", "candidate": "candidate", "truth": "oracle on the truth", "evidence": "oracle on the same evidence"}
     return framed(panels, words, COLOURS, (WIDTH + LEFT, HEIGHT + TOP + GAP), LEFT, 40)
 
