@@ -155,6 +155,42 @@ def _keys(plain: bytes) -> list[Part]:
     return found
 
 
+class Group(NamedTuple):
+    """Texts that are searched as one, with a border between two of them."""
+
+    scan: Scan
+    texts: Sequence[str]
+    starts: Sequence[int]
+
+    def at(self, place: int) -> tuple[str, int]:
+        """Return the text at a place of the whole, and where it begins there."""
+        number = bisect_right(self.starts, place) - 1
+        return self.texts[number], self.starts[number]
+
+
+class Joined:
+    """Texts that are searched as one, each once: those of ASCII together, and the others. Several searches share the forms of the whole.
+
+    `given` are the texts in their order, of which some may be equal, and `texts` each of them once.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.given = list(texts)
+        self.texts = list(dict.fromkeys(self.given))
+        plain = [text for text in self.texts if text.isascii()]
+        others = [text for text in self.texts if not text.isascii()] if len(plain) < len(self.texts) else []
+        self.groups = [self._group(texts) for texts in (plain, others) if texts]
+
+    @staticmethod
+    def _group(texts: Sequence[str]) -> Group:
+        starts = list(accumulate([len(text) + len(_BORDER) for text in texts], initial=0))
+        return Group(Scan(_BORDER.join(texts)), texts, starts)
+
+    def having(self, find: Callable[[Scan], Iterable[int]]) -> set[str]:
+        """Return the texts in which `find`, which finds nothing in a border, finds a place."""
+        return {group.at(place)[0] for group in self.groups for place in find(group.scan)}
+
+
 Clue = Callable[[Scan], Sequence[Part]]
 """Returns the parts of a text in which a rule may match. They do not overlap."""
 Check = Callable[[re.Match[str]], Iterable[Finding]]
@@ -196,33 +232,29 @@ class Search:
 
     def __call__(self, text: str) -> list[Finding]:
         """Return the findings. They may overlap."""
-        return self._search(text, self._groups)
+        return self._search(Scan(text), self._groups)
 
-    def each(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
+    def each(self, texts: Sequence[str] | Joined) -> dict[str, list[Finding]]:
         """Return the findings of those of the texts that have any.
 
         The texts are searched as one, because a search has a cost that does not depend on the length. No rule but those about which nothing
-        is known matches across `_BORDER`, or looks across it.
+        is known matches across the border between two texts, or looks across it.
         """
-        found = dict[str, list[Finding]]()
-        texts = list(dict.fromkeys(texts))
-        plain = [text for text in texts if text.isascii()]
-        for group in (plain, [text for text in texts if not text.isascii()] if len(plain) < len(texts) else []):
-            starts = list(accumulate((len(text) + len(_BORDER) for text in group), initial=0))
-            for one in self._search(_BORDER.join(group), self._shared) if group else ():
-                number = bisect_right(starts, one.start) - 1
-                start, text = starts[number], group[number]
+        found, joined = dict[str, list[Finding]](), texts if isinstance(texts, Joined) else Joined(texts)
+        for group in joined.groups:
+            for one in self._search(group.scan, self._shared):
+                text, start = group.at(one.start)
                 # A private key without its end takes what follows, up to NUL.
                 found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
         if self._own:
-            for text in texts:
-                if more := self._search(text, self._own):
+            for text in joined.texts:
+                if more := self._search(Scan(text), self._own):
                     found.setdefault(text, []).extend(more)
         return found
 
     @staticmethod
-    def _search(text: str, groups: Iterable[tuple[Clue, list[tuple[int, Rule]]]]) -> list[Finding]:
-        scan, found = Scan(text), list[tuple[int, Finding]]()
+    def _search(scan: Scan, groups: Iterable[tuple[Clue, list[tuple[int, Rule]]]]) -> list[Finding]:
+        text, found = scan.text, list[tuple[int, Finding]]()
         for clue, rules in groups:
             if parts := clue(scan):
                 for order, rule in rules:

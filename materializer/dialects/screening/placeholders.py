@@ -7,13 +7,11 @@ one value inside of a text that is otherwise whole. `quarantine.placeholders` of
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from ratchet.contracts.errors import Rejected
-from ratchet.materializer.privacy.search import Scan, places
+from ratchet.materializer.privacy.search import Joined, places
 
 VERSION = 1
 """Version of the table. It changes with each entry."""
@@ -59,17 +57,21 @@ _CLUES = places(
     *("truncated", "skipped"),
 )
 _SIGNS = re.compile(r"[\s\"'`]*[*█▇■•●xX]")
+_FIRST = re.compile(r"[\s\"'`*█▇■•●xX]")
+"""The first character of a text that `_SIGNS` matches."""
 
 
-def may_be_redacted(texts: Sequence[str], more: Iterable[str] = ()) -> set[int]:
-    """Return the numbers of the texts that `is_redacted` must look at. All of them are searched as one.
+def may_be_redacted(texts: Sequence[str], joined: Joined, more: Iterable[str] = ()) -> set[int]:
+    """Return the numbers of the texts that `is_redacted` must look at.
 
-    Each placeholder has one of the words of `_CLUES`, or begins with one of the signs.
+    `joined` has the same texts in the same order, each behind the same words, which are none of `_CLUES`. Each placeholder has one of the
+    words of `_CLUES`, or begins with one of the signs.
     """
-    joined = "\n".join(texts)
-    ends, own = list(accumulate(len(text) + 1 for text in texts)), tuple(more)
-    found = {bisect_right(ends, at) for at in _CLUES(Scan(joined))}
-    found.update(number for number, text in enumerate(texts) if _SIGNS.match(text))
+    found, own = set[int](), tuple(more)
+    if clues := joined.having(_CLUES):
+        found.update(number for number, text in enumerate(joined.given) if text in clues)
+    first = "".join([text[:1] or "-" for text in texts])
+    found.update(match.start() for match in _FIRST.finditer(first) if _SIGNS.match(texts[match.start()]))
     return found.union(number for number, text in enumerate(texts) if any(one and one in text for one in own)) if own else found
 
 
