@@ -25,7 +25,7 @@ from ratchet.materializer.privacy.masking import contents
 from ratchet.materializer.privacy.search import Joined
 from ratchet.runtime.secrets.pseudonyms import Subject
 
-_RECORDS, _BYTES = 256, 2 << 20
+_RECORDS, _BYTES = 1024, 2 << 20
 """A block ends with these."""
 
 
