@@ -53,12 +53,13 @@ class LeanTransaction(Transaction):  # type: ignore[misc]
         metadata = self.table_metadata
         writing._check_pyarrow_schema_compatible(metadata.schema(), provided_schema=rows.schema, format_version=metadata.format_version)
         schema = writing.pyarrow_to_schema(rows.schema, name_mapping=metadata.schema().name_mapping, format_version=metadata.format_version)
+        is_small = rows.nbytes <= _FILE_BYTES  # to add up the bytes of each part costs as much as to write it
         with self._append_snapshot_producer(dict(properties)) as made:
             numbers = count()
             tasks = (
                 WriteTask(write_uuid=made.commit_uuid, task_id=next(numbers), schema=schema, record_batches=batches, partition_key=key)
                 for key, part in self._partitions(rows, order)
-                for batches in writing.bin_pack_arrow_table(part, _FILE_BYTES)
+                for batches in ([part.to_batches()] if is_small else writing.bin_pack_arrow_table(part, _FILE_BYTES))
             )
             for file in writing.write_file(io=self._table.io, table_metadata=metadata, tasks=tasks):
                 made.append_data_file(file)

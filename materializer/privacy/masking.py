@@ -284,7 +284,7 @@ def _is_plain(message: Any) -> bool:
 
 
 def contents(texts: Iterable[str]) -> list[str]:
-    """Return texts under the key `content` as they are searched, behind their key. A text with a document or an image is searched otherwise."""
+    """Return texts under the key `content` as they are searched: behind their key. Of a document, the texts inside are searched."""
     return [f"content: {text}" for text in texts]
 
 
@@ -359,7 +359,7 @@ class Masker:
         except Exception:  # as in `search`
             return None
         touched = {owners[number] for number, text in enumerate(joined.given) if text in found} if found else set[int]()
-        result = dict.fromkeys(touched.difference(others), found)
+        result: dict[int, Findings] = dict.fromkeys(touched.difference(others), found)
         if others:
             more = self.search(list(others.values()))
             if more is None:

@@ -201,7 +201,7 @@ class PlainReader:
     def _times(self, raws: Sequence[dict[str, Any]], bad: set[int]) -> list[Any]:
         values, latest = [raw["timestamp"] for raw in raws], self._now + DAY_US
         try:
-            if all(["-" in value for value in values]):  # text, and not digits
+            if all("-" in value for value in values):  # text, and not digits
                 found: list[Any] = [(parsed - _EPOCH) // _MICROSECOND for parsed in map(datetime.fromisoformat, values)]
                 if not found or (min(found) >= EARLIEST_US and max(found) <= latest):
                     return found
@@ -218,7 +218,7 @@ class PlainReader:
 
     def _consents(self, raws: Sequence[dict[str, Any]], keys: set[str], columns: dict[str, list[Any]], bad: set[int]) -> None:
         given = [raw.get("consent") for raw in raws] if "consent" in keys else [None] * len(raws)
-        if "consent_time" not in keys and all([value is True for value in given]):
+        if "consent_time" not in keys and all(value is True for value in given):
             columns["consent"], columns["consent_time"] = given, columns["time"]
             return
         columns["consent"], columns["consent_time"] = [False] * len(raws), [None] * len(raws)

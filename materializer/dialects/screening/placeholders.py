@@ -91,7 +91,7 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     if has_redacted and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
         return True
     needles = _NEEDLES if has_redacted else _OTHER_NEEDLES
-    if any([needle in lower for needle, sign in needles if sign in lower]) and _INSIDE.search(text):
+    if any(needle in lower for needle, sign in needles if sign in lower) and _INSIDE.search(text):
         return True
     return any(one and one in text for one in more)
 

@@ -388,8 +388,8 @@ class DedupIndex:
     def subjects(self, keys: Sequence[Key], fresh: Set[Key] = frozenset()) -> dict[Key, bool]:
         """Map each of `keys` that belongs to a stored trace to whether the content of that trace is stored.
 
-        A key is the result of `trace_key` or `response_key`. Keys of unknown traces are left out. `fresh` are keys of traces that the caller
-        has just added with their content.
+        A key is the result of `trace_key` or `response_key`. Keys of unknown traces are left out. `fresh` are keys of traces that the
+        caller has just added with their content.
         """
         if not self._has_names():
             others = list({key for key in keys if key not in fresh})

@@ -243,7 +243,7 @@ def test_texts_that_are_searched_as_one_have_the_findings_of_each(seed: int) -> 
 @given(st.text(max_size=50))
 def test_all_forms_of_a_text_have_its_length(text: str) -> None:
     scan = Scan(text)
-    assert len(scan.plain) == len(scan.shape) == len(scan.low) == len(text)
+    assert len(scan.plain) == len(scan.low) == len(text)
 
 
 def test_parts_that_overlap_or_touch_are_one() -> None:
