@@ -56,8 +56,8 @@ def trace_keys(source: str, identities: Sequence[str]) -> list[Key]:
     return [b"t" + _hash(begun + one) for one in identities]
 
 
-def feedback_key(row: Mapping[str, Any], subject: str, of_trace: bool, kind: str) -> Key:
-    """Return the key of a row of feedback. `subject` is the id of its trace or of its response, and `kind` has its signal, too."""
-    rater, sender = ("\x00" if one is None else one for one in (row["rater"], row["sender"]))
-    plain = f"f\x1f{row['source']}\x1f{of_trace}\x1f{subject}\x1f{rater}\x1f{kind}\x1f{row['time']}\x1f{sender}"
-    return _hash(plain)
+def feedback_key(row: Mapping[str, Any], subject: str, of_trace: bool, is_signal: bool) -> Key:
+    """Return the key of a row of feedback. `subject` is the id of its trace or of its response."""
+    rater, signal, sender = ("\x00" if one is None else one for one in (row["rater"], row["signal"] if is_signal else None, row["sender"]))
+    kind = f"{row['kind']}\x1f{signal}" if is_signal else row["kind"]
+    return _hash(f"f\x1f{row['source']}\x1f{of_trace}\x1f{subject}\x1f{rater}\x1f{kind}\x1f{row['time']}\x1f{sender}")

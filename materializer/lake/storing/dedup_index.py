@@ -132,8 +132,7 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
-        kind = row["kind"] if row["kind"] != FeedbackKind.SIGNAL else f"{row['kind']}\x1f{row['signal']}"
-        return feedback_key(row, subject, row["trace_id"] is not None, kind)
+        return feedback_key(row, subject, row["trace_id"] is not None, row["kind"] == FeedbackKind.SIGNAL)
     return hashed("q", row["batch"], row["position"], row["reason"])
 
 
