@@ -47,8 +47,8 @@ class Above:
 
 
 NOBODY = Above()
-_SILENT = Told()
-"""What most spans refuse: nothing. It is only read."""
+SILENT = Told()
+"""What most spans refuse, and what a resource without attributes says: nothing. It is only read."""
 
 
 def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attributes], bool]) -> Above:
@@ -101,11 +101,11 @@ def _read(attributes: Attributes, is_call: Callable[[Attributes], bool]) -> tupl
 def _refusals(said: Told, counts: Callable[[str], bool]) -> Told:
     found = [(place, value) for place, value in said.consents if counts(place) and refuses(value)]
     if not found:
-        return _SILENT
+        return SILENT
     return Told(consents=found, times={place: said.times[place] for place, _ in found if place in said.times})
 
 
 def told_by_resource(resource: Any) -> Told:
     """Return what a resource says. Raises Rejected `wrong_type` if its attributes are no list."""
     holder = resource.get("attributes") if isinstance(resource, dict) else None
-    return told(Attributes(holder)) if holder else Told()
+    return told(Attributes(holder)) if holder else SILENT

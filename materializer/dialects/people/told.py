@@ -305,7 +305,7 @@ def count_told(into: Decoded, own: Told, shared: Told | None = None) -> None:
     counts = into.told
     counts["call", ""] += 1
     stated_by = [(place, consent(value)) for place, value in both.consents]
-    for fact, given in (("refusal", False), ("consent", True)):
+    for fact, given in (("refusal", False), ("consent", True)) if stated_by else ():
         places = {place for place, said in stated_by if said is given}
         for place in places:
             counts[fact, place] += 1
