@@ -9,17 +9,25 @@ from typing import Any
 from ratchet.materializer.dialects.plain.traces import CONSTANT
 
 Key = bytes
+_BEGUN = blake2b(digest_size=16)
+"""A hash without content. To copy it costs less than to make one."""
+
+
+def _hash(text: str) -> bytes:
+    begun = _BEGUN.copy()
+    begun.update(text.encode("utf-8", "surrogatepass"))
+    return begun.digest()
 
 
 def hashed(*parts: object) -> bytes:
     """Return a 128-bit hash of the parts. None and the empty string give different hashes."""
     plain = "\x1f".join(["\x00" if part is None else part if part.__class__ is str else str(part) for part in parts])
-    return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _hash(plain)
 
 
 def identity_hash(source: str, identity: str) -> bytes:
     """Return a 128-bit hash of the id of a trace in its source."""
-    return blake2b(f"{source}\x1f{identity}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _hash(f"{source}\x1f{identity}")
 
 
 def trace_key(source: str, identity: str) -> Key:
@@ -33,7 +41,23 @@ def content_hash(row: Mapping[str, Any]) -> bytes:
 
 
 def content_hashes(columns: Mapping[str, Sequence[Any]]) -> list[bytes]:
-    """Return the hash of the content of each plain trace (dialects/plain/traces.py)."""
-    status = CONSTANT["status"]
-    rows = zip(columns["messages"], columns["answer"], columns["model"], columns["tools"], strict=True)
-    return [hashed(messages, answer, model, status, tools) for messages, answer, model, tools in rows]
+    """Return the hash of the content of each plain trace (dialects/plain/traces.py), as `content_hash` computes it."""
+    models, tools = (["\x00" if one is None else one for one in columns[name]] for name in ("model", "tools"))
+    rows = zip(columns["messages"], columns["answer"], models, tools, strict=True)
+    return [_hash(f"{messages}\x1f{answer}\x1f{model}\x1f{_STATUS}\x1f{listed}") for messages, answer, model, listed in rows]
+
+
+_STATUS = CONSTANT["status"]
+
+
+def trace_keys(source: str, identities: Sequence[str]) -> list[Key]:
+    """Return the `trace_key` of each id."""
+    begun = f"{source}\x1f"
+    return [b"t" + _hash(begun + one) for one in identities]
+
+
+def feedback_key(row: Mapping[str, Any], subject: str, of_trace: bool, is_signal: bool) -> Key:
+    """Return the key of a row of feedback. `subject` is the id of its trace or of its response."""
+    rater, signal, sender = ("\x00" if one is None else one for one in (row["rater"], row["signal"] if is_signal else None, row["sender"]))
+    kind = f"{row['kind']}\x1f{signal}" if is_signal else row["kind"]
+    return _hash(f"f\x1f{row['source']}\x1f{of_trace}\x1f{subject}\x1f{rater}\x1f{kind}\x1f{row['time']}\x1f{sender}")

@@ -16,6 +16,7 @@ from ratchet.contracts.data.decoding import Decoded, Kind, Row
 from ratchet.contracts.data.records import ConsentSubject
 from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.privacy.search import Joined
 from ratchet.runtime.secrets.pseudonyms import Subject
 
 SIGNED = "signed"
@@ -42,10 +43,14 @@ Known: TypeAlias = Mapping[int, Findings]
 class Bulk(Protocol):
     """Masks rows after a search in the texts of many rows at once, which costs less. It finds the same as `Admission.mask`."""
 
-    def search(self, rows: Sequence[Row], texts: Sequence[Sequence[str] | None]) -> Sequence[Findings] | None:
-        """Return the findings in the texts of each row; None if the rows must be masked one by one.
+    def search(self, rows: Sequence[Row]) -> Sequence[Findings] | None:
+        """Return the findings in the texts of each row; None if the rows must be masked one by one."""
 
-        `texts` has the texts of each row, all under the key `content`, if they are known; otherwise the columns of the row are read.
+    def search_plain(self, joined: Joined, owners: Sequence[int], others: Mapping[int, Row]) -> Mapping[int, Findings] | None:
+        """Return the findings of those plain rows that have any, by their number; None if each must be masked by itself.
+
+        `joined` has their texts as `masking.contents` returns them, and `owners` the numbers of their rows. The columns of `others`, by
+        their number, are read instead.
         """
 
     def mask(self, row: Row, known: Findings | None = None) -> Counter[str]:

@@ -117,6 +117,10 @@ def _json_lines(stream: BinaryIO, batch: RawBatch) -> Iterator[Found]:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             yield Found(position, Place(begin, 0, cut=True), b"", parse_json, error=Rejected("damaged_file", str(error)))
             return
+        if line[:1] == b"{" and line[-1:] == b"\n":  # nothing else is to be found out about most lines
+            data = line.rstrip(b"\r\n")
+            yield Found(position, Place(begin, len(data)), data, parse_json)
+            continue
         if not line:
             return
         if number == 1 and line.startswith(_BOM):

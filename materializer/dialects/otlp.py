@@ -24,7 +24,7 @@ from ratchet.materializer.dialects.canonical.exchange import Event, Record
 from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
 from ratchet.materializer.dialects.described import model_of, response_id_of, tokens_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.people.above import NOBODY, Above, refused_above, told_by_resource
+from ratchet.materializer.dialects.people.above import NOBODY, SILENT, Above, refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import count_told, merged, statement, third_party, told
 from ratchet.materializer.dialects.screening.capture import was_captured
 from ratchet.materializer.dialects.screening.dropped import check_dropped
@@ -178,7 +178,7 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
     own, shared = above.added_to(told(attributes) if said_by_span is None else said_by_span, span), told_by_resource(resource)
     # The router's signature does not cover the resource, so a resource cannot give consent for a signed span.
     said = statement(own, shared, begin, limits, PLACES_OF_CONSENT, signed=SIGNATURE in attributes)
-    facts = merged(own, shared)
+    facts = own if shared is SILENT else merged(own, shared)
     if not of_logs:  # the call is counted with its span, which names its people
         count_told(into, facts)
     agreed = said.given if said else None

@@ -20,6 +20,13 @@ _TEXT_OR_TRUTH = (str, bool)
 _NUMBERED = re.compile(r"(\d{1,6})\.(.+)", re.DOTALL)
 
 
+class ReadAttributes(list[dict[str, Any]]):
+    """A list of entries in its JSON form, with the values that a parser has read already. Nobody changes the list."""
+
+    read: dict[str, Any] | None = None
+    """Key -> value of all entries with a key, if no key is repeated and each value is a text, a truth or a whole number."""
+
+
 class Attributes:
     """Attributes of one span, event or log record. If a key is repeated, its last value counts; `earlier` has the others."""
 
@@ -28,21 +35,27 @@ class Attributes:
 
         Raises Rejected `wrong_type` if `raw` has another type.
         """
+        self._metadata: dict[str, Any] | None = None
+        self.is_call: bool | None = None
+        """The result of `is_generation`, once it is known."""
+        if raw.__class__ is ReadAttributes and raw.read is not None:
+            self._set(raw.read)
+            return
         if raw is not None and not isinstance(raw, list):
             raise Rejected("wrong_type", f"attributes must be a list, not {type(raw).__name__}")
         pairs = [(item["key"], item.get("value")) for item in raw or () if isinstance(item, dict) and isinstance(item.get("key"), str)]
         self._raw = dict(pairs)
         self._pairs = pairs if len(pairs) > len(self._raw) else []
         self._value: Callable[[Any], Any] = any_value
-        self._metadata: dict[str, Any] | None = None
-        self.is_call: bool | None = None
-        """The result of `is_generation`, once it is known."""
+
+    def _set(self, values: dict[str, Any]) -> None:
+        self._raw, self._pairs, self._value = values, [], _itself
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Attributes:
         """Return attributes that are Python values already, for example those that another system stores with a call."""
         made = cls(None)
-        made._raw, made._value = dict(values), lambda value: value
+        made._set(dict(values))
         return made
 
     def __iter__(self) -> Iterator[str]:
@@ -53,10 +66,11 @@ class Attributes:
 
     def get(self, *keys: str) -> Any:
         """Return the value of the first of `keys` that has one; None if none of them has."""
+        held, read = self._raw, self._value
         for key in keys:
-            raw = self._raw.get(key)
-            if raw is not None and (value := self._value(raw)) is not None:
-                return value
+            raw = held.get(key)
+            if raw is not None and (read is _itself or (raw := read(raw)) is not None):
+                return raw
         return None
 
     def earlier(self, key: str) -> list[Attributes]:
@@ -120,6 +134,10 @@ class Attributes:
         if sorted(found) != list(range(len(found))):
             raise Rejected("lost_messages", f"{prefix} has {len(found)} elements, and an index among them is missing")
         return [found[index] for index in range(len(found))]
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def any_value(raw: Any, depth: int = 0) -> Any:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+from ratchet.materializer.dialects.otlp_attributes import ReadAttributes
 
 Convert = Callable[[Any], Any]
 _IS_KNOWN = {field.name for field in KeyValue.DESCRIPTOR.fields} <= {"key", "value", "key_strindex"}
@@ -42,26 +44,50 @@ def _conversion(field: FieldDescriptor) -> Convert | None:
     one = _of_one(field)
     if not field.is_repeated:
         return one
+    if one is _key_value:
+        return _key_values
     return list if one is None else lambda values: [one(value) for value in values]
 
 
 def _key_value(message: Any) -> dict[str, Any]:
     """Convert an attribute. Most of them are text, a boolean or a whole number."""
-    if _STRINDEX and message.key_strindex:
-        return json_form(message)
-    key, value = message.key, message.value
-    if key and (text := value.string_value):  # each access costs as much as a dictionary
-        return {"key": key, "value": {"stringValue": text}}
-    kind = value.WhichOneof("value")
-    if kind == "string_value":
-        made: Any = {"stringValue": ""}
-    elif kind == "int_value":
-        made = {"intValue": str(value.int_value)}
-    elif kind == "bool_value":
-        made = {"boolValue": value.bool_value}
-    else:
-        return json_form(message)
-    return {"key": key, "value": made} if key else {"value": made}
+    return _key_values([message])[0]
+
+
+def _key_values(messages: Iterable[Any]) -> list[dict[str, Any]]:
+    """Convert attributes. Their values are kept beside their JSON form if it is all that can be read of them."""
+    listed, read, is_read = ReadAttributes(), dict[str, Any](), True
+    for message in messages:
+        if _STRINDEX and message.key_strindex:
+            listed.append(json_form(message))
+            is_read = False
+            continue
+        key, value = message.key, message.value
+        # Each access costs as much as a dictionary.
+        if key and (inner := value.string_value):
+            made: Any = {"stringValue": inner}
+        else:
+            kind = value.WhichOneof("value")
+            if kind == "string_value":
+                inner, made = "", {"stringValue": ""}
+            elif kind == "int_value":
+                inner = value.int_value
+                made = {"intValue": str(inner)}
+            elif kind == "bool_value":
+                inner = value.bool_value
+                made = {"boolValue": inner}
+            else:
+                listed.append(json_form(message))
+                is_read = False
+                continue
+        if key:
+            is_read = is_read and key not in read
+            read[key] = inner
+            listed.append({"key": key, "value": made})
+        else:
+            listed.append({"value": made})
+    listed.read = read if is_read else None
+    return listed
 
 
 def _of_one(field: FieldDescriptor) -> Convert | None:

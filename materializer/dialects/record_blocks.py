@@ -6,8 +6,10 @@ The order of rows and of bad parts is that of the records.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias
 
 from ratchet.contracts.data.decoding import PLACE, Decoded, Kind, Limits, Place, Row
@@ -17,18 +19,20 @@ from ratchet.materializer.dialects.admission import Admission, Findings, Known
 from ratchet.materializer.dialects.jsonl import JsonlDialect
 from ratchet.materializer.dialects.plain.reader import PlainBlock, PlainReader, rating_row
 from ratchet.materializer.dialects.plain.traces import PlainTraces, count_told
-from ratchet.materializer.dialects.record_dialect import decoded_with, is_claimed, lacks_tools
+from ratchet.materializer.dialects.record_dialect import decoded_with, is_claimed, lacks, lacks_tools
 from ratchet.materializer.dialects.screening.placeholders import is_redacted, may_be_redacted
+from ratchet.materializer.privacy.masking import contents
+from ratchet.materializer.privacy.search import Joined
 from ratchet.runtime.secrets.pseudonyms import Subject
 
-_RECORDS, _BYTES = 256, 2 << 20
+_RECORDS, _BYTES = 1024, 2 << 20
 """A block ends with these."""
 
 
 _HIDDEN: Mapping[str, Subject] = {"user": "u", "session": "s"}
 """Columns whose ids become pseudonyms."""
-_SEARCHED_ALONE: Findings = {"": []}
-"""Stands for the findings of a row that was not searched with others."""
+_MOST_HIDDEN = 50_000
+"""Pseudonyms of each kind that are remembered."""
 
 
 class Found(NamedTuple):
@@ -52,13 +56,7 @@ class _Refused(NamedTuple):
     error: Rejected
 
 
-class _Parsed(NamedTuple):
-    """A record that may be plain."""
-
-    record: Any
-
-
-_Read: TypeAlias = _Parsed | Decoded | _Refused
+_Read: TypeAlias = Decoded | _Refused
 
 
 class Blocks:
@@ -68,74 +66,105 @@ class Blocks:
         self._named, self._others, self._limits, self._admission, self._into = named, others, limits, admission, into
         may_be_plain = type(named) is JsonlDialect and not limits.mapping and admission.sender is None
         self._reader = PlainReader(limits) if may_be_plain else None
-        self._block: list[tuple[Found, _Read]] = []
+        self._block: list[Found] = []
         self._size = 0
+        self._hidden: Mapping[Subject, _Hidden] = {subject: _Hidden(admission, subject) for subject in _HIDDEN.values()}
         self.plain = PlainTraces()
 
     def add(self, found: Found) -> None:
-        """Decode a record. Its rows follow at the end of its block."""
-        self._block.append((found, self._read(found)))
+        """Add a record. Its rows follow at the end of its block."""
+        self._block.append(found)
         self._size += len(found.data)
         if len(self._block) >= _RECORDS or self._size >= _BYTES:
             self.finish()
 
     def finish(self) -> None:
-        """End the block: complete and mask its rows, and add them to the result."""
+        """End the block: decode its records, complete and mask their rows, and add them to the result."""
         block, self._block, self._size = self._block, [], 0
-        plain = self._plain(block)
-        others = {number: self._other(*block[number]) for number in set(range(len(block))).difference(plain.numbers)}
-        small = [_texts_of(plain.columns, at) for at in range(len(plain.numbers))]
-        known = self._known(small, plain, [others[number] for number in sorted(others)])
-        self._add_plain(block, plain, small, known, others)
+        plain, others = self._read(block)
+        known = self._known([others[number] for number in sorted(others)])
+        if plain.numbers:
+            self._add_plain(block, plain, known, others)
+        else:
+            for number, found in enumerate(block):
+                self._add(found, others[number], known)
 
-    def _read(self, found: Found) -> _Read:
+    def _read(self, block: Sequence[Found]) -> tuple[PlainBlock, dict[int, _Read]]:
+        """Return the plain records of a block, and the others by their number."""
+        others, reader = dict[int, _Read](), self._reader
+        if reader is None:
+            return PlainBlock.empty(), {number: self._parsed(found) for number, found in enumerate(block)}
+        records = list[Any]()
+        for number, found in enumerate(block):
+            try:
+                if found.error is not None:
+                    raise found.error
+                record = found.parse(found.data)
+            except Rejected as error:
+                record, others[number] = None, _Refused(found.kind, error)
+            try:
+                if self._others and number not in others and is_claimed(record, self._others):
+                    record, others[number] = None, self._decoded(found, record)
+            except Rejected as error:
+                record, others[number] = None, _Refused("traces", error)
+            records.append(record)
+        plain = self._without_redacted(reader.read(records))
+        if len(plain.numbers) < len(block):
+            for number in set(range(len(block))).difference(plain.numbers, others):
+                others[number] = self._decoded(block[number], records[number])
+        return plain, others
+
+    def _parsed(self, found: Found) -> _Read:
         if found.error is not None:
             return _Refused(found.kind, found.error)
         try:
             record = found.parse(found.data)
         except Rejected as error:
             return _Refused(found.kind, error)
-        try:
-            if self._reader is not None and not (self._others and is_claimed(record, self._others)):
-                return _Parsed(record)
-        except Rejected as error:
-            return _Refused("traces", error)
         return self._decoded(found, record)
 
-    def _decoded(self, found: Found, record: Any) -> Decoded | _Refused:
+    def _decoded(self, found: Found, record: Any) -> _Read:
         try:
             return decoded_with(self._named, self._others, record, found.position, self._limits)
         except Rejected as error:
             return _Refused("traces", error)
 
-    def _other(self, found: Found, read: _Read) -> Decoded | _Refused:
-        return self._decoded(found, read.record) if isinstance(read, _Parsed) else read
+    def _without_redacted(self, plain: PlainBlock) -> PlainBlock:
+        """Leave a record with a text that a tool has redacted to the dialect, which says what is wrong."""
+        texts = list(chain.from_iterable(plain.texts))
+        self._joined, more = Joined(contents(texts)), self._limits.placeholders
+        redacted = [at for at in may_be_redacted(texts, self._joined, more) if is_redacted(texts[at], more)]
+        if not redacted:
+            return plain
+        ends = list(accumulate(map(len, plain.texts)))
+        found = plain.without({plain.numbers[bisect_right(ends, at)] for at in redacted})
+        self._joined = Joined(contents(chain.from_iterable(found.texts)))
+        return found
 
-    def _plain(self, block: Sequence[tuple[Found, _Read]]) -> PlainBlock:
-        """Return the plain records. One with a text that a tool has redacted is left to the dialect, which says what is wrong."""
-        if self._reader is None:
-            return PlainBlock([], {"id": []}, [], [], [])
-        plain = self._reader.read([read.record if isinstance(read, _Parsed) else None for _, read in block])
-        texts, owners = list[str](), list[int]()
-        for number, its in zip(plain.numbers, plain.texts, strict=True):
-            texts += its
-            owners += [number] * len(its)
-        more = self._limits.placeholders
-        return plain.without({owners[at] for at in may_be_redacted(texts, more) if is_redacted(texts[at], more)} if texts else set())
-
-    def _known(self, small: list[Row], plain: PlainBlock, others: Sequence[Decoded | _Refused]) -> Known:
-        """Search all texts of the block at once."""
-        if self._admission.bulk is None:
-            return {}
-        rows = list(small)
-        texts: list[Sequence[str] | None] = [its if flat else None for its, flat in zip(plain.texts, plain.is_flat, strict=True)]
-        for read in others:
-            if isinstance(read, Decoded):
-                more = [*read.traces, *read.halves, *read.feedback]
-                rows += more
-                texts += [None] * len(more)
-        found = self._admission.bulk.search(rows, texts)
+    def _known(self, others: Sequence[_Read]) -> Known:
+        """Search all texts of the other records of a block at once."""
+        rows = [row for read in others if isinstance(read, Decoded) for row in (*read.traces, *read.halves, *read.feedback)]
+        found = self._admission.bulk.search(rows) if rows and self._admission.bulk is not None else None
         return {id(row): one for row, one in zip(rows, found, strict=True)} if found is not None else {}
+
+    def _masked(self, plain: PlainBlock) -> dict[int, Rejected]:
+        """Mask the plain records. Return why some of them cannot be masked, by their number."""
+        columns, failed, bulk = plain.columns, dict[int, Rejected](), self._admission.bulk
+        found: Mapping[int, Findings] | None = None
+        if bulk is not None:
+            owners = list(chain.from_iterable([at] * len(its) for at, its in enumerate(plain.texts)))
+            others = {at: _texts_of(columns, at) for at, is_flat in enumerate(plain.is_flat) if not is_flat}
+            found = bulk.search_plain(self._joined, owners, others)
+        for at in range(len(plain.numbers)) if found is None else sorted(found):  # without findings, there is nothing to mask
+            row = _texts_of(columns, at)
+            try:
+                self._into.masked.update(self._admission.masked(row, at, {} if found is None else found))
+            except Rejected as error:
+                failed[plain.numbers[at]] = error
+            else:
+                for column, text in row.items():
+                    columns[column][at] = text
+        return failed
 
     def _add(self, found: Found, read: Decoded | _Refused, known: Known) -> None:
         into = self._into
@@ -152,45 +181,63 @@ class Blocks:
         if not found.error:
             _mark(into, before, found)
 
-    def _add_plain(
-        self,
-        block: Sequence[tuple[Found, _Read]],
-        plain: PlainBlock,
-        small: Sequence[Row],
-        known: Known,
-        others: Mapping[int, Decoded | _Refused],
-    ) -> None:
+    def _add_plain(self, block: Sequence[Found], plain: PlainBlock, known: Known, others: Mapping[int, _Read]) -> None:
         """Mask the plain records. Add all records in the order of the block."""
         into, columns, traces, at = self._into, plain.columns, self.plain, 0
         count_told(into.told, columns)
         for column, subject in _HIDDEN.items():
             if column in columns:
-                columns[column] = self._admission.hidden(subject, columns[column])
-        users, responses, failed = columns.get("user"), columns.get("response_id"), set[int]()
-        for number, (found, _) in enumerate(block):
-            if number in others:
-                self._add(found, others[number], known)
-                continue
-            if known.get(id(small[at]), _SEARCHED_ALONE):  # without findings, there is nothing to mask
-                try:
-                    into.masked.update(self._admission.masked(small[at], id(small[at]), known))
-                    for column, text in small[at].items():
-                        columns[column][at] = text
-                except Rejected as error:
-                    into.reject("traces", found.position, error, _with_digest(found))
-                    failed.add(number)
-            if number not in failed:
-                traces.positions.append(found.position)
-                traces.places.append(found.place)
-                traces.before.append(len(into.traces))
-            if (value := plain.ratings[at]) is not None:
-                its = columns["id"][at], responses[at] if responses else None, users[at] if users else None, columns["time"][at]
-                into.feedback.append(rating_row(*its, value, found.position) | {PLACE: found.place})
-            at += 1
-        rest = plain.without(failed)
-        if lacking := sum(lacks_tools(_texts_of(rest.columns, one)) for one in range(len(rest.numbers))):
+                columns[column] = self._hidden[subject].of(columns[column])
+        failed = self._masked(plain)
+        if not others and not failed:
+            traces.positions += [found.position for found in block]
+            traces.places += [found.place for found in block]
+            traces.before += [len(into.traces)] * len(block)
+            for at, value in enumerate(plain.ratings):
+                if value is not None:
+                    into.feedback.append(_rating_of(plain, at, value, block[at]))
+        else:
+            for number, found in enumerate(block):
+                if number in others:
+                    self._add(found, others[number], known)
+                    continue
+                if number in failed:
+                    into.reject("traces", found.position, failed[number], _with_digest(found))
+                else:
+                    traces.positions.append(found.position)
+                    traces.places.append(found.place)
+                    traces.before.append(len(into.traces))
+                if (value := plain.ratings[at]) is not None:
+                    into.feedback.append(_rating_of(plain, at, value, found))
+                at += 1
+        rest = plain.without(set(failed)).columns
+        if lacking := sum(map(lacks, rest["messages"], rest["answer"], rest["tools"])):
             into.told["call without tools", ""] += lacking
-        traces.extend(rest.columns)
+        traces.extend(rest)
+
+
+class _Hidden(dict[str | None, str | None]):
+    """Id -> its pseudonym. One person sends many records, so each is hidden once, as long as there are not too many."""
+
+    def __init__(self, admission: Admission, subject: Subject) -> None:
+        self._admission, self._subject = admission, subject
+
+    def __missing__(self, one: str | None) -> str | None:
+        found = self[one] = None if one is None else self._admission.hide(self._subject, one)
+        return found
+
+    def of(self, ids: Sequence[str | None]) -> list[str | None]:
+        """Return the pseudonyms of ids; None stays None."""
+        if len(self) > _MOST_HIDDEN:
+            self.clear()
+        return [self[one] for one in ids]
+
+
+def _rating_of(plain: PlainBlock, at: int, value: float, found: Found) -> Row:
+    columns = plain.columns
+    response, user = columns.get("response_id"), columns.get("user")
+    its = columns["id"][at], response[at] if response else None, user[at] if user else None, columns["time"][at]
+    return rating_row(*its, value, found.position) | {PLACE: found.place}
 
 
 def _texts_of(columns: Mapping[str, Sequence[Any]], at: int) -> Row:

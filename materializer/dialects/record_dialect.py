@@ -32,6 +32,7 @@ _SENT_KINDS = tuple(kind for kind in FeedbackKind if kind is not FeedbackKind.TE
 _STATUSES = frozenset({"ok", "error", "refused"})
 _STRUCTURED = frozenset({"messages", "answer", "tools"})
 """Columns that a dialect may give as JSON values."""
+_CALLS = '"tool_calls":['
 _TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "double": (int, float), "long": int, "boolean": bool}
 
 
@@ -55,7 +56,12 @@ def is_claimed(record: Any, others: Sequence[Dialect]) -> bool:
 
 def lacks_tools(row: Row) -> bool:
     """Return whether the conversation of a row calls tools, but its record names none."""
-    return row["tools"] is None and any('"tool_calls":[' in (row[column] or "") for column in ("messages", "answer"))
+    return lacks(row["messages"], row["answer"], row["tools"])
+
+
+def lacks(messages: str | None, answer: str | None, tools: str | None) -> bool:
+    """Return what `lacks_tools` returns for the columns of a row."""
+    return tools is None and (_CALLS in (messages or "") or _CALLS in (answer or ""))
 
 
 def _recognises(dialect: Dialect, record: Any) -> bool:

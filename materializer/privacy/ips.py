@@ -27,7 +27,7 @@ _RESOLVERS = frozenset({"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9"})
 
 
 def _dotted(scan: Scan) -> Sequence[Part]:
-    if b"0.0" not in scan.shape:
+    if not scan.has_between_digits(b"."):
         return ()
     return merged(((match.start() - 3, match.end() + 5) for match in _INNER.finditer(scan.plain)), len(scan.text))
 

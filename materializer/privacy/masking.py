@@ -26,7 +26,7 @@ from ratchet.materializer.privacy.ips import IPS
 from ratchet.materializer.privacy.names import NameFinder
 from ratchet.materializer.privacy.numbers import CARDS, IBANS
 from ratchet.materializer.privacy.phones import phones
-from ratchet.materializer.privacy.search import Check, Rule, Search, everywhere
+from ratchet.materializer.privacy.search import Check, Joined, Rule, Search, everywhere
 from ratchet.materializer.privacy.secrets import SECRETS
 
 Detector = Callable[[str], Iterable[Finding]]
@@ -257,7 +257,7 @@ _COLUMN: Mapping[str, Callable[[Masking, str], str]] = {
 _VALUE: Mapping[str, Callable[[str], Any]] = {"messages": orjson.loads, "answer": answer_message, "tools": orjson.loads}
 """Columns that hold a JSON value, which `dump` has written, and how it is read."""
 _OF_MESSAGE = frozenset({"role", "content"})
-_OF_DOCUMENTS = ("{", "[", "data:")
+OF_DOCUMENTS = ("{", "[", "data:")
 """Beginnings of texts that may be a document or an image."""
 
 
@@ -279,14 +279,12 @@ def _is_plain(message: Any) -> bool:
         and isinstance(message["role"], str)
         and message["role"] in _CONSTANTS
         and isinstance(message["content"], str)
-        and not message["content"].startswith(_OF_DOCUMENTS)
+        and not message["content"].startswith(OF_DOCUMENTS)
     )
 
 
-def _contents(texts: Sequence[str]) -> list[str] | None:
-    """Return texts under the key `content` as `texts_of` yields them; None if one of them may be a document or an image."""
-    if any(text.startswith(_OF_DOCUMENTS) for text in texts):
-        return None
+def contents(texts: Iterable[str]) -> list[str]:
+    """Return texts under the key `content` as they are searched: behind their key. Of a document, the texts inside are searched."""
     return [f"content: {text}" for text in texts]
 
 
@@ -328,22 +326,16 @@ class Masker:
         self.ready()
         return self._masking().content
 
-    def search(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str] | None]) -> Sequence[Findings] | None:
-        """Search the texts of many rows as one. Return the findings of each row, or None if the rows must be masked one by one.
-
-        `texts` has the texts of each row, all under the key `content`, if they are known; otherwise the columns of the row are read.
-        """
-        if self._names is not None or any(not isinstance(one, Search) for one in self._detectors) or len(self._detectors) > 1:
-            return None
-        if not self._detectors:
+    def search(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Findings] | None:
+        """Search the texts of many rows as one. Return the findings of each row, or None if the rows must be masked one by one."""
+        if not self._detectors and self._names is None:
             return [_NOTHING] * len(rows)
-        search = self._detectors[0]
-        assert isinstance(search, Search)
+        if (search := self._only_search()) is None:
+            return None
         try:
             searched, owners = list[str](), list[int]()
-            for number, (row, known) in enumerate(zip(rows, texts, strict=True)):
-                its = _contents(known) if known is not None else None
-                its = _texts_of_row(row) if its is None else its
+            for number, row in enumerate(rows):
+                its = _texts_of_row(row)
                 searched += its
                 owners += [number] * len(its)
             found = search.each(searched)
@@ -351,6 +343,34 @@ class Masker:
             return None
         touched = {owners[number] for number, text in enumerate(searched) if text in found} if found else ()
         return [found if number in touched else _NOTHING for number in range(len(rows))]
+
+    def search_plain(self, joined: Joined, owners: Sequence[int], others: Mapping[int, Mapping[str, Any]]) -> dict[int, Findings] | None:
+        """Search the texts of many plain rows as one. Return the findings of those that have any; None if each must be masked by itself.
+
+        `joined` has the texts as `contents` returns them, and `owners` the numbers of their rows. The columns of `others`, by their
+        numbers, are read instead, because they have more texts, or a document in a text.
+        """
+        if not self._detectors and self._names is None:
+            return {}
+        if (search := self._only_search()) is None:
+            return None
+        try:
+            found = search.each(joined)
+        except Exception:  # as in `search`
+            return None
+        touched = {owners[number] for number, text in enumerate(joined.given) if text in found} if found else set[int]()
+        result: dict[int, Findings] = dict.fromkeys(touched.difference(others), found)
+        if others:
+            more = self.search(list(others.values()))
+            if more is None:
+                return None
+            result |= {number: its for number, its in zip(others, more, strict=True) if its}
+        return result
+
+    def _only_search(self) -> Search | None:
+        """Return the search of all detectors; None if there are others, or models of names."""
+        one = self._detectors[0] if len(self._detectors) == 1 and self._names is None else None
+        return one if isinstance(one, Search) else None
 
     def mask(self, row: dict[str, Any], known: Findings | None = None) -> Counter[str]:
         """Replace personal data in the texts of a row in place, and return the number of replaced parts by kind.

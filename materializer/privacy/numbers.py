@@ -39,11 +39,7 @@ def _account(match: re.Match[str]) -> Iterator[Finding]:
 
 
 def _countries(scan: Scan) -> list[Part]:
-    at, found = scan.shape.find(b"aa00"), list[Part]()
-    while at >= 0:
-        found.append((at, at))
-        at = scan.shape.find(b"aa00", at + 1)
-    return found
+    return [(at, at) for at in scan.shaped(b"aa00")]
 
 
 CARDS = (Rule(_CARD, _card, numbers(11)),)

@@ -16,6 +16,8 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from ratchet.materializer.privacy.finding import Finding
@@ -34,6 +36,8 @@ _SPREAD = bytes(0x30 if sign in _DIGITS else 0x20 if sign in b"\t ().-/\xa0\xb7?
 dashes."""
 _NUMBER = re.compile(rb"0(?: {0,3}0){5,}")
 """Six or more digits with few separators, in this form."""
+_LEAST_DIGITS, _GAP = 6, 4
+"""Its least number of digits, and the largest distance between two of them."""
 _LONGEST_SHAPE = 24
 """Longest shape around a run of digits, in characters."""
 _BEFORE, _BEHIND = 3, 7
@@ -89,14 +93,45 @@ class Scan:
         return _lower(self.text, self.plain)
 
     @cached_property
-    def shape(self) -> bytes:
-        """`a` for a letter, `0` for a digit, other characters as they are."""
-        return self.plain.translate(_SHAPE)
+    def _is_digit(self) -> npt.NDArray[np.bool_]:
+        return np.frombuffer(self.plain, dtype=np.uint8) - np.uint8(0x30) < np.uint8(10)
+
+    @cached_property
+    def digits(self) -> npt.NDArray[np.intp]:
+        """The places of all digits."""
+        return np.flatnonzero(self._is_digit)
+
+    @cached_property
+    def _runs(self) -> npt.NDArray[np.intp]:
+        """The places of the digits that stand behind another character, or at the beginning."""
+        digits = self.digits
+        return digits[np.diff(digits, prepend=-2) > 1]
+
+    def shaped(self, shape: bytes) -> list[int]:
+        """Return where a shape stands: `a` is a letter, `0` a digit. It has a digit behind a letter."""
+        if not len(self.digits):
+            return []
+        behind = shape.index(b"a0") + 1
+        at = self._runs - behind
+        at = at[(at >= 0) & (at <= len(self.plain) - len(shape))]
+        for place in range(behind + 1, len(shape)):
+            if not at.size:
+                return []
+            at = at[self._is_digit[at + place] == (shape[place] == 0x30)]
+        return [one for one in at.tolist() if self.plain[one : one + len(shape)].translate(_SHAPE) == shape]
+
+    def has_between_digits(self, sign: bytes) -> bool:
+        """Return whether a character stands between two digits."""
+        digits = self.digits
+        if not len(digits):
+            return False
+        between = digits[:-1][np.diff(digits) == 2] + 1
+        return bool((np.frombuffer(self.plain, dtype=np.uint8)[between] == ord(sign)).any())
 
     @cached_property
     def numbers(self) -> list[tuple[int, int, int]]:
         """(start, end, digits) of each run of at least six digits with few separators."""
-        return _numbers(self.plain, self.shape)
+        return _numbers(self.plain, self.digits)
 
     @cached_property
     def keys(self) -> list[Part]:
@@ -116,9 +151,9 @@ class Scan:
         if not self.numbers:
             return []
         if self._near is None:
-            parts = merged(((start - _LONGEST_SHAPE, end + _LONGEST_SHAPE) for start, end, _ in self.numbers), len(self.shape))
+            parts = merged(((start - _LONGEST_SHAPE, end + _LONGEST_SHAPE) for start, end, _ in self.numbers), len(self.plain))
             starts = list(accumulate((end - start + 1 for start, end in parts), initial=0))
-            self._near = b"\0".join([self.shape[start:end] for start, end in parts]), starts, [start for start, _ in parts]
+            self._near = b"\0".join([self.plain[start:end] for start, end in parts]).translate(_SHAPE), starts, [one for one, _ in parts]
         text, starts, places = self._near
         found, at = list[int](), text.find(needle)
         while at >= 0:
@@ -136,10 +171,20 @@ def _lower(text: str, plain: bytes) -> bytes:
     return text.lower().encode() if text.isascii() else plain.lower()  # the first is three times as fast
 
 
-def _numbers(plain: bytes, shape: bytes) -> list[tuple[int, int, int]]:
-    if b"0" not in shape:
+def _numbers(plain: bytes, digits: npt.NDArray[np.intp]) -> list[tuple[int, int, int]]:
+    if len(digits) < _LEAST_DIGITS:
         return []
-    return [(*match.span(), shape.count(b"0", *match.span())) for match in _NUMBER.finditer(plain.translate(_SPREAD))]
+    # A run has at most three characters between two digits. Only where enough digits stand so close, the expression is tried.
+    cuts = np.flatnonzero(np.diff(digits) > _GAP)
+    first, last = np.concatenate(([0], cuts + 1)), np.append(cuts, len(digits) - 1)
+    enough = last - first >= _LEAST_DIGITS - 1
+    found = list[tuple[int, int, int]]()
+    for begin, end in zip(digits[first[enough]].tolist(), digits[last[enough]].tolist(), strict=True):
+        part = plain[begin : end + 1].translate(_SPREAD)
+        for match in _NUMBER.finditer(part):
+            start, behind = match.span()
+            found.append((begin + start, begin + behind, part.count(b"0", start, behind)))
+    return found
 
 
 def _keys(plain: bytes) -> list[Part]:
@@ -153,6 +198,42 @@ def _keys(plain: bytes) -> list[Part]:
         found.append((at, end + 1))
         at = end
     return found
+
+
+class Group(NamedTuple):
+    """Texts that are searched as one, with a border between two of them."""
+
+    scan: Scan
+    texts: Sequence[str]
+    starts: Sequence[int]
+
+    def at(self, place: int) -> tuple[str, int]:
+        """Return the text at a place of the whole, and where it begins there."""
+        number = bisect_right(self.starts, place) - 1
+        return self.texts[number], self.starts[number]
+
+
+class Joined:
+    """Texts that are searched as one, each once: those of ASCII together, and the others. Several searches share the forms of the whole.
+
+    `given` are the texts in their order, of which some may be equal, and `texts` each of them once.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.given = list(texts)
+        self.texts = list(dict.fromkeys(self.given))
+        plain = [text for text in self.texts if text.isascii()]
+        others = [text for text in self.texts if not text.isascii()] if len(plain) < len(self.texts) else []
+        self.groups = [self._group(texts) for texts in (plain, others) if texts]
+
+    @staticmethod
+    def _group(texts: Sequence[str]) -> Group:
+        starts = list(accumulate([len(text) + len(_BORDER) for text in texts], initial=0))
+        return Group(Scan(_BORDER.join(texts)), texts, starts)
+
+    def having(self, find: Callable[[Scan], Iterable[int]]) -> set[str]:
+        """Return the texts in which `find`, which finds nothing in a border, finds a place."""
+        return {group.at(place)[0] for group in self.groups for place in find(group.scan)}
 
 
 Clue = Callable[[Scan], Sequence[Part]]
@@ -196,33 +277,29 @@ class Search:
 
     def __call__(self, text: str) -> list[Finding]:
         """Return the findings. They may overlap."""
-        return self._search(text, self._groups)
+        return self._search(Scan(text), self._groups)
 
-    def each(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
+    def each(self, texts: Sequence[str] | Joined) -> dict[str, list[Finding]]:
         """Return the findings of those of the texts that have any.
 
         The texts are searched as one, because a search has a cost that does not depend on the length. No rule but those about which nothing
-        is known matches across `_BORDER`, or looks across it.
+        is known matches across the border between two texts, or looks across it.
         """
-        found = dict[str, list[Finding]]()
-        texts = list(dict.fromkeys(texts))
-        plain = [text for text in texts if text.isascii()]
-        for group in (plain, [text for text in texts if not text.isascii()] if len(plain) < len(texts) else []):
-            starts = list(accumulate((len(text) + len(_BORDER) for text in group), initial=0))
-            for one in self._search(_BORDER.join(group), self._shared) if group else ():
-                number = bisect_right(starts, one.start) - 1
-                start, text = starts[number], group[number]
+        found, joined = dict[str, list[Finding]](), texts if isinstance(texts, Joined) else Joined(texts)
+        for group in joined.groups:
+            for one in self._search(group.scan, self._shared):
+                text, start = group.at(one.start)
                 # A private key without its end takes what follows, up to NUL.
                 found.setdefault(text, []).append(one._replace(start=one.start - start, end=min(one.end - start, len(text))))
         if self._own:
-            for text in texts:
-                if more := self._search(text, self._own):
+            for text in joined.texts:
+                if more := self._search(Scan(text), self._own):
                     found.setdefault(text, []).extend(more)
         return found
 
     @staticmethod
-    def _search(text: str, groups: Iterable[tuple[Clue, list[tuple[int, Rule]]]]) -> list[Finding]:
-        scan, found = Scan(text), list[tuple[int, Finding]]()
+    def _search(scan: Scan, groups: Iterable[tuple[Clue, list[tuple[int, Rule]]]]) -> list[Finding]:
+        text, found = scan.text, list[tuple[int, Finding]]()
         for clue, rules in groups:
             if parts := clue(scan):
                 for order, rule in rules:
@@ -315,14 +392,7 @@ def shaped(*shapes: str) -> Clue:
         if have_numbers:
             found = [at for needle in needles for at in scan.near_numbers(needle)] if scan.numbers else []
         else:
-            found = [at for needle in needles for at in _places_in(scan.shape, needle)]
+            found = [at for needle in needles for at in scan.shaped(needle)]
         return [(at, at) for at in sorted(set(found))] if found else ()
 
     return clue
-
-
-def _places_in(shape: bytes, needle: bytes) -> Iterator[int]:
-    at = shape.find(needle)
-    while at >= 0:
-        yield at
-        at = shape.find(needle, at + 1)

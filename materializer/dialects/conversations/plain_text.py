@@ -121,7 +121,8 @@ def _check(text: str) -> None:
 
     Other text may begin like code or JSON, which people and models write, too.
     """
-    if _REPR.match(text):
+    # Each form that an expression knows has one of the signs; most texts have none.
+    if ("=" in text or "{" in text or "<" in text) and _REPR.match(text):
         raise Rejected("repr", "the text is the printed form of an object, which is not read")
-    if _JSON.match(text) and _BODY.match(text):
+    if ("{" in text or "[" in text) and _JSON.match(text) and _BODY.match(text):
         raise Rejected("malformed_json", "the text begins like the JSON body of a request or reply and is not valid JSON")

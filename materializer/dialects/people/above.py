@@ -13,7 +13,7 @@ from typing import Any
 
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.otlp_attributes import Attributes
-from ratchet.materializer.dialects.people.told import Told, merged, told, told_in_part
+from ratchet.materializer.dialects.people.told import Told, merged, refuses, told, told_in_part
 
 _OF_TRACE = ("langfuse.trace", "langsmith.trace", "mlflow.trace")
 
@@ -47,8 +47,8 @@ class Above:
 
 
 NOBODY = Above()
-_SILENT = Told()
-"""What most spans refuse: nothing. It is only read."""
+SILENT = Told()
+"""What most spans refuse, and what a resource without attributes says: nothing. It is only read."""
 
 
 def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attributes], bool]) -> Above:
@@ -70,6 +70,8 @@ def refused_above(spans: Iterable[tuple[Any, Any]], is_call: Callable[[Attribute
         said, contains_calls, is_whole = _read(attributes, is_call)
         if is_whole:
             read[id(span)] = attributes, said
+        if not said.consents and not contains_calls:  # most spans say nothing that could count for others
+            continue
         whole = _refusals(said, lambda place: place.startswith(_OF_TRACE))
         if whole.consents:
             of_traces[key[0]] = merged(of_traces.get(key[0], Told()), whole)
@@ -97,13 +99,13 @@ def _read(attributes: Attributes, is_call: Callable[[Attributes], bool]) -> tupl
 
 
 def _refusals(said: Told, counts: Callable[[str], bool]) -> Told:
-    found = [(place, value) for place, value in said.consents if counts(place) and Told(consents=[(place, value)]).refuses()]
+    found = [(place, value) for place, value in said.consents if counts(place) and refuses(value)]
     if not found:
-        return _SILENT
+        return SILENT
     return Told(consents=found, times={place: said.times[place] for place, _ in found if place in said.times})
 
 
 def told_by_resource(resource: Any) -> Told:
     """Return what a resource says. Raises Rejected `wrong_type` if its attributes are no list."""
     holder = resource.get("attributes") if isinstance(resource, dict) else None
-    return told(Attributes(holder)) if holder else Told()
+    return told(Attributes(holder)) if holder else SILENT

@@ -54,7 +54,7 @@ class Told:
 
     def refuses(self) -> bool:
         """Return whether a place refuses consent."""
-        return any(stated(value, None, 0, 0) == Statement(False, 0) for _, value in self.consents)
+        return any(refuses(value) for _, value in self.consents)
 
     def _add(self, found: Meaning, value: Any) -> None:
         if value is None:
@@ -70,6 +70,11 @@ class Told:
             return
         if found.fact is not None and value not in (None, "") and (found.fact not in self.facts or self.facts[found.fact][0] > found.rank):
             self.facts[found.fact] = (found.rank, found.place, value)
+
+
+def refuses(value: Any) -> bool:
+    """Return whether the value of a consent refuses it."""
+    return value is not True and stated(value, None, 0, 0) == Statement(False, 0)
 
 
 def told(attributes: Attributes) -> Told:
@@ -300,7 +305,7 @@ def count_told(into: Decoded, own: Told, shared: Told | None = None) -> None:
     counts = into.told
     counts["call", ""] += 1
     stated_by = [(place, consent(value)) for place, value in both.consents]
-    for fact, given in (("refusal", False), ("consent", True)):
+    for fact, given in (("refusal", False), ("consent", True)) if stated_by else ():
         places = {place for place, said in stated_by if said is given}
         for place in places:
             counts[fact, place] += 1

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from types import NoneType
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from ratchet.materializer.dialects.people.told import may_tell
 from ratchet.materializer.dialects.plain.messages import plain_messages
 from ratchet.materializer.dialects.screening.outcome import has_failed
 from ratchet.materializer.dialects.values import (
+    DAY_US,
+    EARLIEST_US,
     MAX_NAME_BYTES,
     MAX_TEXT_BYTES,
     dump,
@@ -33,6 +36,7 @@ from ratchet.materializer.dialects.values import (
     stated,
     token_count,
 )
+from ratchet.materializer.privacy.masking import OF_DOCUMENTS
 
 _NEEDED = frozenset({"id", "timestamp", "messages", "response"})
 _NAMES = ("model", "model_version", "finish_reason", "region", "confidentiality")
@@ -44,6 +48,12 @@ _EMPTY = ("consent_for", "correction", "signals", "reference", "model_parameters
 """Keys of the format that a plain record has at most as null."""
 _SPANS = frozenset({"info", "data", "spans", "context", "resource", "attributes"})
 """Keys by which other forms of records are recognised."""
+_TEXT_OR_NULL = frozenset({str, NoneType})
+_NUMBER_OR_NULL = frozenset({int, float, NoneType})
+_WHOLE_BELOW = 1 << 53
+_MOST_PEOPLE = 50_000
+"""Ids of users and sessions that are remembered."""
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _ODD_BEGINNINGS = frozenset('{["dei:')
 """Beginnings of answers that may be JSON or a stream of events."""
 
@@ -74,7 +84,7 @@ class PlainBlock(NamedTuple):
     texts: list[list[str]]
     """Texts of each record, and the arguments of its calls."""
     is_flat: list[bool]
-    """Whether these are all texts of the row, all under the key `content`."""
+    """Whether these are all texts of the row, all under the key `content`, without a document or an image."""
     ratings: list[float | None]
 
     def without(self, numbers: set[int]) -> PlainBlock:
@@ -89,22 +99,46 @@ class PlainBlock(NamedTuple):
         columns = {key: chosen(values) for key, values in self.columns.items()}
         return PlainBlock(chosen(self.numbers), columns, chosen(self.texts), chosen(self.is_flat), chosen(self.ratings))
 
+    @classmethod
+    def empty(cls) -> PlainBlock:
+        """Return a block without records."""
+        return cls([], {"id": [], "messages": [], "answer": [], "tools": []}, [], [], [])
+
+
+class _People(dict[Any, str | None]):
+    """Id of a user or a session -> its form. Each id of a batch is read once, as long as there are not too many."""
+
+    def __missing__(self, value: Any) -> str | None:
+        found = self[value] = None if value is None else person(value)
+        return found
+
+    def of(self, values: Sequence[Any]) -> list[str | None]:
+        if len(self) > _MOST_PEOPLE:
+            self.clear()
+        return [self[value] for value in values]
+
 
 class PlainReader:
     """Reads the plain records of one batch."""
 
     def __init__(self, limits: Limits) -> None:
         self._assumed, self._now = limits.assume_consent, limits.now
-        self._person = lru_cache(maxsize=50_000)(person)
+        self._people = _People()
         self._tools = lru_cache(maxsize=200)(_tools)
 
     def read(self, records: Sequence[Any]) -> PlainBlock:
         """Return the plain ones of parsed records. Whether their texts are redacted is not checked."""
-        found = PlainBlock([], {"messages": [], "answer": [], "tools": []}, [], [], [])
-        keys = set[str]()
+        found, keys, last, present = PlainBlock.empty(), set[str](), None, None
+        del found.columns["id"]
         for at, raw in enumerate(records):
-            present = _present(tuple(raw)) if raw.__class__ is dict else None
-            if present is not None and all(raw[key] is None for key in present.empty) and self._read_content(raw, found):
+            if raw.__class__ is not dict:
+                continue
+            listed = tuple(raw)
+            if listed != last:  # most records have the keys of the one before
+                last, present = listed, _present(listed)
+            if present is None or (present.empty and any(raw[key] is not None for key in present.empty)):
+                continue
+            if self._read_content(raw, found):
                 found.numbers.append(at)
                 keys |= present.read
         bad = self._describe([records[at] for at in found.numbers], keys, found)
@@ -126,11 +160,12 @@ class PlainReader:
             size += (len(tools) * 4 if tools else 0) + sum(len(orjson.dumps(one)) for one in calls)
         if size > MAX_TEXT_BYTES:  # a character has at most four bytes
             return False
-        found.columns["messages"].append(orjson.dumps(messages).decode())
-        found.columns["answer"].append(answer)
-        found.columns["tools"].append(tools)
+        columns = found.columns
+        columns["messages"].append(orjson.dumps(messages).decode())
+        columns["answer"].append(answer)
+        columns["tools"].append(tools)
         found.texts.append(texts)
-        found.is_flat.append(not calls and tools is None)
+        found.is_flat.append(not calls and tools is None and not any(map(_is_document, texts)))
         return True
 
     def _describe(self, raws: Sequence[dict[str, Any]], keys: set[str], found: PlainBlock) -> set[int]:
@@ -140,16 +175,18 @@ class PlainReader:
         def read(key: str, convert: Callable[[Any], Any]) -> list[Any]:
             return _converted([raw.get(key) for raw in raws], convert, bad)
 
-        columns["id"] = _each([raw["id"] for raw in raws], _identity, bad)
-        if None in columns["id"]:
-            bad.update(at for at, value in enumerate(columns["id"]) if value is None)
+        columns["id"] = _identities([raw["id"] for raw in raws], bad)
         columns["time"] = self._times(raws, bad)
         for key, column in (("user_id", "user"), ("session_id", "session")):
             if key in keys:
-                columns[column] = read(key, lambda value: self._person(_text(value)))
+                values = [raw.get(key) for raw in raws]
+                bad.update(at for at, value in enumerate(values) if value.__class__ not in _TEXT_OR_NULL)
+                columns[column] = self._people.of([value if value.__class__ is str else None for value in values] if bad else values)
         for key in _NAMES:
             if key in keys:
                 columns[key] = read(key, name)
+        if "latency_ms" in keys:
+            columns["latency_ms"] = [_latency(raw.get("latency_ms")) for raw in raws]
         for key, convert in _VALUES.items():
             if key in keys:
                 columns[key] = read(key, convert)
@@ -157,15 +194,23 @@ class PlainReader:
             columns["origin"] = ["traffic" if value is None else value for value in read("origin", _origin)]
         if "status" in keys:
             read("status", _succeeded)
-        found.ratings.extend(read("feedback", _rating) if "feedback" in keys else [None] * len(raws))
+        found.ratings.extend(_ratings([raw.get("feedback") for raw in raws], bad) if "feedback" in keys else [None] * len(raws))
         self._consents(raws, keys, columns, bad)
         return bad
 
     def _times(self, raws: Sequence[dict[str, Any]], bad: set[int]) -> list[Any]:
-        found, now = list[Any](), self._now
-        for at, raw in enumerate(raws):
+        values, latest = [raw["timestamp"] for raw in raws], self._now + DAY_US
+        try:
+            if all("-" in value for value in values):  # text, and not digits
+                found: list[Any] = [(parsed - _EPOCH) // _MICROSECOND for parsed in map(datetime.fromisoformat, values)]
+                if not found or (min(found) >= EARLIEST_US and max(found) <= latest):
+                    return found
+        except (TypeError, ValueError, OverflowError):  # one is no text, has no zone or cannot be read
+            pass
+        found = []
+        for at, value in enumerate(values):
             try:
-                found.append(start_time(raw["timestamp"], now))
+                found.append(start_time(value, self._now))
             except Rejected:
                 found.append(None)
                 bad.add(at)
@@ -220,13 +265,33 @@ def _not_plain() -> Rejected:
     return Rejected("wrong_type", "the value is not plain")
 
 
-def _text(value: Any) -> str:
-    if value.__class__ is not str:
-        raise _not_plain()
-    return str(value)
+def _is_document(text: str) -> bool:
+    return text.startswith(OF_DOCUMENTS)
+
+
+def _identities(values: list[Any], bad: set[int]) -> list[str | None]:
+    """Return ids. The numbers of those that are missing or refused are added to `bad`."""
+    if set(map(type, values)) == {str} and max(map(len, values)) * 4 <= MAX_NAME_BYTES and "\x00" not in "".join(values):
+        found = [value.strip() or None for value in values]
+    else:
+        found = _each(values, _identity, bad)
+    if None in found:
+        bad.update(at for at, value in enumerate(found) if value is None)
+    return found
+
+
+def _ratings(values: list[Any], bad: set[int]) -> list[float | None]:
+    """Return ratings; null stays null. The numbers of those that are refused are added to `bad`."""
+    if set(map(type, values)) <= _NUMBER_OR_NULL:
+        given = [value for value in values if value is not None]
+        if not given or (min(given) >= 0 and max(given) <= 1):
+            return [None if value is None else float(value) for value in values]
+    return _each(values, _rating, bad)
 
 
 def _latency(value: Any) -> float | None:
+    if value.__class__ is int and 0 <= value < _WHOLE_BELOW:  # most are such
+        return float(value)
     found = number(value)
     return found if found is not None and found >= 0 else None
 
@@ -262,7 +327,6 @@ def _identity(value: Any) -> str | None:
 
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "response_id": _response,
-    "latency_ms": _latency,
     **dict.fromkeys(_COUNTS, token_count),
     "slice": slug,
 }

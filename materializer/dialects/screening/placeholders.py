@@ -7,13 +7,11 @@ one value inside of a text that is otherwise whole. `quarantine.placeholders` of
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from ratchet.contracts.errors import Rejected
-from ratchet.materializer.privacy.search import Scan, places
+from ratchet.materializer.privacy.search import Joined, places
 
 VERSION = 1
 """Version of the table. It changes with each entry."""
@@ -50,8 +48,14 @@ _WHOLE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS), re.I
 _INSIDE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS if one.unmistakable), re.IGNORECASE)
 _LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.IGNORECASE)
 """A line of its own, as parts of a message become lines of its text."""
-_NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to")
-"""A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
+_NEEDLES = (
+    *(("litell", ""), ("default-message-value", "-"), ("scrubbed due to", ""), ("mask function>", ">"), ("<truncated due to", "<")),
+    ("__redacted__", ""),
+)
+"""A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression. Each is
+given with a sign that it has, for which a search costs least."""
+_OTHER_NEEDLES = _NEEDLES[:-1]
+"""Those without the word `redacted`."""
 
 
 _CLUES = places(
@@ -59,17 +63,21 @@ _CLUES = places(
     *("truncated", "skipped"),
 )
 _SIGNS = re.compile(r"[\s\"'`]*[*█▇■•●xX]")
+_FIRST = re.compile(r"[\s\"'`*█▇■•●xX]")
+"""The first character of a text that `_SIGNS` matches."""
 
 
-def may_be_redacted(texts: Sequence[str], more: Iterable[str] = ()) -> set[int]:
-    """Return the numbers of the texts that `is_redacted` must look at. All of them are searched as one.
+def may_be_redacted(texts: Sequence[str], joined: Joined, more: Iterable[str] = ()) -> set[int]:
+    """Return the numbers of the texts that `is_redacted` must look at.
 
-    Each placeholder has one of the words of `_CLUES`, or begins with one of the signs.
+    `joined` has the same texts in the same order, each behind the same words, which are none of `_CLUES`. Each placeholder has one of the
+    words of `_CLUES`, or begins with one of the signs.
     """
-    joined = "\n".join(texts)
-    ends, own = list(accumulate(len(text) + 1 for text in texts)), tuple(more)
-    found = {bisect_right(ends, at) for at in _CLUES(Scan(joined))}
-    found.update(number for number, text in enumerate(texts) if _SIGNS.match(text))
+    found, own = set[int](), tuple(more)
+    if clues := joined.having(_CLUES):
+        found.update(number for number, text in enumerate(joined.given) if text in clues)
+    first = "".join([text[:1] or "-" for text in texts])
+    found.update(match.start() for match in _FIRST.finditer(first) if _SIGNS.match(texts[match.start()]))
     return found.union(number for number, text in enumerate(texts) if any(one and one in text for one in own)) if own else found
 
 
@@ -79,11 +87,12 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     if plain and len(plain) <= 200 and _WHOLE.fullmatch(plain):
         return True
     lower = text.lower()
-    if "redacted" in lower and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
+    has_redacted = "redacted" in lower
+    if has_redacted and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
         return True
-    for needle in _NEEDLES:
-        if needle in lower and _INSIDE.search(text):
-            return True
+    needles = _NEEDLES if has_redacted else _OTHER_NEEDLES
+    if any(needle in lower for needle, sign in needles if sign in lower) and _INSIDE.search(text):
+        return True
     return any(one and one in text for one in more)
 
 

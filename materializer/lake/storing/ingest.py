@@ -8,7 +8,7 @@ uninterrupted run. Governance decides later which records are used for training.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -156,7 +156,7 @@ def store(
         rows = pa.concat_tables([arrow_table(traces.fresh, TRACES), common.rows])
         made = lake.append("traces", rows, batch.digest, seen.read("traces"))
         seen.add("traces", traces.fresh, made, traces.keys, common.entries, common.names)
-    kept, parked = _admit(decoded, seen, batch)
+    kept, parked = _admit(decoded, seen, batch, {entry[0] for entry in common.entries} if write else frozenset())
     feedback = _sort("feedback", kept, decoded, seen, batch, limits)
     if write:
         seen.add("feedback", feedback.fresh, _write(lake, seen, "feedback", feedback.fresh, batch), feedback.keys)
@@ -243,14 +243,14 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batc
     return found
 
 
-def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch) -> tuple[list[Row], int]:
-    """Return (feedback that may be stored, number of stored records whose trace is unknown).
+def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch, fresh: Set[Key]) -> tuple[list[Row], int]:
+    """Return (feedback that may be stored, number of stored records whose trace is unknown). `fresh` are keys of traces just stored.
 
     The text of a correction or reference is content. It is left out if the content of its trace was not kept, and so is a signal, which
     serves for nothing else than training.
     """
     subjects = [_subject(batch.source, row) for row in decoded.feedback]
-    known = seen.subjects(subjects)
+    known = seen.subjects(subjects, fresh)
     kept, waiting = [], set()
     for subject, row in zip(subjects, decoded.feedback, strict=True):
         if row["kind"] != FeedbackKind.RATING and known.get(subject) is False:

@@ -10,7 +10,9 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.otlp_protobuf import json_form
+from ratchet.materializer.dialects.people.told import told
 
 
 def _fill(message: Any, rng: random.Random, depth: int) -> None:
@@ -47,3 +49,35 @@ def test_random_requests_have_the_json_form_of_the_library(kind: type[Any]) -> N
         _fill(made, random.Random(seed), 0)
         read = kind.FromString(made.SerializeToString())
         assert repr(json_form(read)) == repr(MessageToDict(read, use_integers_for_enums=True))
+
+
+def _span_of(rng: random.Random) -> Any:
+    """A span whose attributes are texts, truths and whole numbers, in part also empty, repeated, without a key or of another kind."""
+    span = ExportTraceServiceRequest().resource_spans.add().scope_spans.add().spans.add()
+    for _ in range(rng.randint(0, 6)):
+        key = rng.choice(("user.id", "metadata.consent", "metadata", "gen_ai.request.model", "x") if rng.random() < 0.9 else ("",))
+        value = span.attributes.add(key=key).value
+        kind = rng.choice(("string_value", "string_value", "int_value", "bool_value", "double_value", "kvlist_value", ""))
+        if kind == "kvlist_value":
+            value.kvlist_value.values.add(key="consent").value.bool_value = rng.random() < 0.5
+        elif kind:
+            values: Any = {"string_value": ("", "a", "\x00"), "int_value": (0, -1, 2**63 - 1), "bool_value": (True, False)}
+            setattr(value, kind, rng.choice(values.get(kind, (0.0, 0.5, float("nan")))))
+    return span
+
+
+def test_attributes_that_are_read_from_protobuf_have_the_values_of_their_json_form() -> None:
+    rng, read = random.Random(3), 0
+    for _ in range(600):
+        listed = json_form(_span_of(rng)).get("attributes")
+        found, plain = Attributes(listed), Attributes(None if listed is None else list(listed))
+        read += getattr(listed, "read", None) is not None
+        assert list(found) == list(plain)
+        for key in plain:
+            assert repr(found.get(key)) == repr(plain.get(key))
+            assert (key in found, found.is_unreadable(key)) == (key in plain, plain.is_unreadable(key))
+            assert list(found.unreadable_inside(key)) == list(plain.unreadable_inside(key))
+            assert len(found.earlier(key)) == len(plain.earlier(key))
+        assert found.plain() == plain.plain() or "nan" in repr(plain.plain())
+        assert told(found) == told(plain)
+    assert 50 < read < 550

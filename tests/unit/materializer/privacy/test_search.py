@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.privacy_lines import HELD, TUNED, marked
 from benchmarks.privacy_texts import labelled
 from ratchet.contracts.loop import PrivacySettings
+from ratchet.materializer.privacy import search
 from ratchet.materializer.privacy.masking import Masker, rules
 from ratchet.materializer.privacy.search import Scan, Search, merged, search_plainly
 
@@ -243,7 +244,7 @@ def test_texts_that_are_searched_as_one_have_the_findings_of_each(seed: int) -> 
 @given(st.text(max_size=50))
 def test_all_forms_of_a_text_have_its_length(text: str) -> None:
     scan = Scan(text)
-    assert len(scan.plain) == len(scan.shape) == len(scan.low) == len(text)
+    assert len(scan.plain) == len(scan.low) == len(text)
 
 
 def test_parts_that_overlap_or_touch_are_one() -> None:
@@ -372,3 +373,14 @@ def _ratio(work: Callable[[int], Callable[[], object]]) -> float:
 def test_a_text_that_stands_twice_among_the_texts_has_its_findings_once() -> None:
     text = "write to ada@example.org"
     assert SEARCH.each([text, "nothing", text, "안녕 ada@example.org"])[text] == SEARCH(text)
+
+
+@given(st.text(alphabet="01a .-/\u00e9\u4e00\x00b", max_size=60))
+def test_numbers_and_shapes_are_where_a_plain_search_finds_them(text: str) -> None:
+    scan = Scan(text)
+    spread = scan.plain.translate(search._SPREAD)
+    assert scan.numbers == [(*one.span(), spread.count(b"0", *one.span())) for one in search._NUMBER.finditer(spread)]
+    form = scan.plain.translate(search._SHAPE)
+    for shape in (b"aa00", b"a0a", b"aa0-0"):
+        assert scan.shaped(shape) == [at for at in range(len(form)) if form.startswith(shape, at)]
+    assert scan.has_between_digits(b".") == (b"0.0" in form)

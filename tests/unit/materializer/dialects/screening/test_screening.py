@@ -17,6 +17,8 @@ from ratchet.materializer.dialects.decode import decode
 from ratchet.materializer.dialects.screening.outcome import has_failed, span_has_failed
 from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, is_redacted, may_be_redacted
 from ratchet.materializer.dialects.screening.sample import first_records, look, repeated_answer
+from ratchet.materializer.privacy.masking import contents
+from ratchet.materializer.privacy.search import Joined
 from tests.unit.materializer.records import T0, attribute, batch, evaluation, log, logs, raw, request_of, span, spans
 
 LIMITS = Limits(now=T0 // 1000 + 10**12, assume_consent=True)
@@ -226,5 +228,6 @@ def test_the_name_of_an_evaluation_may_have_blanks_around_it() -> None:
 )
 def test_the_search_in_many_texts_leads_to_every_redacted_one(text: str, before: str) -> None:
     texts = ["What is due?", before + text + before, "Nothing."]
-    assert {number for number, one in enumerate(texts) if is_redacted(one)} <= may_be_redacted(texts)
-    assert may_be_redacted(["A plain question?", text], [text]) - {0} == {1}
+    assert {number for number, one in enumerate(texts) if is_redacted(one)} <= may_be_redacted(texts, Joined(contents(texts)))
+    both = ["A plain question?", text]
+    assert may_be_redacted(both, Joined(contents(both)), [text]) - {0} == {1}

@@ -240,12 +240,10 @@ def test_index_of_another_version_is_built_again(tmp_path: Path) -> None:
 
 
 def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyiceberg.table import Transaction
-
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(Transaction, "append", refuse)
+    monkeypatch.setattr("pyiceberg.io.pyarrow.write_file", refuse)
     with pytest.raises(Retryable, match=r"cannot write 1 rows to traces in .*: no space left on device; free disk space, then try again"):
         make_datasets(tmp_path).ingest(batch(spans(span(1))))
 
