@@ -47,8 +47,6 @@ TableName: TypeAlias = Literal["traces", "feedback", "consent", "quarantine"]
 TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": FEEDBACK, "consent": CONSENT, "quarantine": QUARANTINE}
 _DAILY: Mapping[TableName, tuple[str, ...]] = {"traces": ("consent",), "feedback": (), "consent": (), "quarantine": ()}
 """Partition columns in addition to the day of `time`. Quarantine is small, has no time and is not partitioned."""
-_ORDER: Mapping[TableName, tuple[str, ...]] = {"traces": ("model", "time", "id")}
-"""Order of the rows of a data file."""
 
 _PROPERTIES = {
     # Each commit writes a metadata file and a manifest. Without these settings, many small batches make every later commit slower.
@@ -278,7 +276,7 @@ class Lake:
             if read is not None and read != found:
                 raise Retryable(f"another writer has changed {name} in {self.place} meanwhile; try again")
             with LeanTransaction(table) as change:
-                change.append_rows(rows, _ORDER.get(name, ()), {BATCH: batch})
+                change.append(ordered(rows, name), snapshot_properties={BATCH: batch})
             after = table.current_snapshot()
             return Commit(found.snapshot, int(after.snapshot_id) if after else None)
 
@@ -377,7 +375,7 @@ class Lake:
 
 def ordered(rows: pa.Table, name: TableName) -> pa.Table:
     """Sort traces by model, for a file. Similar rows compress well, and a reader of one model can skip the other row groups."""
-    return rows.sort_by([(key, "ascending") for key in _ORDER[name]]) if name in _ORDER else rows
+    return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
 _OF_CALL = ("user", "session", "response_id", "model", "finish_reason", "latency_ms", "input_tokens", "output_tokens")
