@@ -29,7 +29,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.contracts.mirror import MIRROR_SHARE, MirrorAsk, MirrorPrompt, MirrorPrompts
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.consent import refusing_users, settle, spoken
-from ratchet.materializer.governance import Governed, govern
+from ratchet.materializer.governance import Governed, govern, with_facts
 from ratchet.materializer.labels.scores import attach, references
 from ratchet.materializer.lake.tables import Lake, preferred
 from ratchet.materializer.privacy.masked_values import placeholder_pattern, without_unknown
@@ -97,7 +97,7 @@ class MirrorReader:
         signed = pl.col("verified").fill_null(False) & pl.col("model_version").is_in(versions).fill_null(False)
         live = traces.filter(signed) if versions else traces
         blind = live.with_columns(status=pl.lit("ok"), answer=pl.lit("-"), finish_reason=pl.lit(None, dtype=pl.String))
-        governed = govern(self._settled_in(blind, window[1]), self._loop.governance)
+        governed = govern(with_facts(self._settled_in(blind, window[1]), placeholder_pattern(self._loop.privacy)), self._loop.governance)
         if governed.used.is_empty():
             return governed.used
         return self._with_references(governed, since, refusing_users(statements))

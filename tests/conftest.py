@@ -29,7 +29,7 @@ BESIDE = pytest.StashKey[bool]()
 
 # No deadline: other workers may take the core in the middle of an example. The same examples in each run: a test that passed once passes
 # again on the same code. `make soak` tries new ones.
-settings.register_profile("shared-cores", deadline=None, derandomize=not os.environ.get("RATCHET_EXPLORE"))
+settings.register_profile("shared-cores", deadline=None, derandomize=os.environ.get("RATCHET_EXPLORE") != "1")
 settings.load_profile("shared-cores")
 gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 

@@ -21,6 +21,7 @@ input_price = 2.0
 output_price = 8.0
 max_requests = 100_000
 max_cost = 1000
+min_agreement = 0.6
 measure = 50
 [teacher.terms]
 text = "none: the teacher is simulated"

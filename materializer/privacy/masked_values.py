@@ -17,6 +17,7 @@ from ratchet.contracts.loop import NameSettings, PersonalData, PrivacySettings
 from ratchet.materializer.privacy.masking import kinds_of
 from ratchet.materializer.texts import PLACE, Texts
 
+_QUESTION = ("messages", "tools")
 _RIGHT_ANSWERS = (FeedbackKind.CORRECTION.value, FeedbackKind.REFERENCE.value, FeedbackKind.TEACHER.value)
 
 
@@ -26,12 +27,17 @@ def placeholder_pattern(settings: PrivacySettings) -> str:
     return rf"\[(?:{'|'.join(sorted(re.escape(kind.upper()) for kind in kinds))})_\d{{1,6}}\]"
 
 
+def whole_prompts(rows: pl.DataFrame, messages: str = "messages") -> pl.Series:
+    """Return the prompts of some rows: the texts in the column `messages` together with the definitions of the tools."""
+    return rows.select(pl.concat_str(messages, "tools", ignore_nulls=True)).to_series()
+
+
 def has_unknown(texts: pl.Series, prompts: pl.Series, pattern: str, apart: bool = False) -> pl.Series:
     """Return for each text whether it has a placeholder that is not in its prompt. False for null.
 
     Args:
         texts: Answers, references or corrections.
-        prompts: The prompt of each text, as JSON.
+        prompts: The prompt of each text, as JSON (`whole_prompts`).
         pattern: The result of `placeholder_pattern`.
         apart: The texts were masked apart from their prompts, so that their numbers begin with 1. A placeholder then stands for a value of
             the prompt only if the prompt has no second one of its kind.
@@ -60,10 +66,13 @@ def without_unknown(
     if not len(told):
         return feedback
     places = [] if texts is None else [PLACE]
-    asked = pl.concat([rows.select("source", "id", "messages", *places) for rows in (used, questions)])
+    asked = pl.concat([rows.select("source", "id", *_QUESTION, *places) for rows in (used, questions)])
     placed = told.join(asked, on=["source", "id"], how="inner", maintain_order="left")
     filled = placed if texts is None else texts.filled(placed)
-    unknown = filled.filter(has_unknown(filled["text"], filled["messages"], pattern, apart=True)).select(feedback.columns)
+    given, prompts = filled["text"], whole_prompts(filled)
+    taught = filled["kind"] == FeedbackKind.TEACHER.value  # a teacher sees the masked prompt, so its placeholders are those of the prompt
+    bad = has_unknown(given, prompts, pattern) | (has_unknown(given, prompts, pattern, apart=True) & ~taught)
+    unknown = filled.filter(bad).select(feedback.columns)
     return feedback.join(unknown, on=feedback.columns, how="anti", nulls_equal=True, maintain_order="left")
 
 

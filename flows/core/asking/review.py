@@ -53,8 +53,10 @@ class _Asked:
     slice: str | None
     trace: str = ""
     requests: int = 0
-    is_known: bool = False
-    """Whether the model has given a right answer."""
+    is_verified: bool = False
+    """Whether more than ratings shows that one of the answers is right."""
+    votes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Answer -> number of its ratings."""
     answers: dict[str, list[tuple[float | None, int]]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -79,11 +81,17 @@ def choose_questions(
         one.requests += row["repeats"]
         one.trace = max(one.trace, row["trace"])
         one.answers[row["answer"]].append((row["reward"], row["repeats"]))
-        one.is_known |= row["reward"] == RIGHT and (row["tier"] != Tier.FEEDBACK or row["votes"] >= VOTES)
-    found = [_question(key, one, total, fallen) for key, one in asked.items() if key not in answered and not one.is_known]
+        one.is_verified |= row["reward"] == RIGHT and row["tier"] != Tier.FEEDBACK
+        one.votes[row["answer"]] += row["votes"]
+    found = [_question(key, one, total, fallen) for key, one in asked.items() if key not in answered and not _is_known(one)]
     usable = [one for one in found if one.wrong > 0]
     usable.sort(key=lambda one: (-one.expected_gain * (2 if one.fell else 1), one.prompt_id))
     return usable[:count], total
+
+
+def _is_known(one: _Asked) -> bool:
+    """Return whether the model has given a right answer, by more than one rating."""
+    return one.is_verified or any(_mean(rewards) == RIGHT and one.votes[text] >= VOTES for text, rewards in one.answers.items())
 
 
 def _question(key: str, one: _Asked, total: int, fallen: frozenset[str]) -> ReviewQuestion:

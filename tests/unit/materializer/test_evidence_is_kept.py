@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.records import TRACES
+from ratchet.contracts.evaluation import ChatAnswer
 from ratchet.contracts.ids import root_id
 from ratchet.contracts.loop import GovernanceSettings
 from ratchet.materializer.datasets import LakeDatasets
@@ -102,6 +104,29 @@ def test_a_kind_of_the_line_itself_counts_and_other_brackets_do_not(tmp_path: Pa
     items = [span(1, TRAIN[0], "you are K-12345"), span(2, TRAIN[1], "see [DOC_1]"), span(3, "who is K-12345?", "K-12345 is you")]
     counts = frozen(datasets, *items).counts
     assert (counts["out:masked_answer"], counts["considered"]) == (1, 4)
+
+
+def test_a_masked_value_in_the_definition_of_a_tool_is_known(datasets: LakeDatasets) -> None:
+    described = {"name": "mail", "description": "sends to help@example-mail.com", "parameters": {"type": "object", "properties": {}}}
+    tools = json.dumps([{"type": "function", "function": described}])
+    items = [span(n, text, "write to help@example-mail.com", gen_ai__tool__definitions=tools) for n, text in enumerate(TRAIN[:3], 1)]
+    assert "out:masked_answer" not in frozen(datasets, *items).counts
+
+
+class Writing:
+    """A model that has learnt to write placeholders."""
+
+    def chat(self, requests: Sequence[Any], progress: Any) -> list[ChatAnswer]:
+        return [ChatAnswer(text="A: [EMAIL_1]" if i % 2 else "no") for i, _ in enumerate(requests)]
+
+
+def test_a_probed_answer_with_a_placeholder_is_not_right_by_its_form(tmp_path: Path) -> None:
+    by_form = make_loop(rewards=[{"name": "regex", "options": {"pattern": "^A: "}}], probe={"prompts": 5, "samples": 4})
+    datasets = make_datasets(tmp_path, by_form)
+    snapshot = frozen(datasets, *(span(n, text, "nothing") for n, text in enumerate(TRAIN[:4], 1)))
+    training = datasets.assemble("t", snapshot, datasets.probe("p", snapshot, Writing(), lambda *_: None))
+    assert not rows(datasets, training.demonstrations)
+    assert not rows(datasets, training.pairs)
 
 
 def test_a_rating_of_an_answer_that_is_left_out_is_no_evidence(datasets: LakeDatasets) -> None:

@@ -190,5 +190,7 @@ def test_a_right_answer_with_a_masked_value_that_the_prompt_lacks_scores_nothing
         tmp_path,
         call(1, prompt="who knows?", metadata__reference="ask kim@example-mail.com"),
         call(2, prompt="write to kim@example-mail.com", metadata__reference="sent to kim@example-mail.com"),
+        call(3, prompt="which customer?", metadata__reference="it is K-12345"),
+        loop=make_loop(privacy={"patterns": {"customer": r"K-\d{5}"}}),
     )
     assert {one.reference for one in chosen(datasets).prompts} == {"sent to [EMAIL_1]"}

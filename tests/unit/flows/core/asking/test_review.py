@@ -48,6 +48,8 @@ def test_one_good_rating_does_not_show_that_an_answer_is_right(votes: int, asked
     """Each of several wrong answers to a question has a chance to be rated well by mistake."""
     rated = [row("q", answer="a", tier="feedback", votes=3), row("q", reward=1.0, answer="b", tier="feedback", votes=votes)]
     assert keys(rated) == asked
+    several = [row("q", reward=1.0, answer="b", tier="feedback", votes=1) for _ in range(votes)]
+    assert keys([*rated[:1], *several]) == asked, "also if equal answers are in rows of their own"
 
 
 def test_answers_that_nobody_judged_count_as_half_wrong() -> None:
