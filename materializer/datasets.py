@@ -61,7 +61,7 @@ from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.partitioned.prompts import Identities
 from ratchet.materializer.partitioned.trained import Totals, Trained
-from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern, whole_prompts
+from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
@@ -412,7 +412,7 @@ class LakeDatasets:
         prompts = read_parquet(self.artifacts.get(snapshot.prompts))
         answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
         answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
-        written = has_unknown(answers["answer"], whole_prompts(answers, "prompt"), placeholder_pattern(self.loop.privacy))
+        written = has_unknown(answers["answer"], answers, placeholder_pattern(self.loop.privacy), messages="prompt")
         answers = answers.with_columns(pl.when(~written).then(name).alias(name) for name in ("reward", "tier"))
         noise = label_noise(samples, snapshot.scorers)
         every = with_equal_calls(pl.concat([samples, answers]))

@@ -18,7 +18,7 @@ import polars as pl
 
 from ratchet.contracts.data.records import PARTIAL
 from ratchet.contracts.loop import GovernanceSettings, PrivacySettings
-from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern, whole_prompts
+from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
 
 _QUESTION = ["messages", "tools"]
 _CONTENT = ["messages", "answer", "tools"]
@@ -108,8 +108,7 @@ def with_facts(traces: pl.DataFrame, placeholder: str = BUILT_IN) -> pl.DataFram
     """
     if "question_chars" in traces.columns:
         return traces
-    prompts = whole_prompts(traces)
-    masked = (has_unknown(traces[text], prompts, placeholder).alias(name) for name, text in _MASKED.items())
+    masked = (has_unknown(traces[text], traces, placeholder).alias(name) for name, text in _MASKED.items())
     return traces.with_columns(*(fact.alias(name) for name, fact in _FACTS.items()), *masked)
 
 

@@ -1,4 +1,4 @@
-"""Finds texts with placeholders of masked values that their prompts do not have.
+"""Finds texts with placeholders of masked values that their questions do not have.
 
 Nobody can learn to write such a text: the value that the placeholder stands for is known to nobody any more, and a model that is trained on
 the text writes the placeholder.
@@ -27,37 +27,36 @@ def placeholder_pattern(settings: PrivacySettings) -> str:
     return rf"\[(?:{'|'.join(sorted(re.escape(kind.upper()) for kind in kinds))})_\d{{1,6}}\]"
 
 
-def whole_prompts(rows: pl.DataFrame, messages: str = "messages") -> pl.Series:
-    """Return the prompts of some rows: the texts in the column `messages` together with the definitions of the tools."""
-    return rows.select(pl.concat_str(messages, "tools", ignore_nulls=True)).to_series()
-
-
-def has_unknown(texts: pl.Series, prompts: pl.Series, pattern: str, apart: bool = False) -> pl.Series:
-    """Return for each text whether it has a placeholder that is not in its prompt. False for null.
+def has_unknown(texts: pl.Series, questions: pl.DataFrame, pattern: str, messages: str = "messages", apart: bool = False) -> pl.Series:
+    """Return for each text whether it has a placeholder that is not in its question. False for null.
 
     Args:
         texts: Answers, references or corrections.
-        prompts: The prompt of each text, as JSON (`whole_prompts`).
+        questions: The question of each text, as JSON: its messages, and the definitions of its tools in the column `tools`.
         pattern: The result of `placeholder_pattern`.
-        apart: The texts were masked apart from their prompts, so that their numbers begin with 1. A placeholder then stands for a value of
-            the prompt only if the prompt has no second one of its kind.
+        messages: Name of the column with the messages.
+        apart: The texts were masked apart from their questions, so that their numbers begin with 1. A placeholder then stands for a value
+            of the question only if the question has no second one of its kind.
     """
-    suspected = texts.str.contains(pattern).fill_null(False)
+    suspected = texts.str.contains(pattern).fill_null(False).alias("unknown")
     if not suspected.any():
-        return suspected.rename("unknown")
+        return suspected
     placeholder = re.compile(pattern)
-    found = [False] * len(texts)
-    for i in suspected.arg_true():
-        given = set(placeholder.findall(prompts[i] or ""))
+
+    def is_unknown(text: str, question: str | None) -> bool:
+        given = set(placeholder.findall(question or ""))
         kinds = Counter(_kind(one) for one in given)
-        found[i] = any(one not in given or (apart and kinds[_kind(one)] > 1) for one in placeholder.findall(texts[i]))
-    return pl.Series("unknown", found)
+        return any(one not in given or (apart and kinds[_kind(one)] > 1) for one in placeholder.findall(text))
+
+    asked = questions.filter(suspected).select(pl.concat_str(messages, "tools", ignore_nulls=True)).to_series()
+    found = [is_unknown(*pair) for pair in zip(texts.filter(suspected), asked, strict=True)]
+    return suspected.scatter(suspected.arg_true(), found)
 
 
 def without_unknown(
     feedback: pl.DataFrame, used: pl.DataFrame, questions: pl.DataFrame, pattern: str, texts: Texts | None = None
 ) -> pl.DataFrame:
-    """Return the feedback without right answers that have a placeholder which the question does not have.
+    """Return the feedback without right answers that have a placeholder which their question does not have.
 
     `feedback` is the result of `labels.scores.attach`, `used` and `questions` are those of `Governed`. Without `texts`, the texts of these
     are in them.
@@ -69,11 +68,10 @@ def without_unknown(
     asked = pl.concat([rows.select("source", "id", *_QUESTION, *places) for rows in (used, questions)])
     placed = told.join(asked, on=["source", "id"], how="inner", maintain_order="left")
     filled = placed if texts is None else texts.filled(placed)
-    given, prompts = filled["text"], whole_prompts(filled)
-    taught = filled["kind"] == FeedbackKind.TEACHER.value  # a teacher sees the masked prompt, so its placeholders are those of the prompt
-    bad = has_unknown(given, prompts, pattern) | (has_unknown(given, prompts, pattern, apart=True) & ~taught)
-    unknown = filled.filter(bad).select(feedback.columns)
-    return feedback.join(unknown, on=feedback.columns, how="anti", nulls_equal=True, maintain_order="left")
+    taught = pl.col("kind") == FeedbackKind.TEACHER.value  # a teacher sees the masked question, so it writes the question's placeholders
+    parts = [(filled.filter(taught), False), (filled.filter(~taught), True)]
+    unknown = pl.concat([rows.filter(has_unknown(rows["text"], rows, pattern, apart=apart)) for rows, apart in parts])
+    return feedback.join(unknown.select(feedback.columns), on=feedback.columns, how="anti", nulls_equal=True, maintain_order="left")
 
 
 def _kind(placeholder: str) -> str:

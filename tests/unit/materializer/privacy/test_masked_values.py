@@ -28,6 +28,12 @@ PATTERN = placeholder_pattern(PrivacySettings(patterns={"customer": "K"}))
     ],
 )
 def test_a_placeholder_counts_if_the_prompt_has_it(text: str | None, prompt: str | None, unknown: bool, apart: bool) -> None:
-    texts, prompts = pl.Series([text, "other"], dtype=pl.String), pl.Series([prompt, prompt], dtype=pl.String)
-    assert has_unknown(texts, prompts, PATTERN).to_list() == [unknown, False]
-    assert has_unknown(texts, prompts, PATTERN, apart=True).to_list() == [apart, False]
+    texts = pl.Series([text, "other"], dtype=pl.String)
+    questions = pl.DataFrame({"messages": [prompt, prompt], "tools": [None, None]}, schema={"messages": pl.String, "tools": pl.String})
+    assert has_unknown(texts, questions, PATTERN).to_list() == [unknown, False]
+    assert has_unknown(texts, questions, PATTERN, apart=True).to_list() == [apart, False]
+
+
+def test_a_placeholder_in_the_definition_of_a_tool_counts() -> None:
+    texts, questions = pl.Series(["none", "[IP_1]", "[IP_1]"]), pl.DataFrame({"prompt": "q", "tools": [None, "uses [IP_1]", None]})
+    assert has_unknown(texts, questions, PATTERN, messages="prompt").to_list() == [False, False, True]
