@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from ratchet.contracts.ids import root_id
 from ratchet.contracts.loop import PrivacySettings
 from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.report.dataset_card import _examples, as_markdown, dataset_card
 from ratchet.flows.report.languages import language_of
 from ratchet.flows.report.story import Section, Table
+from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.flows.cycles import knowing
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
@@ -40,7 +42,9 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
         )
         for n in range(4)
     ]
-    corrected = span(9, TRAIN[5], "ask a@b.org", [evaluation("user_correction", text="private correction", user__id="eve")], user__id="eve")
+    masked = {text: text.replace("a@b.org", "[EMAIL_1]") for text in (f"question {n} of a@b.org?" for n in range(50))}
+    asked = next(text for text, stored in masked.items() if not held_out(root_id([{"role": "user", "content": stored}]), "ratchet", 0.2))
+    corrected = span(9, asked, "ask a@b.org", [evaluation("user_correction", text="private correction", user__id="eve")], user__id="eve")
     cycle, artifacts = _cycle(tmp_path, *rated, corrected)
     page = as_markdown("Card", dataset_card(cycle, artifacts))
     assert "6 answers. Deciding tier: feedback 4, verifiable 2." in page
@@ -49,8 +53,8 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     assert "| 0.0 to 0.1 | 3 | " in page
     assert "2 users; the most active one has 4 answers (66.7%)." in page
     assert "| traces | 6 |" in page
-    masked = "replaced personal data at ingest: email 1, phone 0, card 0, iban 0, national_id 0, secret 0, ip 0. The rules (version 2-"
-    assert masked in page
+    found = "replaced personal data at ingest: email 2, phone 0, card 0, iban 0, national_id 0, secret 0, ip 0. The rules (version 2-"
+    assert found in page
     assert "do not mask: person, location; " in page
     assert "Training set " in page
     assert "private answer" in page
