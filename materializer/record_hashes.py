@@ -11,6 +11,7 @@ from ratchet.materializer.dialects.plain.traces import CONSTANT
 Key = bytes
 _BEGUN = blake2b(digest_size=16)
 """A hash without content. To copy it costs less than to make one."""
+_STATUS = CONSTANT["status"]
 
 
 def _hash(text: str) -> bytes:
@@ -45,19 +46,3 @@ def content_hashes(columns: Mapping[str, Sequence[Any]]) -> list[bytes]:
     models, tools = (["\x00" if one is None else one for one in columns[name]] for name in ("model", "tools"))
     rows = zip(columns["messages"], columns["answer"], models, tools, strict=True)
     return [_hash(f"{messages}\x1f{answer}\x1f{model}\x1f{_STATUS}\x1f{listed}") for messages, answer, model, listed in rows]
-
-
-_STATUS = CONSTANT["status"]
-
-
-def trace_keys(source: str, identities: Sequence[str]) -> list[Key]:
-    """Return the `trace_key` of each id."""
-    begun = f"{source}\x1f"
-    return [b"t" + _hash(begun + one) for one in identities]
-
-
-def feedback_key(row: Mapping[str, Any], subject: str, of_trace: bool, is_signal: bool) -> Key:
-    """Return the key of a row of feedback. `subject` is the id of its trace or of its response."""
-    rater, signal, sender = ("\x00" if one is None else one for one in (row["rater"], row["signal"] if is_signal else None, row["sender"]))
-    kind = f"{row['kind']}\x1f{signal}" if is_signal else row["kind"]
-    return _hash(f"f\x1f{row['source']}\x1f{of_trace}\x1f{subject}\x1f{rater}\x1f{kind}\x1f{row['time']}\x1f{sender}")

@@ -18,7 +18,7 @@ from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.schemas import arrow_columns
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex, Entry, Name, plain_entries, response_key
 from ratchet.materializer.lake.tables import Lake
-from ratchet.materializer.record_hashes import Key, content_hashes, trace_keys
+from ratchet.materializer.record_hashes import Key, content_hashes, trace_key
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def take_common(lake: Lake, seen: DedupIndex, batch: RawBatch, decoded: Decoded,
     The caller holds the write lock. Nothing is written.
     """
     seen.catch_up("traces")
-    keys = trace_keys(batch.source, plain.columns["id"])
+    keys = [trace_key(batch.source, one) for one in plain.columns["id"]]
     others = _concerned(lake, seen, decoded, plain, keys)
     decoded.traces = plain.among(decoded.traces, sorted(others))
     numbers = [number for number in range(len(plain)) if number not in others]

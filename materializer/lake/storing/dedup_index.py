@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
 from ratchet.materializer.lake.tables import Commit, Lake, Read, TableName
-from ratchet.materializer.record_hashes import Key, content_hash, feedback_key, hashed, identity_hash, trace_key
+from ratchet.materializer.record_hashes import Key, content_hash, hashed, identity_hash, trace_key
 
 _COLUMNS: dict[TableName, tuple[str, ...]] = {
     "traces": (
@@ -132,7 +132,8 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
-        return feedback_key(row, subject, row["trace_id"] is not None, row["kind"] == FeedbackKind.SIGNAL)
+        kind = (row["kind"], row["signal"]) if row["kind"] == FeedbackKind.SIGNAL else (row["kind"],)
+        return hashed("f", row["source"], row["trace_id"] is not None, subject, row["rater"], *kind, row["time"], row["sender"])
     return hashed("q", row["batch"], row["position"], row["reason"])
 
 
@@ -415,7 +416,7 @@ class DedupIndex:
         return {key: (bool(content), trace) for key, content, trace in rows}
 
     def _select(self, columns: str, table: str, keys: Sequence[Key]) -> Iterator[tuple[Any, ...]]:
-        """Yield the columns of the rows with one of the keys. A join with the keys costs a quarter less than a set of them."""
+        """Yield some columns of the rows that have one of the keys. Joining the keys takes a quarter less time than `key IN (...)`."""
         with closing(self._open()) as connection:
             keys = sorted(keys)
             for begin in range(0, len(keys), _CHUNK):
