@@ -71,7 +71,7 @@ cluster-demo: $(VENV)/.dev  ## run the whole loop on a test cluster, installed b
 	@$(BIN)/python -m tests.cluster.rig build
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s -q -k a_cycle_from_traces tests/cluster/test_whole.py
 
-soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants, property tests with new examples, tens of thousands of simulated runs, fifty gang interruptions, forty closed loops (results in benchmarks/results)
+soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants, property tests with new examples, tens of thousands of simulated runs, fifty gang interruptions, all closed loops (results in benchmarks/results)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests
 	@RATCHET_EXPLORE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract -m "not soak"
 	@$(BIN)/python -m tests.simulation.soak

@@ -55,7 +55,7 @@ def _key_value(message: Any) -> dict[str, Any]:
 
 
 def _key_values(messages: Iterable[Any]) -> list[dict[str, Any]]:
-    """Convert attributes. Their values are kept beside their JSON form if it is all that can be read of them."""
+    """Convert attributes to their JSON form. If all values are texts, truths or whole numbers, `read` of the result has them, too."""
     listed, read, is_read = ReadAttributes(), dict[str, Any](), True
     for message in messages:
         if _STRINDEX and message.key_strindex:

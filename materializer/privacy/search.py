@@ -37,7 +37,7 @@ dashes."""
 _NUMBER = re.compile(rb"0(?: {0,3}0){5,}")
 """Six or more digits with few separators, in this form."""
 _LEAST_DIGITS, _GAP = 6, 4
-"""Its least number of digits, and the largest distance between two of them."""
+"""`_NUMBER` has at least so many digits, and two neighbouring digits have at most this distance."""
 _LONGEST_SHAPE = 24
 """Longest shape around a run of digits, in characters."""
 _BEFORE, _BEHIND = 3, 7
@@ -201,7 +201,7 @@ def _keys(plain: bytes) -> list[Part]:
 
 
 class Group(NamedTuple):
-    """Texts that are searched as one, with a border between two of them."""
+    """Texts that are searched as one text. Borders separate them."""
 
     scan: Scan
     texts: Sequence[str]

@@ -205,7 +205,7 @@ class PlainReader:
                 found: list[Any] = [(parsed - _EPOCH) // _MICROSECOND for parsed in map(datetime.fromisoformat, values)]
                 if not found or (min(found) >= EARLIEST_US and max(found) <= latest):
                     return found
-        except (TypeError, ValueError, OverflowError):  # one is no text, has no zone or cannot be read
+        except (TypeError, ValueError, OverflowError):  # a value is not a text, has no time zone, or is not a time
             pass
         found = []
         for at, value in enumerate(values):
