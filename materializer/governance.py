@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from ratchet.contracts.data.records import PARTIAL
-from ratchet.contracts.loop import GovernanceSettings, PrivacySettings
-from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
+from ratchet.contracts.loop import GovernanceSettings
+from ratchet.materializer.privacy.masked_values import has_unknown
 
 _QUESTION = ["messages", "tools"]
 _CONTENT = ["messages", "answer", "tools"]
@@ -36,8 +36,6 @@ _FACTS: Mapping[str, pl.Expr] = {
 }
 _MASKED = {"masked_answer": "answer", "masked_reference": "reference"}
 """Fact -> column with the text that has a masked value which the question does not have, if the fact is true."""
-BUILT_IN = placeholder_pattern(PrivacySettings())
-"""Placeholders of the kinds that every line can have."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +66,10 @@ class Governed:
 def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     """Apply the rules to `traces`, the result of `settle` with one row per trace.
 
-    A trace that is left out is counted once, under the first rule that it breaks. `traces` has texts, or keys of them (texts.py) and the
-    columns of `with_facts`.
+    A trace that is left out is counted once, under the first rule that it breaks. `traces` has the columns of `with_facts`, and texts or
+    keys of them (texts.py).
     """
-    known = with_facts(traces)
-    judged = known.with_columns(
+    judged = traces.with_columns(
         _reason(settings).alias("reason"),
         pl.when(~pl.col("masked_reference")).then("reference").alias("reference"),
     )
@@ -101,13 +98,11 @@ def govern(traces: pl.DataFrame, settings: GovernanceSettings) -> Governed:
     return Governed(used, questions, pl.concat([merged, asked]), common.select(_ASKED), refused, masked, out)
 
 
-def with_facts(traces: pl.DataFrame, placeholder: str = BUILT_IN) -> pl.DataFrame:
+def with_facts(traces: pl.DataFrame, placeholder: str) -> pl.DataFrame:
     """Return the traces with the facts about their texts that the rules need: characters, images, and masked values.
 
-    `placeholder` is the result of `placeholder_pattern`. Facts that are there stay.
+    `placeholder` is the result of `placeholder_pattern`.
     """
-    if "question_chars" in traces.columns:
-        return traces
     masked = (has_unknown(traces[text], traces, placeholder).alias(name) for name, text in _MASKED.items())
     return traces.with_columns(*(fact.alias(name) for name, fact in _FACTS.items()), *masked)
 

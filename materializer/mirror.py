@@ -30,9 +30,10 @@ from ratchet.contracts.mirror import MIRROR_SHARE, MirrorAsk, MirrorPrompt, Mirr
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.consent import refusing_users, settle, spoken
 from ratchet.materializer.governance import Governed, govern, with_facts
+from ratchet.materializer.labels.masked_answers import without_masked
 from ratchet.materializer.labels.scores import attach, references
 from ratchet.materializer.lake.tables import Lake, preferred
-from ratchet.materializer.privacy.masked_values import placeholder_pattern, without_unknown
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.training_sets.near_duplicates import NearIndex, shingles, signature
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.artifacts import write_atomic
@@ -55,6 +56,7 @@ class MirrorReader:
         self._lake = lake
         self._loop = loop
         self._rewards = rewards
+        self._placeholder = placeholder_pattern(loop.privacy)
         self._known: set[str] = set()  # users who do not wait any more
         self._begin: Any = None  # when the line's first trace was ingested
 
@@ -123,7 +125,7 @@ class MirrorReader:
         identified = distinct.with_columns(pl.Series("prompt_id", ids, dtype=pl.String))
         said = And(EqualTo("kind", FeedbackKind.REFERENCE.value), GreaterThanOrEqual("time", since))
         feedback, _ = attach(spoken(self._lake.scan("feedback", where=said), refusing), governed.asked, governed)
-        right = without_unknown(feedback, governed.used, governed.questions, placeholder_pattern(self._loop.privacy))
+        right = without_masked(feedback, governed, self._placeholder)
         known = references(_joined(governed.asked, identified), right).select("prompt_id", "reference")
         found = _joined(governed.used.drop("reference"), identified).join(known, on="prompt_id", how="left", maintain_order="left")
         scorable = found if self._rewards.without_reference() else found.filter(pl.col("reference").is_not_null())

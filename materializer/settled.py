@@ -16,7 +16,7 @@ from pyiceberg.expressions import BooleanExpression
 from ratchet.contracts.data.records import TRACES
 from ratchet.contracts.ids import Digest, digest
 from ratchet.materializer.consent import refusing_users, settle
-from ratchet.materializer.governance import BUILT_IN, with_facts
+from ratchet.materializer.governance import with_facts
 from ratchet.materializer.lake.schemas import empty_frame
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName, joined, preferred, until
 from ratchet.materializer.partitioned.partitions import Partitions, by_hash, partitions_for
@@ -67,7 +67,7 @@ class Rows:
 class SettledReader:
     """Pins the tables of a lake and reads them, each row as seldom as possible."""
 
-    def __init__(self, lake: Lake, placeholder: str = BUILT_IN) -> None:
+    def __init__(self, lake: Lake, placeholder: str) -> None:
         """`placeholder` is the result of `placeholder_pattern`."""
         self._lake, self._placeholder = lake, placeholder
         self._unused: Rows | None = None

@@ -20,11 +20,12 @@ from ratchet.contracts.loop import Loop
 from ratchet.materializer.consent import spoken
 from ratchet.materializer.governance import Governed, govern
 from ratchet.materializer.labels.credible import without_newcomers
+from ratchet.materializer.labels.masked_answers import without_masked
 from ratchet.materializer.labels.scores import PARTITION, attach, counting, linked
 from ratchet.materializer.labels.signals.sessions import SESSION, calls_of, signals_of_parts
 from ratchet.materializer.partitioned.partitions import Partitions, by_hash, range_of
 from ratchet.materializer.partitioned.prompts import Identities, Place, PromptRoots, Sides
-from ratchet.materializer.privacy.masked_values import placeholder_pattern, without_unknown
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.settled import Settled
 from ratchet.materializer.texts import PLACE, TextFile
 
@@ -228,7 +229,7 @@ class _Made:
         self.refused_references.update(dict(refused.group_by("reason").len().iter_rows()))
         self.refused_references.update({"masked_answer": governed.masked_references} if governed.masked_references else {})
         every, ignored = counting(found, governed.asked, governed.merged)
-        attached = without_unknown(every, governed.used, governed.questions, placeholder_pattern(self._loop.privacy), self._settled.texts)
+        attached = without_masked(every, governed, placeholder_pattern(self._loop.privacy), self._settled.texts)
         self.ignored.update(ignored, masked_answer=len(every) - len(attached))
         own = seen.join(governed.asked.select("source", pl.col("id").alias("trace_id")), on=["source", "trace_id"], how="semi")
         feedback = attached.filter(~_IS_SIGNAL)

@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
 from ratchet.contracts.conversation import answer_message, stored_answer
 from ratchet.contracts.errors import Rejected
-from ratchet.contracts.loop import PrivacySettings
+from ratchet.contracts.loop import NameSettings, PersonalData, PrivacySettings
 from ratchet.materializer.dialects.values import dump
 from ratchet.materializer.privacy.emails import EMAILS
 from ratchet.materializer.privacy.finding import Finding, beside, disjoint
@@ -35,7 +35,9 @@ Detector = Callable[[str], Iterable[Finding]]
 Findings = Mapping[str, list[Finding]]
 """Text -> its findings, of those that have any."""
 _NOTHING: Findings = {}
-_TAKEN = re.compile(r"\[([A-Z][A-Z_]{1,30})_(\d{1,6})\]")
+PLACEHOLDER = r"\[([A-Z][A-Z_]{1,30})_(\d{1,6})\]"
+"""What stands for a masked value: the name of its kind in upper case, and its number in the conversation."""
+_TAKEN = re.compile(PLACEHOLDER)
 _DEPTH = 64
 """Nesting of JSON below which texts are masked. Deeper JSON is masked as one text."""
 _STRUCTURE = frozenset({"role", "type", "id", "tool_call_id"})
@@ -80,6 +82,12 @@ def detectors(settings: PrivacySettings) -> list[Detector]:
 def kinds_of(settings: PrivacySettings) -> list[str]:
     """Return the kinds that the settings mask, in the order of the settings."""
     return [*settings.mask, *sorted(settings.patterns), *(name.lower() for name in (settings.ner.entities if settings.ner else ()))]
+
+
+def known_kinds(settings: PrivacySettings) -> list[str]:
+    """Return the kinds that every line can mask, and those that this one defines, whether the settings mask them or not."""
+    names = (name.lower() for name in NameSettings.model_fields["entities"].default)
+    return list(dict.fromkeys([*get_args(PersonalData), *names, *kinds_of(settings)]))
 
 
 def _own(kind: str) -> Check:

@@ -6,16 +6,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.moment import Moment
 from ratchet.contracts.ports import Compute
 from ratchet.contracts.schema import stamped
+from ratchet.materializer.consent import settle
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.governance import Governed, govern, with_facts
 from ratchet.materializer.ingest import IngestKeys
 from ratchet.materializer.lake.places.place import LakePlace
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.secrets.files import create_secret
@@ -106,3 +110,9 @@ def make_datasets(folder: Path, loop: Loop | None = None, compute: Compute | Non
 def traces() -> Path:
     """The shared GSM8K traces."""
     return shared_data("gsm8k_traces")
+
+
+def governed_by_rules(datasets: LakeDatasets, traces: pl.DataFrame) -> Governed:
+    """Apply the rules to stored traces with their present consent."""
+    settled = settle(traces, datasets.lake.scan("consent"))
+    return govern(with_facts(settled, placeholder_pattern(datasets.loop.privacy)), datasets.loop.governance)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from ratchet.contracts.data.records import TRACES
 from ratchet.contracts.evaluation import ChatAnswer
 from ratchet.contracts.ids import root_id
-from ratchet.contracts.loop import GovernanceSettings
+from ratchet.contracts.loop import GovernanceSettings, PrivacySettings
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.governance import govern
+from ratchet.materializer.governance import govern, with_facts
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.training_sets.holdout import held_out
 from tests.unit.materializer.conftest import NOW, make_datasets, make_loop
 from tests.unit.materializer.faults import BETWEEN, FAULTS, GOLDEN_TEXT, LEFT, RIGHT, faulty
@@ -146,7 +147,7 @@ def test_a_verified_trace_represents_its_equals() -> None:
         ]
     )
     missing = {column.name: pl.lit(None, pl.String) for column in TRACES if column.name not in traces.columns}
-    governed = govern(traces.with_columns(**missing), GovernanceSettings())
+    governed = govern(with_facts(traces.with_columns(**missing), placeholder_pattern(PrivacySettings())), GovernanceSettings())
     (kept,) = governed.used.iter_rows(named=True)
     assert (kept["id"], kept["model_version"], kept["repeats"], kept["latency_ms"]) == ("2", "v-1", 2, 2.0)
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.materializer.consent import settle
-from ratchet.materializer.governance import govern
-from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.conftest import governed_by_rules, make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 
 
@@ -19,7 +17,7 @@ def test_prompts_of_too_few_users_are_left_out_and_counted(tmp_path: Path, least
     items += [span(n, "twice", user__id="same") for n in (4, 5)] + [span(n, "nobody", user__id=None) for n in (6, 7, 8)]
     datasets.ingest(batch(spans(*items)))
     rows = datasets.lake.scan("traces")
-    governed = govern(settle(rows, datasets.lake.scan("consent")), datasets.loop.governance)
+    governed = governed_by_rules(datasets, rows)
     assert {text for text in ("common", "twice", "mine", "nobody") if governed.used["messages"].str.contains(text).any()} == used
     assert governed.out.get("rare_prompt", 0) == rare
     assert len(governed.used) + sum(governed.out.values()) == len(rows)
@@ -29,7 +27,7 @@ def test_prompts_of_too_few_users_are_left_out_and_counted(tmp_path: Path, least
 def test_prompts_that_differ_in_masked_values_only_count_together(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(governance={"min_users": 2}))
     datasets.ingest(batch(spans(span(1, "write to a.b@example-mail.com"), span(2, "write to c.d@example-mail.com"))))
-    governed = govern(settle(datasets.lake.scan("traces"), datasets.lake.scan("consent")), datasets.loop.governance)
+    governed = governed_by_rules(datasets, datasets.lake.scan("traces"))
     assert "rare_prompt" not in governed.out
 
 
@@ -39,6 +37,6 @@ def test_traces_without_an_allowed_label_are_left_out_and_counted(tmp_path: Path
     attribute = {"regions": "metadata__region"}.get(rule, f"metadata__{rule}")
     items = [span(n, f"prompt {n}", **{attribute: label}) for n, label in enumerate(("one", "two", "secret", None), 1)]
     datasets.ingest(batch(spans(*items)))
-    governed = govern(settle(datasets.lake.scan("traces"), datasets.lake.scan("consent")), datasets.loop.governance)
+    governed = governed_by_rules(datasets, datasets.lake.scan("traces"))
     assert len(governed.used) == 2
     assert governed.out == {rule.removesuffix("s"): 2}

@@ -14,6 +14,7 @@ from ratchet.contracts.data.senders import Role, Sender
 from ratchet.contracts.errors import Inconclusive
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.deletion import Change
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.settled import SettledReader
 from tests.unit.materializer.conftest import make_datasets
 from tests.unit.materializer.records import T0, batch, evaluation, logs, span, spans
@@ -40,7 +41,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def reader(datasets: LakeDatasets) -> SettledReader:
-    return SettledReader(datasets.lake)
+    return SettledReader(datasets.lake, placeholder_pattern(datasets.loop.privacy))
 
 
 def refusal(user: str) -> Any:

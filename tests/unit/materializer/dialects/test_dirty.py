@@ -15,11 +15,9 @@ import pytest
 
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.ids import digest_file
-from ratchet.materializer.consent import settle
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.governance import govern
 from ratchet.materializer.lake.tables import joined, preferred
-from tests.unit.materializer.conftest import make_datasets, pseudonym_of
+from tests.unit.materializer.conftest import governed_by_rules, make_datasets, pseudonym_of
 
 pytestmark = pytest.mark.shared
 
@@ -103,7 +101,7 @@ def test_kept_records_have_the_expected_fields(filled: LakeDatasets, expected: l
 @pytest.mark.slow
 def test_failed_calls_are_stored_but_excluded_from_training(filled: LakeDatasets) -> None:
     traces = preferred(joined(filled.lake.scan("traces")))
-    governed = govern(settle(traces, filled.lake.scan("consent")), filled.loop.governance)
+    governed = governed_by_rules(filled, traces)
     assert governed.out["failed_request"] == int((traces["status"] == "error").sum()) == 1
     assert len(governed.used) + sum(governed.out.values()) == len(traces)
     assert governed.used["time"].min() > datetime(2026, 10, 1, tzinfo=UTC)

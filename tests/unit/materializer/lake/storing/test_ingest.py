@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.errors import Retryable
-from ratchet.materializer.consent import settle
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.governance import govern
 from ratchet.materializer.lake.tables import Lake, Read, TableName
 from ratchet.materializer.receive.files.source import FileSource
-from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.conftest import governed_by_rules, make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
 
 
@@ -92,7 +90,7 @@ def test_partial_answer_is_not_stored_and_its_trace_is_never_used(tmp_path: Path
     rows = datasets.lake.scan("traces").sort("id")
     assert rows["status"].to_list() == ["error", "refused", "refused", "refused", "ok"]
     assert rows["answer"].to_list() == [None, None, None, None, "a whole answer"]
-    governed = govern(settle(rows, datasets.lake.scan("consent")), datasets.loop.governance)
+    governed = governed_by_rules(datasets, rows)
     assert governed.used["answer"].to_list() == ["a whole answer"]
     assert governed.out == {"partial_answer": 4}
 
