@@ -35,7 +35,7 @@ from benchmarks.closed_loops.oracles import on_evidence, on_truth
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
-from benchmarks.closed_loops.teachers import SOURCES, TEACHER, SimulatedTeacher
+from benchmarks.closed_loops.teachers import SHARES, TEACHER, SimulatedTeacher
 from benchmarks.recipe_cell import pretrained, right
 from benchmarks.recipe_worlds import Question, Task, World
 from ratchet.contracts.data.datasets import TrainingSet
@@ -99,7 +99,7 @@ class Wanted(NamedTuple):
     seed: int
     trap: str = "none"
     source: str = "none"
-    """Who gives missing right answers: `none`, `REVIEWS`, or a teacher of `SOURCES`."""
+    """Who gives missing right answers: `none`, `REVIEWS`, or a teacher of `SHARES`."""
 
 
 def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
 def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) -> SimulatedTeacher | None:
     """Return the teacher of a source; None if it is another source."""
     blind = task.new[0] if source == "teacher-blind" else None
-    return SimulatedTeacher(SOURCES[source], known, seed, blind) if source in SOURCES else None
+    return SimulatedTeacher(SHARES[source], known, seed, blind) if source in SHARES else None
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -176,7 +176,7 @@ def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
     if given.all:
         yield from (Wanted(task, seed) for seed in SEEDS for task in TASKS)
         yield from (Wanted(task, SEEDS[0], trap) for trap in TRAPS[1:] for task in TRAPPED)
-        yield from (Wanted(task, SEEDS[0], "none", source) for source in (REVIEWS, *SOURCES) for task in FRESH)
+        yield from (Wanted(task, SEEDS[0], "none", source) for source in (REVIEWS, *SHARES) for task in FRESH)
     else:
         named = itertools.product(given.source, given.trap, given.seeds, given.tasks)
         yield from (Wanted(task, seed, trap, source) for source, trap, seed, task in named)
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--start", default="champion", choices=("champion", "held"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
     parser.add_argument(
-        "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SOURCES), help="Who gives missing right answers."
+        "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SHARES), help="Who gives missing right answers."
     )
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")

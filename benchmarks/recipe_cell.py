@@ -315,6 +315,23 @@ def running_in(run: Path, job: Mapping[str, str]) -> Any:
         os.environ.update(environment)
 
 
+def true_demonstrations(artifacts: FolderArtifacts, asked: Mapping[str, Question]) -> str:
+    """Store the true answers to some questions, by the id of their prompt, as demonstrations. Return the key of the artifact."""
+    rows = [
+        {
+            "prompt_id": key,
+            "prompt": json.dumps([{"role": "user", "content": question.prompt}]),
+            "answer": question.answer,
+            "source": "truth",
+            "weight": 1.0,
+            "slice": question.slice,
+            "tools": None,
+        }
+        for key, question in asked.items()
+    ]
+    return artifacts.put(parquet(frame_of(rows, DEMONSTRATIONS), DEMONSTRATIONS, ["prompt_id"]))
+
+
 def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> list[bool]:
     """Train SFT on the true answers to the snapshot's own prompts and return the test results of the best model.
 
@@ -322,21 +339,9 @@ def oracle(bench: Bench, data: TrainingSet, place: Path, start: ModelRef) -> lis
     """
     answers = {q.prompt: q.answer for q in bench.world.asked}
     snapshot = json.loads(bench.artifacts.get(bench.artifacts.resolve("snapshot") or ""))
-    rows = []
-    for row in read_parquet(bench.artifacts.get(snapshot["prompts"])).to_dicts():
-        truth = answers[json.loads(row["prompt"])[0]["content"]]
-        rows.append(
-            {
-                "prompt_id": row["prompt_id"],
-                "prompt": row["prompt"],
-                "answer": truth,
-                "source": "truth",
-                "tools": None,
-                "weight": 1.0,
-                "slice": row["slice"],
-            }
-        )
-    told = bench.artifacts.put(parquet(frame_of(rows, DEMONSTRATIONS), DEMONSTRATIONS, ["prompt_id"]))
+    prompts = read_parquet(bench.artifacts.get(snapshot["prompts"])).to_dicts()
+    asked = ((row["prompt_id"], json.loads(row["prompt"])[0]["content"], row["slice"]) for row in prompts)
+    told = true_demonstrations(bench.artifacts, {key: Question(text, answers[text], name) for key, text, name in asked})
     best: tuple[int, Path] | None = None
     for rate in ORACLE_RATES:
         recipe = TRAINERS[Method.SFT].recipe({**bench.cell.recipe(Method.SFT), "learning_rate": rate})

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recipe_cell import BUILD, right, running_in
+from benchmarks.recipe_cell import BUILD, right, running_in, true_demonstrations
 from benchmarks.recipe_worlds import Question
 from ratchet.contracts.data.datasets import TrainingSet
-from ratchet.contracts.data.records import DEMONSTRATIONS
 from ratchet.contracts.jobs.training import Method, TrainingPlan
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.schema import stamped
-from ratchet.materializer.lake.schemas import frame_of, parquet, read_parquet
+from ratchet.materializer.lake.schemas import read_parquet
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.trainers.backends.trl import DPO, SFT
 from ratchet.trainers.code_digest import code_digest
@@ -36,19 +35,8 @@ def on_truth(
     artifacts: FolderArtifacts, base: Path, asked: Sequence[Question], data: TrainingSet, tuning: Sequence[Question], folder: Path
 ) -> tuple[Path, str]:
     """Return the best model trained on the true answers to all requests so far, and its recipe. `data` lends the form of a plan."""
-    rows = [
-        {
-            "prompt_id": f"{i:064d}",
-            "prompt": json.dumps([{"role": "user", "content": question.prompt}]),
-            "answer": question.answer,
-            "source": "truth",
-            "tools": None,
-            "weight": 1.0,
-            "slice": question.slice,
-        }
-        for i, question in enumerate({q.prompt: q for q in asked}.values())
-    ]
-    told = artifacts.put(parquet(frame_of(rows, DEMONSTRATIONS), DEMONSTRATIONS, ["prompt_id"]))
+    distinct = {question.prompt: question for question in asked}.values()
+    told = true_demonstrations(artifacts, {f"{i:064d}": question for i, question in enumerate(distinct)})
     return _best(artifacts, base, data.model_copy(update={"demonstrations": told}), (Method.SFT,), tuning, folder)
 
 

@@ -31,7 +31,7 @@ accepted_on = 2026-01-01
 """The section of the loop file."""
 
 
-SOURCES = {"teacher-60": 0.6, "teacher-80": 0.8, "teacher-95": 0.95, "teacher-blind": 0.95}
+SHARES = {"teacher-60": 0.6, "teacher-80": 0.8, "teacher-95": 0.95, "teacher-blind": 0.95}
 """Teacher -> probability of a right answer. The blind one is wrong in each answer to one kind of new questions."""
 
 

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.recipe_cell import true_demonstrations
 from benchmarks.recipe_grid import forced
 from benchmarks.recipe_table import arms, markdown, summary
-from benchmarks.recipe_worlds import TASKS, build_world
+from benchmarks.recipe_worlds import TASKS, Question, build_world
+from ratchet.contracts.data.records import DEMONSTRATIONS
+from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.runtime.artifacts import FolderArtifacts
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -82,3 +86,10 @@ def test_cells_run_from_traffic_to_the_gate(tmp_path: Path, cells: int) -> None:
     found = json.loads(done.stdout)
     assert found["cells"] == found["trained"] == cells
     assert found["improved"] == 1.0
+
+
+def test_the_true_answers_are_demonstrations_of_the_present_form(tmp_path: Path) -> None:
+    artifacts = FolderArtifacts(tmp_path)
+    found = read_parquet(artifacts.get(true_demonstrations(artifacts, {"b": Question("q", "a", "s"), "a": Question("r", "c", "s")})))
+    assert [(row["prompt_id"], row["answer"]) for row in found.iter_rows(named=True)] == [("a", "c"), ("b", "a")]
+    assert found.columns == [column.name for column in DEMONSTRATIONS]
