@@ -97,9 +97,19 @@ def namespace(gateway_rig: Rig, real_namespace: str) -> Iterator[str]:
         gateway_rig.apply(one, namespace=real_namespace)
     for tag in ("v-0", "v-1"):
         serve(gateway_rig, real_namespace, tag)
-    until(lambda: len(gateway_rig.pods(real_namespace, "Running")) == 2, 60, 0.5)
+    until(lambda: {"v-0", "v-1"} <= _with_endpoint(gateway_rig, real_namespace), 60, 0.5)
     yield real_namespace
     gateway_rig.kubectl("delete", "httproutes,gateways", "--all", "-n", real_namespace)
+
+
+def _with_endpoint(rig: Rig, namespace: str) -> set[str]:
+    """Return the services that have a ready endpoint. A pod that runs has none yet, and the Gateway answers 503 for its share."""
+    found = json.loads(rig.kubectl("get", "endpointslices", "-n", namespace, "-o", "json"))["items"]
+    return {
+        one["metadata"]["labels"]["kubernetes.io/service-name"]
+        for one in found
+        if any(endpoint["conditions"].get("ready") for endpoint in one.get("endpoints") or ())
+    }
 
 
 def serve(rig: Rig, namespace: str, name: str) -> None:
@@ -147,7 +157,7 @@ def test_weights_streams_pins_drift_and_another_manager(
 ) -> None:
     users = Users(gateway_rig)
     router.set(weighted(90, 10))
-    until(lambda: users.ask() in ("v-0", "v-1"), 30, 0.2)
+    until(lambda: users.shares(20).keys() == {"v-0", "v-1"}, 30, 0.2)
     found = users.shares(600)
     print(f"90/10: {dict(found)}")
     assert found.total() == found["v-0"] + found["v-1"] == 600
