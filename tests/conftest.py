@@ -24,6 +24,8 @@ from tests.needs import REMEDIES, Need, need_of
 from tests.warm import COMMAND, Warm
 
 CLUSTER = "tests/cluster/"
+LONGEST = 40
+"""Number of files whose time is printed, if they took a minute or longer."""
 BESIDE = pytest.StashKey[bool]()
 """Whether the tests of this run include the cluster tests."""
 
@@ -90,6 +92,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("summary")
     for need in needs:
         terminalreporter.write_line(f"{need}: {REMEDIES[need]}" if isinstance(need, Need) else f"ERROR: {need}")
+    seconds = Counter[str]()
+    for report in (report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")):
+        seconds[report.nodeid.partition("::")[0]] += report.duration
+    longest = [(file, spent) for file, spent in seconds.most_common(LONGEST) if spent >= 60]
+    if longest:
+        terminalreporter.write_line(f"files that took longest, of {sum(seconds.values()) / 60:.0f} minutes over all workers:")
+    for file, spent in longest:
+        terminalreporter.write_line(f"  {spent / 60:5.1f} min  {file}")
     passed, failed, errors, skipped = counts.values()
     terminalreporter.write_line(f"{passed} passed, {failed} failed, {errors} errors, {skipped} skipped{why}")
 
