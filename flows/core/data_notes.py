@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ratchet.contracts.data.beliefs import SignalBelief
-from ratchet.contracts.data.datasets import MaskedData, PromptCluster
+from ratchet.contracts.data.datasets import MaskedData, PromptCluster, Snapshot
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""
 _LEAST = 50
 """Number of prompts in a cluster below which it is not reported."""
+MASKED_SHARE = 0.1
+"""Share of the answers, or of the right answers, above which masked values in them are reported."""
+_LEAST_MASKED = 5
+"""Number of masked answers below which they are not reported."""
 
 _CONSEQUENCE = {
     "train": "all of them are for training, so that the gate does not measure this kind of request",
@@ -47,6 +51,31 @@ def masking_note(masked: MaskedData) -> str:
 def silent_scorers(found: Mapping[str, str]) -> list[str]:
     """Return a sentence for each scorer that gave no score to any logged answer (`Snapshot.silent_scorers`), with the remedy."""
     return [f"The scorer {name} has no effect: {why}" for name, why in found.items()]
+
+
+def masked_answers(counts: Mapping[str, int]) -> list[str]:
+    """Return a warning, with the remedy, if many answers or right answers of a snapshot contain masked values; otherwise nothing.
+
+    `counts` are those of the snapshot. A task whose answers are personal data, for example addresses to extract, loses most of them.
+    """
+    found = [
+        (counts.get("out:masked_answer", 0), counts.get("considered", 0), "answers"),
+        (counts.get("reference:masked_answer", 0), sum(n for name, n in counts.items() if name.startswith("reference:")), "right answers"),
+    ]
+    many = [f"{masked:,} of {of:,} {what}" for masked, of, what in found if masked >= _LEAST_MASKED and masked > MASKED_SHARE * of]
+    if not many:
+        return []
+    return [
+        f"{' and '.join(many)} contain a masked value that the prompt does not have, so that nothing can be learned from them; if such "
+        "values are no personal data here, name them in privacy.allow, or take their kind out of privacy.mask. Values that were masked "
+        "before stay masked"
+    ]
+
+
+def data_warnings(snapshot: Snapshot) -> list[str]:
+    """Return a sentence for each trouble with the data of a snapshot that a person can mend, with the remedy."""
+    crowded = crowding(snapshot.largest_cluster)
+    return [*([crowded] if crowded else []), *masked_answers(snapshot.counts), *silent_scorers(snapshot.silent_scorers)]
 
 
 RULES = {

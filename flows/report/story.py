@@ -21,13 +21,12 @@ from ratchet.flows.core.data_notes import (
     SIGNAL_COLUMNS,
     SIGNALS_NOTE,
     count_rows,
-    crowding,
+    data_warnings,
     feedback_note,
     left_out,
     masking_note,
     references_note,
     signal_rows,
-    silent_scorers,
     warned,
 )
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -194,9 +193,8 @@ def signals_section(snapshot: Snapshot) -> Section | None:
 
 def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
-    warning = crowding(snapshot.largest_cluster) if snapshot.largest_cluster else None
     notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [feedback_note(snapshot.counts), references_note(snapshot.counts)])]
-    return [*notes, *(f"Warning: {one}." for one in [*filter(None, [warning]), *silent_scorers(snapshot.silent_scorers)])]
+    return [*notes, *(f"Warning: {one}." for one in data_warnings(snapshot))]
 
 
 def _probe(cycle: CycleView) -> Section | None:

@@ -11,7 +11,7 @@ from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import show
-from ratchet.flows.core.data_notes import left_out, silent_scorers, warned
+from ratchet.flows.core.data_notes import data_warnings, left_out, warned
 from ratchet.flows.core.searches.highest_cost import HighestCost, highest_cost
 from ratchet.flows.core.searches.search import LEAST_PROMPTS
 from ratchet.flows.core.searches.search_results import SPACE_COLUMNS, space
@@ -54,7 +54,7 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
     for sentence in [
         *left_out(found.choice),
         *warned(found.choice),
-        *(f"Warning: {one}." for one in silent_scorers(found.snapshot.silent_scorers)),
+        *(f"Warning: {one}." for one in data_warnings(found.snapshot)),
     ]:
         show(sentence, fg="yellow")
     if teacher is not None:
@@ -166,7 +166,7 @@ def _as_json(found: Preview, cost: dict[str, Any] | None, highest: HighestCost |
         "probed": found.probed,
         "rules": [row.model_dump(mode="json") for row in found.choice.rules],
         "left_out": [one.model_dump(mode="json") for one in found.choice.left_out],
-        "warnings": [*found.choice.warnings, *silent_scorers(found.snapshot.silent_scorers)],
+        "warnings": [*found.choice.warnings, *data_warnings(found.snapshot)],
         "facts": found.data.facts.model_dump(mode="json"),
         "recipe": found.recipe,
         "estimate": cost,

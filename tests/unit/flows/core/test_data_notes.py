@@ -6,7 +6,17 @@ import pytest
 
 from ratchet.contracts.data.datasets import MaskedData, PromptCluster
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
-from ratchet.flows.core.data_notes import count_rows, count_words, crowding, feedback_note, left_out, masking_note, references_note, warned
+from ratchet.flows.core.data_notes import (
+    count_rows,
+    count_words,
+    crowding,
+    feedback_note,
+    left_out,
+    masked_answers,
+    masking_note,
+    references_note,
+    warned,
+)
 from tests.builders import make_facts
 
 
@@ -81,3 +91,14 @@ def test_feedback_and_each_count_are_told_in_words() -> None:
         ("traces", "9"),
         ("traces on prompts of fewer users than governance.min_users", "4"),
     ]
+
+
+def test_many_answers_with_masked_values_are_reported_with_the_remedy() -> None:
+    counts = {"considered": 300, "out:masked_answer": 46, "reference:masked_answer": 4, "reference:used": 1}
+    [said] = masked_answers(counts)
+    assert said.startswith("46 of 300 answers contain a masked value that the prompt does not have")
+    assert "privacy.allow" in said
+    [said] = masked_answers(counts | {"reference:masked_answer": 6, "reference:used": 2})
+    assert said.startswith("46 of 300 answers and 6 of 8 right answers contain")
+    assert masked_answers({"considered": 300, "out:masked_answer": 30}) == []
+    assert masked_answers({}) == []
