@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -51,8 +52,12 @@ class RayCluster:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes that run tasks, or wait for one."""
-        children = [child for node in self._nodes for child in psutil.Process(node.pid).children(recursive=True)]
-        return [child for child in children if child.name().startswith("ray::") and "Agent" not in child.name()]
+        found = []
+        for child in (child for node in self._nodes for child in psutil.Process(node.pid).children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it may have ended
+                if child.name().startswith("ray::") and "Agent" not in child.name():
+                    found.append(child)
+        return found
 
     def stop(self) -> None:
         """End all processes of the nodes."""
@@ -76,7 +81,7 @@ def free_port(host: str) -> int:
 
 
 def _await_port(port: int) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while time.monotonic() < end:
         try:
             socket.create_connection((HEAD, port), 1).close()

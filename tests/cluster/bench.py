@@ -20,6 +20,7 @@ from ratchet.k8s.gangs.executor import KubernetesExecutor
 from ratchet.k8s.profiles.profile import Profile
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.manifest import write_manifest
+from tests.cluster.rig.api import PATIENCE
 from tests.cluster.rig.cluster import REPO, Rig
 from tests.cluster.rig.images import SYSTEM
 
@@ -85,11 +86,13 @@ class Bench:
         return False
 
     def until(self, spec: JobSpec, holds: Callable[[JobStatus], bool], seconds: float = 60) -> JobStatus:
-        """Reconcile and observe the job until the condition holds and return its status; raises AssertionError after `seconds`.
+        """Reconcile and observe the job until the condition holds and return its status.
+
+        Raises AssertionError after `seconds` times PATIENCE.
 
         As in the engine, an end counts only after its result is stored.
         """
-        limit, status = time.monotonic() + seconds, JobStatus(state=JobState.ABSENT)
+        limit, status = time.monotonic() + seconds * PATIENCE, JobStatus(state=JobState.ABSENT)
         while time.monotonic() < limit:
             with suppress(Retryable):  # retry later, as the service does
                 status = self.turn(spec)

@@ -147,7 +147,7 @@ def test_the_rule_for_model_servers_refuses_what_they_do_not_need(
     def refused() -> bool:
         return "mounts no Secret" in deployed(volumes=[{"name": "keys", "secret": {"secretName": "ratchet-keys"}}])
 
-    until(refused, 30)  # the API server reads new rules after some seconds
+    until(refused, 120)  # the API server reads new rules after some seconds
     assert deployed() == ""
     key = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "ratchet-keys", "key": "anchor.key"}}}
     assert "reads no Secret" in deployed(containers=[{"name": "s", "image": "x", "securityContext": {}, "env": [key]}])

@@ -310,16 +310,16 @@ def test_while_all_routers_are_gone_the_champion_answers_directly(
     scale(0)
     began = time.monotonic()
     done = until(lambda: router.bypass(champion), 60, 1.0)
-    until(lambda: users.ask() == "v-0", 10, 0.1)
+    until(lambda: users.ask() == "v-0", 60, 0.1)
     print(f"{done} ({time.monotonic() - began:.1f} s after the routers were removed)")
-    assert time.monotonic() - began < 20 + 10
+    assert time.monotonic() - began < 20 + 60
     assert "no router is ready" in done
     assert router.bypass(champion) == "", "nothing is done twice"
     with pytest.raises(Incomplete, match="without the router"):
         router.forwarded("line", datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC))
     other = Endpoint(tag="v-1", url=f"http://v-1.{namespace}.svc:8000", model="v-1")
     assert router.bypass(other) == ""
-    until(lambda: users.ask() == "v-1", 10, 0.1, lambda: "a new champion answers instead")
+    until(lambda: users.ask() == "v-1", 60, 0.1, lambda: "a new champion answers instead")
     scale(1)
 
     def back() -> str:
@@ -328,6 +328,6 @@ def test_while_all_routers_are_gone_the_champion_answers_directly(
 
     done = until(back, 90, 1.0)
     assert "routers are ready again" in done
-    until(lambda: users.ask() == "prod-router", 20, 0.1)
+    until(lambda: users.ask() == "prod-router", 60, 0.1)
     assert Counter(users.ask() for _ in range(50)) == {"prod-router": 50}
     print(done)

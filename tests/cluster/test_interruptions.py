@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 60 * COUNT)]
 
 
 def test_a_gang_survives_what_befalls_its_pods_and_nodes(rig: Rig, namespace: str, tmp_path: Path) -> None:
-    bench = Bench(rig, namespace, tmp_path, half_alive=12, failure_margin=COUNT)
+    bench = Bench(rig, namespace, tmp_path, half_alive=20, failure_margin=COUNT)
     rig.fake_nodes(WANTED + 1)
     live(bench, dealt((EVICTED, DELETED, NODE, SILENT), COUNT - CLAIMS, SEED))
 
@@ -39,7 +39,7 @@ def test_a_silent_node_counts_once_also_where_the_cluster_moves_first(rig: Rig, 
 def test_a_gang_of_a_static_pool_survives_the_loss_of_its_machines(karpenter_rig: Rig, karpenter_namespace: str, tmp_path: Path) -> None:
     karpenter_rig.apply({"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"}})
     pool = {"kind": "static", "max_nodes": WANTED}
-    bench = Bench(karpenter_rig, karpenter_namespace, tmp_path, BOUGHT, half_alive=12, failure_margin=COUNT, pool=pool)
+    bench = Bench(karpenter_rig, karpenter_namespace, tmp_path, BOUGHT, half_alive=20, failure_margin=COUNT, pool=pool)
     live(bench, [CLAIM] * CLAIMS)
 
 

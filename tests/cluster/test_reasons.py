@@ -32,14 +32,14 @@ def tells(*words: str) -> object:
 
 
 def test_an_image_that_is_not_there_is_named(real_rig: Rig, real_namespace: str, tmp_path: Path) -> None:
-    bench = Bench(real_rig, real_namespace, tmp_path, SMALL, image="registry.example/nowhere:1", pending=8)
+    bench = Bench(real_rig, real_namespace, tmp_path, SMALL, image="registry.example/nowhere:1", pending=40)
     spec = bench.spec(nodes=1, gpus=0)
     bench.executor.submit(spec, 1)
     status = bench.until(spec, tells("ErrImageNeverPull", "registry.example/nowhere:1"))  # type: ignore[arg-type]
     assert status.state is JobState.PENDING
     given_up = bench.until(spec, ended)
     assert given_up.outcome is Outcome.LOST
-    assert "not whole within 8 s" in given_up.reason
+    assert "not whole within 40 s" in given_up.reason
     assert "ErrImageNeverPull" in given_up.reason
 
 

@@ -251,7 +251,8 @@ def _find_and_leave(real_rig: Rig, real_namespace: str, tmp_path: Path, port: in
         return _story(real_rig, real_namespace)
 
     until(lambda: {p.name for p in tmp_path.iterdir()} >= {"pair-worker-0", "pair-worker-1"}, 60, "both processes", story)
-    assert (tmp_path / "pair-worker-0").read_text() == "pair-worker-0.pair pair-worker-1.pair"
+    found = tmp_path / "pair-worker-0"
+    until(lambda: found.read_text() == "pair-worker-0.pair pair-worker-1.pair", 30, "the content of the file", story)
     assert {pod["spec"]["nodeName"] for pod in real_rig.pods(real_namespace)} == {"real-0", "real-1"}
     log = real_rig.kubectl("logs", "--namespace", real_namespace, "pair-worker-1")
     assert log == "found pair-worker-0.pair pair-worker-1.pair\n"

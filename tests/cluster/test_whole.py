@@ -21,7 +21,7 @@ from tests.soak_results import record
 from tests.toy_line import TRAINING, write_model
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def prepared(whole: Whole, bypass: bool = False, seconds: float = 300) -> None:
     whole.wait_ready("model", 1, seconds)
     whole.wait_ready("router", 2)
     client = httpx.Client(timeout=30, trust_env=False)
-    until(lambda: answer(whole, client) == "no", 60, 1.0, whole.story)
+    until(lambda: answer(whole, client) == "no", 240, 1.0, whole.story)
     whole.told("users get answers through the Gateway")
 
 
@@ -72,12 +72,12 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
     prepared(whole)
     client = httpx.Client(timeout=30, trust_env=False)
     with whole.users(token_of(whole)) as traffic:
-        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 900, 3.0, whole.story)
+        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1800, 3.0, whole.story)
         whole.told("the candidate is promoted")
-        until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
+        until(lambda: answer(whole, client) == "yes", 240, 1.0, whole.story)
         began = time.monotonic()
         whole.ratchet("rollback", LINE, "--by", "ada")
-        until(lambda: answer(whole, client) == "no", 60, 0.2, whole.story)
+        until(lambda: answer(whole, client) == "no", 240, 0.2, whole.story)
         whole.told(f"every user is on the former version {time.monotonic() - began:.1f} s after `ratchet rollback` began")
     assert traffic.failures == [], "no request fails because of a weight change, a promotion or a rollback"
     assert len(traffic.answers) > 30
@@ -96,10 +96,10 @@ def test_the_real_vllm_serves_champion_and_candidate_of_a_cycle_in_the_cluster(w
         until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1500, 3.0, whole.story)
         promoted = time.monotonic() - began
         whole.told("the candidate is promoted")
-        until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
+        until(lambda: answer(whole, client) == "yes", 240, 1.0, whole.story)
         back = time.monotonic()
         whole.ratchet("rollback", LINE, "--by", "ada")
-        until(lambda: answer(whole, client) == "no", 60, 0.2, whole.story)
+        until(lambda: answer(whole, client) == "no", 240, 0.2, whole.story)
         back = time.monotonic() - back
         whole.told(f"every user is on the former version {back:.1f} s after `ratchet rollback` began")
     assert traffic.failures == []
@@ -126,13 +126,13 @@ def test_a_gateway_serves_a_line_without_routers_and_the_service_repairs_its_rou
 
     began = time.monotonic()
     route("delete", "httproute", f"ratchet-{LINE}")
-    until(lambda: route("get", "httproute", f"ratchet-{LINE}", "-o", "name", check=False), 60, 0.5, whole.story)
-    until(lambda: answer(whole, client) == "no", 30, 0.5, whole.story)
+    until(lambda: route("get", "httproute", f"ratchet-{LINE}", "-o", "name", check=False), 240, 0.5, whole.story)
+    until(lambda: answer(whole, client) == "no", 240, 0.5, whole.story)
     whole.told(f"a deleted route is repaired after {time.monotonic() - began:.1f} s")
-    until(lambda: f"routed {LINE} to" in route("logs", "demo-service-0", "--tail=200"), 60, 1.0, whole.story)
+    until(lambda: f"routed {LINE} to" in route("logs", "demo-service-0", "--tail=-1"), 240, 1.0, whole.story)
     change = '[{"op": "add", "path": "/spec/hostnames", "value": ["elsewhere.example"]}]'
     route("patch", "httproute", f"ratchet-{LINE}", "--type=json", "--field-manager=argocd-controller", "-p", change)
-    until(lambda: "argocd-controller owns spec.hostnames" in route("logs", "demo-service-0", "--tail=200"), 120, 1.0, whole.story)
+    until(lambda: "argocd-controller owns spec.hostnames" in route("logs", "demo-service-0", "--tail=-1"), 240, 1.0, whole.story)
     assert "elsewhere.example" in route("get", "httproute", f"ratchet-{LINE}", "-o", "yaml"), "it is not overwritten"
     whole.told("another field manager is named")
 
@@ -155,14 +155,14 @@ def test_the_champion_answers_while_all_routers_are_gone_and_the_routers_afterwa
     scale(0)
     whole.rig.kubectl("delete", "pods", *pods, "-n", whole.namespace, "--grace-period=0", "--force")
     began = time.monotonic()
-    until(lambda: through() == "direct", 60, 0.5, whole.story)
+    until(lambda: through() == "direct", 240, 0.5, whole.story)
     whole.told(f"the champion answers directly {time.monotonic() - began:.1f} s after all routers were killed")
     scale(2)
-    until(lambda: through() == "router", 120, 0.5, whole.story)
+    until(lambda: through() == "router", 240, 0.5, whole.story)
     ways = [through() for _ in range(20)]
     whole.told(f"the routers answer again {time.monotonic() - began:.1f} s after they were killed")
     assert set(ways) == {"router"}
-    log = whole.rig.kubectl("logs", "demo-service-0", "--tail=300", "-n", whole.namespace)
+    log = whole.rig.kubectl("logs", "demo-service-0", "--tail=-1", "-n", whole.namespace)
     assert "no router is ready" in log
     assert "routers are ready again" in log
 
@@ -197,7 +197,7 @@ def test_a_rollout_survives_a_quota_an_upgrade_and_a_second_service(whole: Whole
         until(lambda: upgraded(whole), 300, 0.5, whole.story)
         figures["upgraded"] = time.monotonic() - began
         whole.told(f"every pod is replaced after {figures['upgraded']:.0f} s")
-        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 900, 3.0, whole.story)
+        until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1800, 3.0, whole.story)
         whole.told("the candidate is promoted")
 
         whole.rig.kubectl("scale", "statefulset/demo-service", "--replicas=2", "-n", whole.namespace)
@@ -209,7 +209,7 @@ def test_a_rollout_survives_a_quota_an_upgrade_and_a_second_service(whole: Whole
         )
         whole.told("the second service says that another one has the lines")
         whole.rig.kubectl("scale", "statefulset/demo-service", "--replicas=1", "-n", whole.namespace)
-        until(lambda: answer(whole, client) == "yes", 60, 1.0, whole.story)
+        until(lambda: answer(whole, client) == "yes", 240, 1.0, whole.story)
     assert traffic.failures == []
     record("cluster_rollout", {"answers": len(traffic.answers), "failed": len(traffic.failures), **figures})
     assert figures["quota_told"] < 60

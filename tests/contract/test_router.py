@@ -376,7 +376,7 @@ def test_the_work_of_an_abandoned_request_ends_and_no_version_is_blamed(traced: 
         httpx.post(
             f"{local.url()}/v1/chat/completions",
             json={"model": "helper", "messages": [{"role": "user", "content": "q"}]},
-            timeout=httpx.Timeout(30, read=0.5),
+            timeout=httpx.Timeout(30, read=5),
             trust_env=False,
         )
     assert told.wait(30)

@@ -48,7 +48,7 @@ class Behind:
 
     def begin(self) -> None:
         """Start the client when the proxy answers."""
-        until(self._answers, 20)
+        until(self._answers, 60)
         self._client.start()
         self.routed()
 
@@ -63,7 +63,7 @@ class Behind:
             while not self._ended.is_set():
                 try:
                     self.statuses.append(client.post(self._url, json=BODY).status_code)
-                except httpx.RemoteProtocolError:
+                except (httpx.RemoteProtocolError, httpx.ReadError):
                     self.cut += 1
                 time.sleep(0.01)
 

@@ -21,7 +21,7 @@ from tests import command, toy_line
 from tests.e2e.faq_line import LOOP, TEACHER, question, right, traffic
 from tests.judge_stub import Stub, serving
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def confident(body: dict[str, Any]) -> str:
@@ -154,7 +154,7 @@ def test_a_cycle_asks_before_its_snapshot_and_gains_what_a_line_without_a_teache
             planned = json.loads(toy_line.ratchet(home, "plan", loop, "--no-probe", "--json"))
             assert stub.requests == asked, "a plan sends nothing"
             assert (planned["teacher"] is None) == (name == "alone")
-            command.ratchet("run", loop, "--no-ingest", "--wait", "400", home=home.root, timeout=600)
+            command.ratchet("run", loop, "--no-ingest", "--wait", "1200", home=home.root, timeout=1500)
             cycles[name] = (home, Installation(home).cycle(name, 1))
             toy_line.ratchet(home, "serve", "--stop", loop)
     home, taught = cycles["taught"]

@@ -256,12 +256,12 @@ signal.signal(signal.SIGTERM, stop)
 while True:
     time.sleep(0.1)
 """.replace("OUTCOME", repr(outcome))
-    pod = shared.pod(JOB + job, RATCHET_POD_GRACE="6", SLOW="1")
+    pod = shared.pod(JOB + job, RATCHET_POD_GRACE="16", SLOW="1")
     until(lambda: (shared.place() / "i1" / "ready").exists())
     pod.terminate()
     began = time.monotonic()
     assert ended(pod) == STOPPED
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 16
     assert told(shared) == [("progress", 14)]
     assert (shared.run / "i1" / "ended.json").exists() == (outcome == "preempted")
     shared.remote.publish(shared.spec, 1)
@@ -269,14 +269,14 @@ while True:
 
 
 def test_a_pod_that_is_stopped_during_an_upload_ends_within_its_grace_period(shared: Shared) -> None:
-    pod = shared.pod(JOB + 'publish()\nend("failed")\nsys.exit(1)\n', RATCHET_POD_GRACE="6", SLOW="1")
+    pod = shared.pod(JOB + 'publish()\nend("failed")\nsys.exit(1)\n', RATCHET_POD_GRACE="16", SLOW="1")
     until(lambda: (shared.place() / "i1" / "ended.json").exists())
     until(lambda: not psutil.Process(pod.pid).children())  # a job that still runs would be stopped, not uploaded
     time.sleep(0.5)
     pod.terminate()
     began = time.monotonic()
     assert ended(pod) == 1
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 16
     assert told(shared) == []
     assert json.loads((shared.run / "i1" / "ended.json").read_text())["outcome"] == "failed"
 
@@ -301,7 +301,8 @@ def test_a_pod_waits_for_an_unreachable_bucket_at_its_start_and_its_end(s3: S3, 
 def test_a_pod_that_is_stopped_before_its_job_starts_has_not_failed(s3: S3, shared: Shared) -> None:
     s3.stop()
     pod = shared.pod(JOB)
-    time.sleep(2.5)
+    assert pod.stdout is not None
+    assert pod.stdout.readline(), "it says that the bucket does not answer, so that it also hears a signal"
     pod.send_signal(signal.SIGTERM)
     assert ended(pod) == STOPPED
     s3.start()
@@ -399,6 +400,5 @@ def test_a_pod_sends_heartbeats_while_it_downloads(shared: Shared) -> None:
     pod = shared.pod(JOB, 1, 1, 2)  # it waits until the first pod has chosen the step
     until(lambda: shared.there("i1/beat-1"))
     one = shared.bucket.get(shared.key("i1/beat-1"))
-    time.sleep(6)
-    assert shared.bucket.get(shared.key("i1/beat-1")) != one
+    until(lambda: shared.bucket.get(shared.key("i1/beat-1")) != one)
     kill(pod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,8 +33,12 @@ print(list(ProcessCompute(2).map(functions.sleep_but_first, [Item(str(n), (sys.a
 
 def workers() -> list[psutil.Process]:
     """The worker processes of this process."""
-    found = psutil.Process().children()
-    return [child for child in found if child.status() != psutil.STATUS_ZOMBIE and "ratchet.runtime.compute.worker" in child.cmdline()]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it may end between the two looks
+            if child.status() != psutil.STATUS_ZOMBIE and "ratchet.runtime.compute.worker" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def pids(folder: Path) -> list[int]:

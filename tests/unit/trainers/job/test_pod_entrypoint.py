@@ -34,8 +34,8 @@ def test_a_pod_knows_its_incarnation_and_its_node(changes: dict[str, str], incar
 def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pod_entrypoint.PodEntrypoint:
     """Return the first pod of a gang of two nodes, with short timeouts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pod_entrypoint, "PEER_SECONDS", 1.5)
-    monkeypatch.setattr(pod_entrypoint, "SILENT_SECONDS", 0.6)
+    monkeypatch.setattr(pod_entrypoint, "PEER_SECONDS", 6.0)
+    monkeypatch.setattr(pod_entrypoint, "SILENT_SECONDS", 3.0)
     made = pod_entrypoint.PodEntrypoint({**os.environ, **TOLD, "VC_TASK_INDEX": "0"})
     made.folder.mkdir()
     return made
@@ -49,7 +49,7 @@ def test_a_failure_next_to_a_silent_peer_is_a_preemption(one: pod_entrypoint.Pod
 
 @pytest.mark.slow
 def test_a_failure_next_to_live_peers_is_a_failure(one: pod_entrypoint.PodEntrypoint) -> None:
-    beat = "import pathlib, time\nfor n in range(40):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
+    beat = "import pathlib, time\nfor n in range(150):\n    pathlib.Path('beat-1').write_text(str(n)); time.sleep(0.1)"
     with subprocess.Popen([sys.executable, "-c", beat], cwd=one.folder) as peer:
         while not (one.folder / beat_file(1)).exists():
             time.sleep(0.01)

@@ -155,7 +155,7 @@ def test_after_out_of_memory_training_continues_with_less_in_memory(workshop: An
 
 
 def test_a_hanging_trainer_is_ended_after_a_multiple_of_its_step_time(workshop: Any) -> None:
-    watch = {"stall_times": 20, "stall_least_seconds": 1.0}
+    watch = {"stall_times": 20, "stall_least_seconds": 5.0}
     plan = workshop.plan(Method.DPO, steps=100_000, save_every=100_000, grace_seconds=3, health=watch)  # saves have a separate limit
     spec = workshop.spec(plan)
     workshop.executor.submit(spec, 1)
@@ -174,7 +174,7 @@ def test_a_hanging_trainer_is_ended_after_a_multiple_of_its_step_time(workshop: 
 
 def test_a_hanging_save_is_ended_after_a_multiple_of_earlier_saves(workshop: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     meddle(monkeypatch, tmp_path / "hook", "ratchet.trainers.job.checkpoints", DEAD_DISK)
-    watch = {"stall_times": 5, "stall_least_seconds": 3.0}
+    watch = {"stall_times": 5, "stall_least_seconds": 15.0}
     plan = workshop.plan(Method.DPO, steps=12, save_every=3, grace_seconds=3, health=watch)
     status = ended(workshop, spec := workshop.spec(plan))
     assert (status.outcome, status.step) == (Outcome.FAILED, 9)
