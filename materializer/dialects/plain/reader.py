@@ -16,12 +16,13 @@ import orjson
 from ratchet.contracts.data.decoding import Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import finish_of, is_stopped
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversations.plain_text import is_reply
 from ratchet.materializer.dialects.otlp import ORIGINS
 from ratchet.materializer.dialects.people.told import may_tell
 from ratchet.materializer.dialects.plain.messages import plain_messages
-from ratchet.materializer.dialects.screening.outcome import has_failed
+from ratchet.materializer.dialects.screening.outcome import OUTCOMES, has_failed
 from ratchet.materializer.dialects.values import (
     DAY_US,
     EARLIEST_US,
@@ -39,12 +40,12 @@ from ratchet.materializer.dialects.values import (
 from ratchet.materializer.privacy.masking import OF_DOCUMENTS
 
 _NEEDED = frozenset({"id", "timestamp", "messages", "response"})
-_NAMES = ("model", "model_version", "finish_reason", "region", "confidentiality")
+_NAMES = ("model", "model_version", "region", "confidentiality")
 _COUNTS = ("input_tokens", "output_tokens")
-_READ = frozenset({*_NAMES, *_COUNTS}).union(
+_READ = frozenset({*_NAMES, *_COUNTS, "finish_reason"}).union(
     ("user_id", "session_id", "response_id", "latency_ms", "consent", "consent_time", "feedback", "slice", "status", "origin", "tools")
 )
-_EMPTY = ("consent_for", "correction", "signals", "reference", "model_parameters", "optional_params", "error")
+_EMPTY = ("consent_for", "correction", "signals", "reference", "model_parameters", "optional_params", *OUTCOMES)
 """Keys of the format that a plain record has at most as null."""
 _SPANS = frozenset({"info", "data", "spans", "context", "resource", "attributes"})
 """Keys by which other forms of records are recognised."""
@@ -325,7 +326,15 @@ def _identity(value: Any) -> str | None:
     return name(value)
 
 
+def _finish(value: Any) -> str | None:
+    found = finish_of(name(value))
+    if is_stopped(found):
+        raise _not_plain()
+    return found
+
+
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
+    "finish_reason": _finish,
     "response_id": _response,
     **dict.fromkeys(_COUNTS, token_count),
     "slice": slug,
