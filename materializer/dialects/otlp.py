@@ -27,7 +27,7 @@ from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import NOBODY, SILENT, Above, refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import count_told, merged, statement, third_party, told
 from ratchet.materializer.dialects.screening.capture import was_captured
-from ratchet.materializer.dialects.screening.dropped import check_dropped
+from ratchet.materializer.dialects.screening.dropped import check_cut, check_dropped
 from ratchet.materializer.dialects.screening.outcome import span_has_failed
 from ratchet.materializer.dialects.screening.placeholders import check_redacted
 from ratchet.materializer.dialects.values import (
@@ -191,6 +191,7 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
     readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
     if readable and not failed:
         check_dropped(span, resource)
+        check_cut(attributes)
     content, is_half = None, False
     if readable:
         try:

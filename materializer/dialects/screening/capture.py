@@ -65,12 +65,9 @@ def was_captured(attributes: Attributes, events: Iterable[str]) -> bool:
 
 def is_bare(messages: Any) -> bool:
     """Return whether the JSON text of messages has the parts without their content, as Pydantic AI writes them if capture is off."""
-    return (
-        isinstance(messages, str)
-        and '"parts"' in messages
-        and '"content"' not in messages
-        and '{"type":"text"}' in messages.replace(" ", "")
-    )
+    if not isinstance(messages, str) or '"content"' in messages or '"parts"' not in messages:
+        return False
+    return '{"type":"text"}' in messages.replace(" ", "")
 
 
 def _describes(key: str) -> bool:
