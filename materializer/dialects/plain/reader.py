@@ -55,7 +55,7 @@ _WHOLE_BELOW = 1 << 53
 _MOST_PEOPLE = 50_000
 """Ids of users and sessions that are remembered."""
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_ODD_BEGINNINGS = frozenset('{["dei:')
+_ODD_BEGINNINGS = frozenset('{["dei:0f')
 """Beginnings of answers that may be JSON or a stream of events."""
 
 
