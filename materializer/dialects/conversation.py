@@ -130,4 +130,6 @@ def _address(part: dict[str, Any]) -> str | None:
     """Return the address or the data of an image, without the type in front of its data; None if it is too long for a placeholder."""
     held = part.get("image_url")
     address = held.get("url") if isinstance(held, dict) else None
-    return address.rpartition(",")[2] if isinstance(address, str) and len(address) < _MOST_OF_PLACEHOLDER else None
+    if not isinstance(address, str) or len(address) >= _MOST_OF_PLACEHOLDER or address.startswith("@@@langfuse"):
+        return None
+    return address.rpartition(",")[2]

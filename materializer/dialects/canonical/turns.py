@@ -332,7 +332,7 @@ def _by_item(identity: str, open_calls: list[tuple[str, str]], made: set[str]) -
     OpenLLMetry does so for the Responses API. It is the call with the same rest of the id, or the only open one. Between several others,
     the choice would be a guess.
     """
-    if numbered := [call for call in open_calls if _stem(call[0]) == call[1] == _stem(identity)]:
+    if numbered := [call for call in open_calls if call[1] == _stem(identity) and (_stem(call[0]) == call[1] or call[0] in made)]:
         return numbered  # OpenTelemetry's Gemini libraries: name and place of the part, which differs in the message of the results
     items = [call for call in open_calls if call[0].startswith("fc_")]
     same = [call for call in items if identity.startswith("call_") and call[0].removeprefix("fc_") == identity.removeprefix("call_")]

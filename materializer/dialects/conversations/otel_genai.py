@@ -21,6 +21,7 @@ from ratchet.materializer.dialects.canonical.exchange import (
     finish_of,
     system_message,
 )
+from ratchet.materializer.dialects.canonical.reasoning import may_reason
 from ratchet.materializer.dialects.canonical.tools import named, unwrapped
 from ratchet.materializer.dialects.canonical.turns import messages_of, with_split_calls
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
@@ -122,7 +123,7 @@ def _plain_message(item: Any) -> Message | None:
     text = part["content"]
     if not isinstance(text, str) or "\x00" in text or _may_be_block(text):
         return None
-    if role == "assistant" and (not text.strip() or text.startswith("{") or "think" in text or "<reasoning>" in text):
+    if role == "assistant" and (not text.strip() or text[0] == "{" or text[0].isspace() or may_reason(text)):
         return None
     return {"role": role, "content": text}
 
@@ -278,7 +279,8 @@ def _first_choice(choices: Sequence[Attributes]) -> Attributes:
 
 def _event_messages(name: str, attributes: Attributes) -> list[Message]:
     body = _body(attributes)
-    role = body.get("role") if isinstance(body.get("role"), str) else ROLES[name]
+    is_result = name == "gen_ai.tool.message"  # OpenTelemetry's library for Vertex AI names the user here
+    role = body.get("role") if isinstance(body.get("role"), str) and not is_result else ROLES[name]
     calls = unwrapped(body.get("tool_calls"))
     identity = body.get("id") if role == "tool" else None
     answers = {"tool_call_id": identity} if isinstance(identity, str) else {}

@@ -17,6 +17,7 @@ from ratchet.contracts.data.decoding import Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import finish_of, is_stopped
+from ratchet.materializer.dialects.canonical.reasoning import may_reason
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversations.plain_text import is_reply
 from ratchet.materializer.dialects.otlp import ORIGINS
@@ -343,7 +344,7 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
 
 def _is_plain_answer(text: str) -> bool:
     """Return whether a text is an answer as it is, without reasoning. Raises Rejected if it is the printed form of an object."""
-    if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or "think" in text or "<reasoning>" in text or "\x00" in text:
+    if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or may_reason(text) or "\x00" in text:
         return False
     return is_reply(text)
 

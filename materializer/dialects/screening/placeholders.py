@@ -43,6 +43,7 @@ PLACEHOLDERS: tuple[Placeholder, ...] = (
     Placeholder("Langfuse", r"<fully masked due to failed mask function>", unmistakable=True),
     Placeholder("Langfuse", r"<truncated due to size exceeding limit>", unmistakable=True),
     Placeholder("Langfuse", r"\[TRUNCATED: Field exceeded size limit\]", unmistakable=True),
+    Placeholder("Langfuse", r"@@@langfuseMedia:type=[^@\s]{1,300}@@@", unmistakable=True),
     Placeholder("Datadog", r"\[Non-text content object: [^\n]{0,150}\]?"),
     Placeholder("Sentry", r"\[Filtered\]"),
     Placeholder("Sentry", r"\[Blob substitute\]"),
@@ -65,14 +66,14 @@ _LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.
 """A line of its own, as parts of a message become lines of its text."""
 _NEEDLES = (
     *("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to"),
-    "[truncated: field exceeded",
+    *("[truncated: field exceeded", "@@@langfusemedia"),
 )
 """A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
 
 
 _CLUES = places(
     *("redact", "litell", "default-message", "scrubbed", "masked", "filtered", "removed", "omitted", "hidden", "sanitized", "anonymized"),
-    *("truncated", "skipped", "non-text content", "blob substitute"),
+    *("truncated", "skipped", "non-text content", "blob substitute", "@@@langfusemedia"),
 )
 _SIGNS = re.compile(r"[\s\"'`]*(?:[*█▇■•●xX]|#{6}|[\[<{]{1,2}[A-Z]{3})")
 _FIRST = re.compile(r"[\s\"'`*█▇■•●xX#\[<{]")

@@ -126,3 +126,22 @@ def test_messages_without_their_texts_were_not_captured() -> None:
     found = read([bare], [bare], model_request_parameters=json.dumps({"function_tools": [{"name": "f", "description": "d"}]}))
     assert (found.bad, found.traces, dict(found.skipped["traces"])) == ([], [], {"content_not_captured": 1})
     assert [bad.reason for bad in read([bare], [text("Sunny.")]).bad] == ["unknown_part"]
+
+
+def test_results_of_vertex_ai_in_log_records_find_their_calls() -> None:
+    def value(item: Any) -> dict[str, Any]:
+        if isinstance(item, dict):
+            return {"kvlistValue": {"values": [{"key": key, "value": value(one)} for key, one in item.items()]}}
+        return {"arrayValue": {"values": [value(one) for one in item]}} if isinstance(item, list) else {"stringValue": item}
+
+    called = [{"function_call": {"name": name, "args": {"a": "1"}}} for name in ("get", "find")]
+    bodies = {
+        "gen_ai.user.message": [{"role": "user", "content": [{"text": "q"}]}],
+        "gen_ai.assistant.message": [{"role": "model", "content": called}],
+        "gen_ai.tool.message": [{"role": "user", "id": f"{name}_{n}", "content": {"r": name}} for n, name in enumerate(("get", "find"))],
+        "gen_ai.choice": [{"finish_reason": "stop", "message": {"role": "model", "content": [{"text": "Sunny."}]}}],
+    }
+    ids = {"traceId": f"{1:032x}", "spanId": f"{1:016x}", "timeUnixNano": str(T0)}
+    sent = [{**ids, "eventName": name, "body": value(body)} for name, listed in bodies.items() for body in listed]
+    found = messages_of(decode(batch({"resourceLogs": [{"scopeLogs": [{"logRecords": sent}]}]}), LIMITS))
+    assert [(one["role"], one["content"]) for one in found[2:]] == [("tool", '{"r":"get"}'), ("tool", '{"r":"find"}')]

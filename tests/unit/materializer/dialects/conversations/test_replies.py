@@ -314,3 +314,29 @@ def test_calls_of_a_stream_of_converse_are_read() -> None:
     [row] = jsonl([*events, {"messageStop": {"stopReason": "tool_use"}}]).traces
     assert json.loads(row["answer"])["tool_calls"][0]["function"] == {"name": "get", "arguments": '{"a":1}'}
     assert [bad.reason for bad in jsonl(events).bad] == ["unknown_wrapper"]
+
+
+HARMONY = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Sunny.<|return|>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[THINK]hm[/THINK]Sunny.", "<seed:think>hm</seed:think>\nSunny.", "◁think▷hm◁/think▷Sunny.", "<thought>hm</thought>Sunny."),
+        *("\n<thought>hm</thought>Sunny.", HARMONY, f"<|start|>assistant{HARMONY}", HARMONY.removesuffix("<|return|>")),
+    ],
+)
+def test_reasoning_in_the_tags_of_any_model_is_left_out(text: str) -> None:
+    spans_of = span(1, "q", text)
+    found = [*jsonl(text).traces, *langfuse(text).traces, *decode(batch(spans(spans_of)), LIMITS).traces]
+    assert [row["answer"] for row in found] == ["Sunny."] * 3
+
+
+@pytest.mark.parametrize("text", ["[THINK]hm", "◁think▷hm", "<thought>hm", HARMONY.partition("<|end|>")[0]])
+def test_an_answer_that_was_cut_within_its_reasoning_is_empty(text: str) -> None:
+    assert [bad.reason for bad in jsonl(text).bad] == ["empty_response"]
+
+
+@pytest.mark.parametrize("text", ["I use <thought> as a tag.", "The [THINK] tag", "A <|channel|> mark"])
+def test_a_tag_elsewhere_is_text(text: str) -> None:
+    assert [row["answer"] for row in jsonl(text).traces] == [text]

@@ -122,6 +122,7 @@ TEXTS = (
         "<PHONE_NUMBER_2>",
         "########",
     ),
+    *("Sum up @@@langfuseMedia:type=application/pdf|id=x|source=bytes@@@",),
     *("[Blob substitute]", "[Non-text content object: <Part>]", "[User input redacted.]", "[Assistant output redacted.]"),
     *("Read ... (litellm_truncated 129 chars) ... end", "(litellm_truncated skipped 9 chars)", "a[TRUNCATED: Field exceeded size limit]"),
     *("***REDACTED***", "[REDACTED_EMAIL]", "--redacted--", "<truncated due to size exceeding limit>", "REDACTED_BY_LITELLM"),
