@@ -75,7 +75,7 @@ _CLUES = places(
     *("redact", "litell", "default-message", "scrubbed", "masked", "filtered", "removed", "omitted", "hidden", "sanitized", "anonymized"),
     *("truncated", "skipped", "non-text content", "blob substitute", "@@@langfusemedia"),
 )
-_SIGNS = re.compile(r"[\s\"'`]*(?:[*█▇■•●xX]|#{6}|[\[<{]{1,2}[A-Z]{3})")
+_SIGNS = re.compile(r"[\s\"'`]*(?:[*█▇■•●xX]|#{6}|[\[<{]{1,2}[A-Z][A-Z_]{2})")
 _FIRST = re.compile(r"[\s\"'`*█▇■•●xX#\[<{]")
 """The first character of a text that `_SIGNS` matches."""
 
