@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ratchet.contracts.conversation import Conversation, Message, is_answer, text_of
 from ratchet.contracts.errors import Rejected
@@ -17,6 +18,7 @@ Reader = Callable[[Record], Conversation | None]
 _OF_ATTRIBUTES: tuple[Reader, ...] = (otel_genai.read, openllmetry.read, vercel.read, gemini.read, openinference.read, langfuse.read)
 _OF_BODIES: tuple[Reader, ...] = (langfuse.read, *_OF_ATTRIBUTES[:-1])
 
+_MOST_OF_PLACEHOLDER = 200
 _OPERATIONS = frozenset({"chat", "text_completion", "generate_content", "completion", "responses", "call_llm"})
 _AI_SDK_CALLS = (".doGenerate", ".doStream")
 
@@ -117,8 +119,17 @@ def checked(conversation: Conversation, answered: bool, placeholders: Sequence[s
 
 
 def _texts(message: Message) -> list[str]:
-    """Return the texts of a message one by one: its content or the texts of its parts, and the arguments of its calls."""
+    """Return the texts of a message one by one: its content or the texts and addresses of its parts, and the arguments of its calls."""
     content = message["content"]
-    parts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+    parts = [part.get("text", _address(part)) for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
     arguments = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
     return [text for text in (*parts, *arguments) if isinstance(text, str)]
+
+
+def _address(part: dict[str, Any]) -> str | None:
+    """Return the address or the data of an image, without the type in front of its data; None if it is too long for a placeholder."""
+    held = part.get("image_url")
+    address = held.get("url") if isinstance(held, dict) else None
+    if not isinstance(address, str) or len(address) >= _MOST_OF_PLACEHOLDER or address.startswith("@@@langfuse"):
+        return None
+    return address.rpartition(",")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import finish_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.values import name, parse_json, token_count
 
@@ -12,6 +13,10 @@ _MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "la
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 
+_FINISH = (
+    *("gen_ai.response.finish_reasons", "gen_ai.response.finish_reason", "llm.finish_reason", "llm.response.finish_reason"),
+    "ai.response.finishReason",
+)
 _NO_ID = "__fake_id__"
 """Text of the Agents SDK in place of an id."""
 
@@ -19,6 +24,17 @@ _NO_ID = "__fake_id__"
 def model_of(attributes: Attributes) -> str | None:
     """Return the name of the model."""
     return name(attributes.get(*_MODEL))
+
+
+def finish_attribute(attributes: Attributes) -> str | None:
+    """Return why the model ended its answer, of several answers the first. The value is a list, its JSON text, or one reason."""
+    value = attributes.get(*_FINISH)
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        try:
+            value = parse_json(value)
+        except Rejected:
+            return None
+    return finish_of(value[0] if isinstance(value, list) and value else value)
 
 
 def tokens_of(attributes: Attributes) -> tuple[int | None, int | None]:

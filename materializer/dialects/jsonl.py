@@ -22,15 +22,22 @@ from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
-from ratchet.materializer.dialects.canonical.exchange import Reply, Request, conversation, with_instructions
+from ratchet.materializer.dialects.canonical.exchange import (
+    Reply,
+    Request,
+    conversation,
+    finish_of,
+    is_stopped,
+    with_instructions,
+)
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace
-from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
+from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns, finish_reason, has_stopped
 from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, count_told, statement, third_party, told_in_record
-from ratchet.materializer.dialects.screening.outcome import has_failed
+from ratchet.materializer.dialects.screening.outcome import record_has_failed
 from ratchet.materializer.dialects.values import (
     consent,
     name,
@@ -148,8 +155,10 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
     count_told(into, facts)
     agreed = said.given if said else None
     keep = agreed or (agreed is None and limits.assume_consent)
-    failed = has_failed(record.get("status"), record.get("error"))
+    failed, ended = record_has_failed(record.get), finish_of(name(record.get("finish_reason")))
+    failed = failed or is_stopped(ended)
     content = _content(record, failed, limits) if keep else None
+    failed = failed or has_stopped(content)
     origin = record.get("origin")
     origin = "traffic" if origin in (None, "") else origin
     if not isinstance(origin, str) or origin not in ORIGINS:
@@ -166,7 +175,7 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
         "model": name(record.get("model")),
         "model_version": name(record.get("model_version")),
         "status": "error" if failed else "ok",
-        "finish_reason": name(record.get("finish_reason")) or (name(content.finish) if content else None),
+        "finish_reason": finish_reason(ended, content),
         "latency_ms": latency if latency is not None and latency >= 0 else None,
         "input_tokens": token_count(record.get("input_tokens")),
         "output_tokens": token_count(record.get("output_tokens")),
@@ -188,7 +197,8 @@ def _content(record: Record, failed: bool, limits: Limits) -> Conversation | Non
         repeated = {"instructions": reply.instructions} if reply else None
         request = with_parameters(request, record.get("model_parameters"), record.get("optional_params"), repeated)
         found = conversation(request, reply, tools_of(record.get("tools")))
-        return checked(found or Conversation([], None), not failed, limits.placeholders)
+        found = found or Conversation([], None)
+        return checked(found, not (failed or has_stopped(found)), limits.placeholders)
     except Rejected as error:
         if failed and error.reason in ("empty_prompt", "empty_response"):
             return None

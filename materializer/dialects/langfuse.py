@@ -7,9 +7,10 @@ from typing import Any
 
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
-from ratchet.materializer.dialects.canonical.exchange import Record
+from ratchet.materializer.dialects.canonical.exchange import Record, is_stopped
 from ratchet.materializer.dialects.conversation import is_generation
-from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call
+from ratchet.materializer.dialects.described import finish_attribute
+from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call, finish_reason, has_stopped
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.places import Fact
 from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, third_party, told_in_record
@@ -112,8 +113,8 @@ def _trace(record: dict[str, Any], attributes: Attributes, limits: Limits, into:
     agreed = said.given if said else None
     keep = agreed or (agreed is None and limits.assume_consent)
     failed = str(record.get("level")).upper() == "ERROR"
-    call = Record(attributes, (), record.get("input"), record.get("output"))
-    content = content_of_call(call, failed, limits.placeholders) if keep else None
+    call, ended = Record(attributes, (), record.get("input"), record.get("output")), finish_attribute(attributes)
+    content = content_of_call(call, failed or is_stopped(ended), limits.placeholders) if keep else None
     usage = json_object(record.get("usageDetails")) or json_object(record.get("usage"))
     return {
         "id": identity,
@@ -125,8 +126,8 @@ def _trace(record: dict[str, Any], attributes: Attributes, limits: Limits, into:
         **content_columns(content),
         "model": name(record.get("model", record.get("providedModelName"))),
         "model_version": None,
-        "status": "error" if failed else "ok",
-        "finish_reason": name(content.finish) if content else None,
+        "status": "error" if failed or is_stopped(ended) or has_stopped(content) else "ok",
+        "finish_reason": finish_reason(ended, content),
         "latency_ms": duration_ms(begin, record.get("endTime")),
         "input_tokens": token_count(usage.get("input", record.get("promptTokens"))),
         "output_tokens": token_count(usage.get("output", record.get("completionTokens"))),

@@ -20,14 +20,14 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import DEFERRED, SIGNED
 from ratchet.materializer.dialects.call_logs import call_spans, is_part_of_call
-from ratchet.materializer.dialects.canonical.exchange import Event, Record
+from ratchet.materializer.dialects.canonical.exchange import Event, Record, finish_of, is_stopped
 from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
-from ratchet.materializer.dialects.described import model_of, response_id_of, tokens_of
+from ratchet.materializer.dialects.described import finish_attribute, model_of, response_id_of, tokens_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import NOBODY, SILENT, Above, refused_above, told_by_resource
 from ratchet.materializer.dialects.people.told import count_told, merged, statement, third_party, told
 from ratchet.materializer.dialects.screening.capture import was_captured
-from ratchet.materializer.dialects.screening.dropped import check_dropped
+from ratchet.materializer.dialects.screening.dropped import check_cut, check_dropped
 from ratchet.materializer.dialects.screening.outcome import span_has_failed
 from ratchet.materializer.dialects.screening.placeholders import check_redacted
 from ratchet.materializer.dialects.values import (
@@ -182,18 +182,20 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
     if not of_logs:  # the call is counted with its span, which names its people
         count_told(into, facts)
     agreed = said.given if said else None
-    failed = span_has_failed(span.get("status"), attributes.get("error.type"))
+    events, ended = _events(span), finish_attribute(attributes)
+    http_status, is_raised = attributes.get("http.response.status_code", "http.status_code"), any(one == "exception" for one, _ in events)
+    failed = span_has_failed(span.get("status"), attributes.get("error.type"), http_status, is_raised)
     keep = agreed or (agreed is None and limits.assume_consent)
     partial = attributes.get("ratchet.partial") is True
     refused = (attributes.get("ratchet.refused") is True or partial) and not failed
     readable = keep and attributes.get("ratchet.content_omitted") is None  # the router sets it if the content was too large for a trace
-    events = _events(span)
     if readable and not failed:
         check_dropped(span, resource)
+        check_cut(attributes)
     content, is_half = None, False
     if readable:
         try:
-            content = content_of_call(Record(attributes, events), failed or refused, limits.placeholders)
+            content = content_of_call(Record(attributes, events), failed or refused or is_stopped(ended), limits.placeholders)
         except Rejected as error:
             is_half = error.reason == "no_content" and not of_logs and not was_captured(attributes, [name for name, _ in events])
             if not is_half:
@@ -209,8 +211,8 @@ def _trace(span: dict[str, Any], resource: Any, limits: Limits, into: Decoded, a
         **content_columns(content, keep_answer=not partial),  # a part of an answer is no example of the model's answers
         "model": model_of(attributes),
         "model_version": name(attributes.get("ratchet.model_version")),
-        "status": "error" if failed else "refused" if refused else "ok",
-        "finish_reason": _finish_reason(attributes, content, partial),
+        "status": "error" if failed else "refused" if refused else "error" if is_stopped(ended) or has_stopped(content) else "ok",
+        "finish_reason": PARTIAL if partial else finish_reason(ended, content),
         "latency_ms": duration_ms(begin, span.get("endTimeUnixNano")),
         "input_tokens": asked,
         "output_tokens": answered,
@@ -266,7 +268,8 @@ def content_columns(content: Conversation | None, keep_answer: bool = True) -> R
 def content_of_call(record: Record, failed: bool, placeholders: Sequence[str] = ()) -> Conversation | None:
     """Return the whole content of a call. A failed call may lack it. Raises Rejected if another call lacks it, or a part of it."""
     try:
-        return checked(read_conversation(record), not failed, placeholders)
+        found = read_conversation(record)
+        return checked(found, not (failed or has_stopped(found)), placeholders)
     except Rejected as error:
         if failed and error.reason != "too_large":
             return None
@@ -280,11 +283,15 @@ def answer_text(value: Any, limits: Limits) -> str | None:
     return found
 
 
-def _finish_reason(attributes: Attributes, content: Conversation | None, partial: bool) -> str | None:
-    if partial:
-        return PARTIAL
-    reasons = attributes.get("gen_ai.response.finish_reasons")
-    return name(reasons[0]) if isinstance(reasons, list) and reasons else name(content.finish) if content else None
+def has_stopped(content: Conversation | None) -> bool:
+    """Return whether the answer of a call was broken off, by its own finish reason."""
+    return content is not None and is_stopped(content.finish)
+
+
+def finish_reason(told: Any, content: Conversation | None) -> str | None:
+    """Return why an answer ended: what its record tells, or its reply. If one of them says that it was cut, it was cut."""
+    own, found = finish_of(name(told)), name(content.finish) if content else None
+    return "length" if "length" in (own, found) else own or found
 
 
 def _origin(value: Any) -> str:

@@ -73,6 +73,13 @@ class Attributes:
                 return raw
         return None
 
+    def lengths(self) -> list[tuple[str, int]]:
+        """Return the keys whose values are texts, and the numbers of their characters."""
+        if self._value is _itself:
+            return [(key, len(value)) for key, value in self._raw.items() if value.__class__ is str]
+        held = ((key, raw.get("stringValue")) for key, raw in self._raw.items() if raw.__class__ is dict)
+        return [(key, len(value)) for key, value in held if value.__class__ is str]
+
     def earlier(self, key: str) -> list[Attributes]:
         """Return the values of a repeated key before its last one, each as attributes with this key alone."""
         return [Attributes([{"key": key, "value": value}]) for name, value in self._pairs if name == key][:-1]

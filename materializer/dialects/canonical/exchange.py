@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from ratchet.contracts.conversation import Conversation, Message, text_of
@@ -48,13 +49,38 @@ class Reply:
     """System instructions that the reply repeats from its request."""
 
 
-_CUT = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length", "token_limit", "FinishReason.MAX_TOKENS"})
+_CUT = frozenset(
+    (
+        *("length", "max_tokens", "max_output_tokens", "max_completion_tokens", "max_length", "model_length", "token_limit"),
+        *("model_context_window_exceeded", "context_window_exceeded", "pause_turn", "incomplete"),
+    )
+)
+_STOPPED = frozenset(
+    (
+        *("error", "failed", "failure", "timeout", "abort", "aborted", "cancelled", "canceled", "user_cancel", "refusal"),
+        *("content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii", "language"),
+        *("image_safety", "image_prohibited_content", "image_recitation", "image_other", "no_image", "guardrail_intervened"),
+        *("malformed_function_call", "malformed_model_output", "malformed_tool_use", "malformed_response", "unexpected_tool_call"),
+        *("error_toxic", "error_limit", "error_tool_call", "network_error", "model_armor", "too_many_tool_calls"),
+    )
+)
 
 
 def finish_of(*values: Any) -> str | None:
     """Return the first finish reason that is text. All names for a cut answer become `length`."""
     found = next((value for value in values if isinstance(value, str) and value), None)
-    return "length" if found in _CUT else found
+    return "length" if found is not None and _plain_reason(found) in _CUT else found
+
+
+def is_stopped(finish: str | None) -> bool:
+    """Return whether a finish reason says that the answer was broken off: by an error, or by a filter or guardrail of the provider."""
+    return finish is not None and _plain_reason(finish) in _STOPPED
+
+
+@lru_cache(maxsize=1024)
+def _plain_reason(finish: str) -> str:
+    """Return a finish reason as all libraries could write it: `FinishReason.MAX_TOKENS` and `max-tokens` become `max_tokens`."""
+    return finish.strip().rpartition(".")[2].lower().replace("-", "_").removeprefix("finish_reason_")
 
 
 def answer_of(items: Sequence[Any], separator: str = "\n") -> Message | None:

@@ -208,7 +208,8 @@ def _blob(part: dict[str, Any]) -> list[Piece]:
 
 
 def _uri(part: dict[str, Any]) -> list[Piece]:
-    if part.get("modality") != "image" and not str(part.get("mime_type")).startswith("image/"):
+    kind = part.get("mime_type")
+    if not kind.startswith("image/") if isinstance(kind, str) and kind else part.get("modality") != "image":
         raise Rejected("unknown_part", "an address that is no image")
     return image(part.get("uri"))
 

@@ -1,9 +1,9 @@
 """The one rule for reasoning: it is left out of all stored messages of a model, in every dialect.
 
 It is no part of the answer that a caller gets, and chat templates drop it from earlier turns. Parts and keys of reasoning are left out
-where parts are read (`parts`, `turns`). Here it is the reasoning inside of a text: `<think>…</think>` or `<thinking>…</thinking>` at its
-beginning, or a beginning that ends with `</think>` at the start of a line, whose opening tag the chat template had written. A tag
-elsewhere is text.
+where parts are read (`parts`, `turns`). Here it is the reasoning inside of a text: `<think>…</think>` or the same with other tags of
+models at its beginning, all channels of the Harmony format but the final one, or a beginning that ends with `</think>` at the start of a
+line, whose opening tag the chat template had written. A tag elsewhere is text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import re
 
 from ratchet.contracts.conversation import Message
 
-_INLINE = re.compile(r"\s*<(think|thinking|reasoning)>.*?</\1>\s*", re.DOTALL)
-_OPEN = re.compile(r"\s*<(think|thinking|reasoning)>(?!.*</\1>)", re.DOTALL)
+_TAGS = "think|thinking|reasoning|thought|seed:think"
+_INLINE = re.compile(rf"\s*(?:<({_TAGS})>.*?</\1>|\[THINK\].*?\[/THINK\]|◁think▷.*?◁/think▷)\s*", re.DOTALL)
+_OPEN = re.compile(rf"\s*(?:<({_TAGS})>(?!.*</\1>)|\[THINK\](?!.*\[/THINK\])|◁think▷(?!.*◁/think▷))", re.DOTALL)
+_BEGINNINGS = ("<thought>", "[THINK]", "<|channel|>", "<|start|>assistant")
+_FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>(.*?)(?:<\|(?:return|end)\|>|\Z)", re.DOTALL)
 _CLOSED = re.compile(r"(?:(?!<think>).)*?\n\s*</think>[ \t]*(?:\n\s*|$)", re.DOTALL)
 
 
@@ -35,9 +38,18 @@ def without_reasoning(message: Message) -> list[Message]:
     return [message | {"content": parts}]
 
 
+def may_reason(text: str) -> bool:
+    """Return whether a text may have reasoning in it."""
+    return "think" in text or "<reasoning>" in text or text.startswith(_BEGINNINGS)
+
+
 def _shown(text: str) -> str:
-    if "think" not in text and "<reasoning>" not in text:
+    plain = text.lstrip() if text[:1].isspace() else text
+    if not may_reason(plain):
         return text
+    if plain.startswith(_BEGINNINGS[2:]):
+        final = _FINAL.search(plain)
+        return final[1] if final else ""  # the answer was cut before its final channel
     while found := _INLINE.match(text):
         text = text[found.end() :]
     if _OPEN.match(text):

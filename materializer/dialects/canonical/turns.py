@@ -320,12 +320,20 @@ def _answered(message: Message, open_calls: list[tuple[str, str]], numbered: set
     return fitting[0]
 
 
+def _stem(identity: str) -> str | None:
+    """Return the name of the tool in an id that is its name and a number; None for another id."""
+    name, _, number = identity.rpartition("_")
+    return name if number.isdecimal() else None
+
+
 def _by_item(identity: str, open_calls: list[tuple[str, str]], made: set[str]) -> list[tuple[str, str]]:
     """Return the call that a result answers if the record names calls by the ids of items (`fc_…`), and results by those of the calls.
 
     OpenLLMetry does so for the Responses API. It is the call with the same rest of the id, or the only open one. Between several others,
     the choice would be a guess.
     """
+    if numbered := [call for call in open_calls if call[1] == _stem(identity) and (_stem(call[0]) == call[1] or call[0] in made)]:
+        return numbered  # OpenTelemetry's Gemini libraries: name and place of the part, which differs in the message of the results
     items = [call for call in open_calls if call[0].startswith("fc_")]
     same = [call for call in items if identity.startswith("call_") and call[0].removeprefix("fc_") == identity.removeprefix("call_")]
     only = len(open_calls) == 1 and (bool(items) or open_calls[0][0] in made)

@@ -67,6 +67,8 @@ def _events(events: list[dict[str, Any]]) -> Reply:
             _add(blocks, place, found)
         elif event["type"] == "message_delta":
             finish = found.get("stop_reason") or finish
+    if finish is None and events[-1]["type"] != "message_stop":
+        finish = "incomplete"
     content = [_closed(blocks[place]) for place in sorted(blocks)]
     return Reply(answer_of([{"role": "assistant", "content": content}], ""), finish_of(finish))
 

@@ -18,6 +18,7 @@ from ratchet.materializer.dialects.values import dump
 
 Found = TypeVar("Found", Request, Reply)
 
+_BEGINNINGS_OF_STREAMS = frozenset("dei:{0f")
 _MODULES = (gemini, responses, anthropic, langchain, vercel, openai_chat)
 """Dialects of bodies, the most specific first."""
 _REQUESTS: tuple[Callable[[Any], Request | None], ...] = tuple(module.request for module in _MODULES)
@@ -45,7 +46,7 @@ def reply_of(body: Any, own_json: bool = True) -> Reply | None:
     be messages.
     """
     text = body if isinstance(body, str) else None
-    stream = streamed(text) if text is not None and text.lstrip()[:1] in ("d", "e", "i", ":", "{") else None
+    stream = streamed(text) if text is not None and text.lstrip()[:1] in _BEGINNINGS_OF_STREAMS else None
     value = stream if stream is not None else unwrapped_text(body)
     if value in (None, "", [], {}):
         return plain_text.own_answer(text) if own_json and text is not None and value in ([], {}) else None

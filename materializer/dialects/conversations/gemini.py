@@ -83,7 +83,7 @@ def _candidates(chunks: list[list[Any]]) -> Reply:
             raise Rejected("wrong_type", "the parts of a candidate must be a list")
         parts += content.get("parts") or []
         finish = finish_of(first.get("finish_reason"), first.get("finishReason")) or finish
-    return Reply(_answer(parts), finish)
+    return Reply(_answer(parts), finish_of(finish, "incomplete") if len(chunks) > 1 else finish)
 
 
 def _answer(parts: Any) -> Message | None:

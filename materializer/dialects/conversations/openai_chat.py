@@ -109,12 +109,12 @@ def _chunks(chunks: Sequence[dict[str, Any]]) -> Reply:
                 continue
             if not isinstance(delta.get("content"), str | None) or not isinstance(delta.get("tool_calls"), list | None):
                 raise Rejected("unknown_part", "a piece of a streamed answer is neither text nor a tool call")
-            finish = choice.get("finish_reason") or finish
+            finish = finish or choice.get("finish_reason")
             text.append(delta["content"] if isinstance(delta.get("content"), str) else "")
             for piece in delta.get("tool_calls") or ():
                 _add_call(calls, piece)
     message = answer_of([{"role": "assistant", "content": "".join(text), "tool_calls": [calls[place] for place in sorted(calls)]}])
-    return Reply(message, finish_of(finish))
+    return Reply(message, finish_of(finish, "incomplete"))  # a stream without an end was cut
 
 
 def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:

@@ -62,17 +62,31 @@ def _with_items(request: Request, body: Any, fields: list[dict[str, Any]]) -> Re
         value = unwrapped_text(body)
     except Rejected:
         return request
-    items = value.get("input") if isinstance(value, dict) else value
+    keys = ("input", "contents", "messages")
+    items = next((value[key] for key in keys if value.get(key)), None) if isinstance(value, dict) else value
     if not isinstance(items, list) or not any(isinstance(item, dict) and ("type" in item or _has_parts(item)) for item in items):
         return request
     if any(isinstance(item, dict) and ("lc" in item or item.get("type") in ("human", "ai", "system", "constructor")) for item in items):
         return request
-    request_of(value)
-    return _of_body(value, fields) or request
+    is_chat = isinstance(value, dict) and items is not value.get("input")
+    try:
+        whole = request_of(value)
+    except Rejected as error:
+        if is_chat and error.reason != "unknown_part":
+            return request
+        raise
+    found = _of_body(value, fields)
+    if found is None and _results(whole) > _results(request):
+        raise Rejected("lost_messages", "the indexed messages lack results of tools that the body has")
+    return found or request
+
+
+def _results(request: Request | None) -> int:
+    return sum(message["role"] == "tool" for message in request.messages) if request else 0
 
 
 def _has_parts(item: dict[str, Any]) -> bool:
-    return isinstance(item.get("content"), list)
+    return isinstance(item.get("content"), list) or isinstance(item.get("parts"), list)
 
 
 def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
@@ -93,12 +107,28 @@ def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
         found = Request([{"role": first[0], "content": first[1]}, *found.messages], found.tools)
     at = 0
     for one in given:
-        while at < len(found.messages) and _shown_message(found.messages[at]) != one:
+        while at < len(found.messages) and not _is_shown(found.messages, at, one):
             at += 1
         if at == len(found.messages):
             return None
         at += 1
     return found
+
+
+def _is_shown(messages: list[Message], at: int, one: tuple[str, str]) -> bool:
+    """Return whether an indexed message is the message at a place. Gemini's results of tools are indexed as one message of the user."""
+    if _shown_message(messages[at]) == one:
+        return True
+    if messages[at]["role"] != "tool" or one[0] not in ("user", "tool"):
+        return False
+    text, given = "", "".join(one[1].split())
+    for message in messages[at:]:
+        if message["role"] != "tool":
+            return False
+        text += "".join(_shown_message(message)[1].split())
+        if text == given:
+            return True
+    return False
 
 
 def _is_reasoning(fields: dict[str, Any]) -> bool:
@@ -170,6 +200,8 @@ def _item(fields: dict[str, Any], gaps: bool = False) -> dict[str, Any]:
         calls = [{"name": name, "arguments": flat.get("function_call_arguments_json")}]
     parts = [_part(part) for part in (flat.indexed("contents") if gaps else flat.listed("contents"))]
     item = {key: flat.get(key) for key in ("role", "tool_call_id", "name") if flat.get(key) is not None}
+    if item.get("role") == "user" and "tool_call_id" in item:  # Bedrock's results of tools
+        item["role"] = "tool"
     content = flat.get("content")
     if parts and content is not None and not isinstance(content, str):
         raise Rejected("unknown_part", "a message has content of two kinds")
@@ -217,7 +249,9 @@ def _reply(attributes: Attributes, body: Any) -> Reply | None:
         return found
     if len(listed) != 1:
         found = reply_of(body, own_json=attributes.get("output.mime_type") != "application/json")
-        if found is not None or not listed:
+        texts = [text for item in listed if (text := _shown(item)[1])]
+        is_one = len(texts) > 1 and found is not None and found.message is not None and _shown_message(found.message)[1] == texts[-1]
+        if not listed or (found is not None and not is_one):
             return found
         raise Rejected("not_one_answer", f"the output has {len(listed)} messages, so it is no single answer")
     finish = None

@@ -21,11 +21,14 @@ from ratchet.materializer.dialects.canonical.exchange import (
     finish_of,
     system_message,
 )
+from ratchet.materializer.dialects.canonical.reasoning import may_reason
 from ratchet.materializer.dialects.canonical.tools import named, unwrapped
 from ratchet.materializer.dialects.canonical.turns import messages_of, with_split_calls
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of, tools_beside
 from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.people.told import as_object
+from ratchet.materializer.dialects.screening.capture import is_bare
 from ratchet.materializer.dialects.values import parse_json
 
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -42,6 +45,14 @@ _EVENTS = (*ROLES, CHOICE, DETAILS, "gen_ai.content.prompt", "gen_ai.content.com
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[{\["\]])')
 _OF_BEDROCK = frozenset({"text", "toolUse", "toolResult", "reasoningContent", "image", "document"})
 """The one key of a part of Bedrock's API."""
+_BEGINNINGS = (
+    *('{"', "{'"),
+    *("media_resolution=", "video_metadata=", "inline_data=", "file_data=", "executable_code=", "code_execution_result=", "thought="),
+    *("code='", 'code="', "outcome="),
+)
+"""Beginnings of texts that are blocks as JSON, as Python prints them, or the printed forms of the parts of Gemini's library."""
+_BLOCKS_OF_BEDROCK = ("reasoningContent", "cachePoint", "image", "document", "video", "searchResult", "citationsContent")
+_BLOCKS_OF_ANTHROPIC = ("document", "search_result", "image", "container_upload")
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
@@ -110,9 +121,9 @@ def _plain_message(item: Any) -> Message | None:
     if role not in _PLAIN_ROLES or not isinstance(part, dict) or part.keys() != {"type", "content"} or part["type"] != "text":
         return None
     text = part["content"]
-    if not isinstance(text, str) or "\x00" in text:
+    if not isinstance(text, str) or "\x00" in text or _may_be_block(text):
         return None
-    if role == "assistant" and (not text.strip() or text.startswith("{") or "think" in text or "<reasoning>" in text):
+    if role == "assistant" and (not text.strip() or text[0] == "{" or text[0].isspace() or may_reason(text)):
         return None
     return {"role": role, "content": text}
 
@@ -133,43 +144,71 @@ def _joined(attributes: Attributes, details: Sequence[Attributes]) -> Attributes
 
 def _current(attributes: Attributes, record: Record) -> Conversation | None:
     asked, answered = attributes.get(_INPUT), attributes.get(_OUTPUT)
+    if is_bare(asked) and (answered is None or is_bare(answered)):
+        raise Rejected("no_content", "the exporter has left out the texts of the messages")
     strands = record.attributes.get("gen_ai.provider.name", "gen_ai.system") == "strands-agents"
     request = request_of(_with_results(_without_items(_structured(asked))) if strands else _without_items(_structured(asked)))
     if request is not None:
         request = Request(with_split_calls(request.messages), request.tools)
     system = system_message(unwrapped_text(attributes.get("gen_ai.system_instructions")))
     if system and asked is not None:  # instructions without the messages that followed are only a part
-        request = Request([*system, *(request.messages if request else [])], request.tools if request else [])
+        given = request.messages if request else []
+        is_repeated = bool(given) and given[0] == system[0]
+        request = Request(given if is_repeated else [*system, *given], request.tools if request else [])
     return conversation(request, _first(_without_items(_structured(answered))), tools_beside(Record(attributes)) or tools_beside(record))
 
 
 def _without_items(messages: Any) -> Any:
-    """Return messages without texts that repeat items of the Responses API: the calls of their message, and reasoning.
+    """Return messages without texts that are items or blocks of an API, which exporters write as texts if they have no part for them.
 
-    OpenLLMetry writes the parts of an answer in LangChain as texts if they are no text. A call that its message does not have stays.
+    Calls that their message has, reasoning and cache points are left out; the text of guarded content, and blocks of other kinds, are the
+    parts that they are. So a document is not taken for a text. A call that its message does not have stays.
     """
     if not isinstance(messages, list):
         return messages
-    return [
-        item | {"parts": [part for part in item["parts"] if not _is_item(part, item["parts"])]}
-        if _has_parts(item) and item.get("role") in ("assistant", "unknown")
-        else item
-        for item in messages
-    ]
+    return [item | {"parts": _opened(item["parts"])} if _has_parts(item) else item for item in messages]
 
 
-def _is_item(part: Any, parts: Sequence[Any]) -> bool:
-    text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
-    if not isinstance(text, str) or not text.startswith("{") or not ('"function_call"' in text or '"reasoning"' in text):
-        return False
-    try:
-        item = parse_json(text)
-    except Rejected:
-        return False
+def _opened(parts: list[Any]) -> list[Any]:
+    if not any(isinstance(part, dict) and _may_be_block(part.get("content")) for part in parts):
+        return parts
     calls = {one.get("id") for one in parts if isinstance(one, dict) and one.get("type") == "tool_call"}
-    if item.get("type") == "function_call":
-        return item.get("call_id") in calls
-    return item.get("type") == "reasoning" and isinstance(item.get("summary"), list) and str(item.get("id")).startswith("rs_")
+    return [made for part in parts for made in _of_block(part, calls)]
+
+
+def _may_be_block(text: Any) -> bool:
+    return isinstance(text, str) and text.startswith(_BEGINNINGS)
+
+
+def _of_block(part: Any, calls: set[Any]) -> list[Any]:
+    """Return the parts that a part stands for: itself, unless it is a text that is an item or a block of an API."""
+    text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
+    item = as_object(text) if _may_be_block(text) else {}
+    if text is not None and text.startswith(_BEGINNINGS[2:]) and ("=None " in text or "=<" in text):
+        raise Rejected("repr", "a text is the printed form of a part, which is not read")
+    kind = item.get("type")
+    if kind is None and len(item) == 1:
+        [(key, value)] = item.items()
+        if key == "guardContent" and isinstance(value, dict) and isinstance(value.get("text"), dict):
+            return [{"type": "text", "content": value["text"].get("text")}]
+        if not isinstance(value, dict) or key not in _BLOCKS_OF_BEDROCK:
+            return [part]
+        return [] if key in ("reasoningContent", "cachePoint") else [item]
+    if kind == "function_call":
+        return [] if item.get("call_id") in calls else [part]
+    if kind == "reasoning":
+        return [] if isinstance(item.get("summary"), list) and str(item.get("id")).startswith("rs_") else [part]
+    if kind == "redacted_thinking":
+        return [] if isinstance(item.get("data"), str) else [part]
+    if kind == "thinking":
+        return [] if isinstance(item.get("signature"), str) else [part]
+    return [item] if kind in _BLOCKS_OF_ANTHROPIC and _is_file(item) else [part]
+
+
+def _is_file(item: dict[str, Any]) -> bool:
+    source = item.get("source")
+    kinds = ("base64", "text", "url", "content", "file")
+    return isinstance(source, str) or (isinstance(source, dict) and (source.get("type") in kinds or "file_id" in source))
 
 
 def _with_results(messages: Any) -> Any:
@@ -240,7 +279,8 @@ def _first_choice(choices: Sequence[Attributes]) -> Attributes:
 
 def _event_messages(name: str, attributes: Attributes) -> list[Message]:
     body = _body(attributes)
-    role = body.get("role") if isinstance(body.get("role"), str) else ROLES[name]
+    is_result = name == "gen_ai.tool.message"  # OpenTelemetry's library for Vertex AI names the user here
+    role = body.get("role") if isinstance(body.get("role"), str) and not is_result else ROLES[name]
     calls = unwrapped(body.get("tool_calls"))
     identity = body.get("id") if role == "tool" else None
     answers = {"tool_call_id": identity} if isinstance(identity, str) else {}

@@ -36,6 +36,7 @@ _LANGCHAIN = frozenset(
     )
 )  # fmt: skip
 _EVENTS = ("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop", "ping")
+_OF_CONVERSE = ("messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata")
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 _OF_VERCEL = frozenset(
     (
@@ -90,7 +91,10 @@ def _is_list(items: list[Any]) -> bool:
         return _is_list(items[0])
     if not items or not all(isinstance(item, dict) for item in items):
         return False
-    return any(all(test(item) for item in items) for test in (_is_chunk, _is_message, _is_item, _is_part, _is_call, _of_tgi, _of_gemini))
+    return any(
+        all(test(item) for item in items)
+        for test in (_is_chunk, _is_message, _is_item, _is_part, _is_call, _of_tgi, _of_gemini, is_converse_event)
+    )
 
 
 def _is_chunk(item: dict[str, Any]) -> bool:
@@ -253,18 +257,41 @@ def _of_vercel(body: dict[str, Any]) -> bool:
 
 
 def _of_tgi(body: dict[str, Any]) -> bool:
-    return isinstance(body.get("generated_text"), str) and body.keys() <= {"generated_text", "details", "index"}
+    """Text Generation Inference, and pipelines of Transformers, which repeat the messages of a chat."""
+    given = body.get("generated_text")
+    is_chat = isinstance(given, list) and bool(given) and all(isinstance(one, dict) and _is_message(one) for one in given)
+    return (isinstance(given, str) or is_chat) and body.keys() <= {"generated_text", "details", "index"}
+
+
+def is_converse_event(item: dict[str, Any]) -> bool:
+    """Return whether an object is an event of Bedrock's ConverseStream."""
+    return len(item) == 1 and all(key in _OF_CONVERSE and isinstance(value, dict) for key, value in item.items())
+
+
+def _of_cohere(body: dict[str, Any]) -> bool:
+    """A reply of version 1 of Cohere's API."""
+    return isinstance(body.get("text"), str) and isinstance(body.get("generation_id"), str) and bool({"response_id", "meta"} & body.keys())
+
+
+def _of_llama_cpp(body: dict[str, Any]) -> bool:
+    is_told = bool({"tokens_predicted", "generation_settings"} & body.keys())
+    return isinstance(body.get("content"), str) and isinstance(body.get("stop"), bool) and is_told
 
 
 def _of_bedrock(body: dict[str, Any]) -> bool:
-    """Llama and Titan on Bedrock, and Anthropic's text completions."""
+    """Llama and Titan on Bedrock, Anthropic's text completions, and watsonx."""
     results = body.get("results")
     titan = isinstance(results, list) and bool(results) and all(isinstance(one, dict) and "outputText" in one for one in results)
+    watsonx = isinstance(results, list) and bool(results) and all(isinstance(one, dict) and _is_of_watsonx(one) for one in results)
     llama = isinstance(body.get("generation"), str) and bool({"stop_reason", "generation_token_count"} & body.keys())
-    return titan or llama or (isinstance(body.get("completion"), str) and "stop_reason" in body)
+    return titan or watsonx or llama or (isinstance(body.get("completion"), str) and "stop_reason" in body)
+
+
+def _is_of_watsonx(one: dict[str, Any]) -> bool:
+    return isinstance(one.get("generated_text"), str) and isinstance(one.get("stop_reason"), str)
 
 
 _SHAPES = (
     *(_of_chat, _of_responses, _of_anthropic, _of_converse, _of_gemini, _of_ollama, _of_message_wrapper, _of_langchain, _is_message),
-    *(_is_chunk, _without_role, _of_vercel, _of_tgi, _of_bedrock),
+    *(_is_chunk, _without_role, _of_vercel, _of_tgi, _of_bedrock, _of_cohere, _of_llama_cpp),
 )

@@ -67,8 +67,9 @@ def reply(body: Any) -> Reply | None:
     if any(isinstance(item, dict) and item.get("type") is None and item.get("role") is None for item in body["output"]):
         raise Rejected("unknown_part", "an item of the output has no type")
     told = body["incomplete_details"] if isinstance(body.get("incomplete_details"), dict) else {}
-    finish = finish_of(told.get("reason")) if body.get("status") == "incomplete" else "stop"
-    message = None if body.get("status") in ("failed", "cancelled") else answer_of(body["output"], "")
+    status, has_failed = body.get("status"), body.get("status") in ("failed", "cancelled")
+    finish = finish_of(told.get("reason"), "incomplete") if status == "incomplete" else finish_of(status) if has_failed else "stop"
+    message = None if has_failed else answer_of(body["output"], "")
     return Reply(message, finish, tools_of(body.get("tools")), body.get("instructions"))
 
 

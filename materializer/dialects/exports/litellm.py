@@ -84,7 +84,7 @@ def record_of(payload: dict[str, Any]) -> dict[str, Any]:
     record = {
         "id": payload.get("id") or payload.get("litellm_call_id"),
         "timestamp": begin,
-        "user_id": payload.get("end_user") or metadata.get("user_api_key_end_user_id") or parameters.get("user"),
+        "user_id": payload.get("end_user") or metadata.get("user_api_key_end_user_id") or _user_of(parameters),
         "session_id": payload.get("session_id") or payload.get("trace_id"),
         "messages": _messages(payload.get("messages"), parameters),
         "tools": parameters.get("tools") or parameters.get("functions"),
@@ -99,6 +99,11 @@ def record_of(payload: dict[str, Any]) -> dict[str, Any]:
         "metadata": metadata or None,  # a refusal counts from every key
     }
     return {key: value for key, value in (record | _stated(metadata, hidden)).items() if value is not None}
+
+
+def _user_of(parameters: dict[str, Any]) -> Any:
+    """Return the user that the parameters of a request name, in the keys of OpenAI's or Anthropic's API."""
+    return parameters.get("user") or parameters.get("safety_identifier") or json_object(parameters.get("metadata")).get("user_id")
 
 
 def with_signals(payload: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

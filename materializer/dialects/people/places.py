@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
-Fact: TypeAlias = Literal["consent", "consent_time", "third_party", "user", "session", "region", "slice", "confidentiality", "reference"]
+Fact: TypeAlias = Literal[
+    "consent", "opt_out", "consent_time", "third_party", "user", "session", "region", "slice", "confidentiality", "reference"
+]
 
 PLAIN = "plain"
 """Name of the place whose keys have no beginning, for example `user.id`, `session_id` and `consent`."""
@@ -43,6 +45,8 @@ PLACES: tuple[FactPlace, ...] = (
     FactPlace("langfuse", "Langfuse SDK 3 to 5 (`langfuse.user.id`, `langfuse.session.id`)", PEOPLE),
     FactPlace("traceloop.association.properties", "OpenLLMetry"),
     FactPlace("ai.telemetry.metadata", "Vercel AI SDK"),
+    FactPlace("ai.settings.context", "Vercel AI SDK 7 (context of a call)"),
+    FactPlace("gcp.vertex.agent", "Agent Development Kit (`gcp.vertex.agent.session_id`)", PEOPLE),
     FactPlace("langsmith.metadata", "LangSmith"),
     FactPlace("langsmith.trace.metadata", "LangSmith"),
     FactPlace("langsmith.trace", "LangSmith (`langsmith.trace.session_id`)", PEOPLE),
@@ -79,7 +83,9 @@ _NAMES: Mapping[str, Fact] = {
     "consent": "consent",
     "consenttime": "consent_time",
     "consentthirdparty": "third_party",
-    **dict.fromkeys(("userid", "user", "enduserid", "enduser", "enduserpseudoid", "userapikeyenduserid", "langfuseuserid"), "user"),
+    **dict.fromkeys(
+        ("userid", "user", "enduserid", "enduser", "enduserpseudoid", "userapikeyenduserid", "langfuseuserid", "safetyidentifier"), "user"
+    ),
     **dict.fromkeys(("sessionid", "session", "conversationid", "threadid", "chatid", "langfusesessionid"), "session"),
     "region": "region",
     "slice": "slice",
@@ -87,6 +93,31 @@ _NAMES: Mapping[str, Fact] = {
     "reference": "reference",
 }
 """Rest of a key, without case and separators -> what it says."""
+
+_ALLOWS = frozenset(
+    (
+        *("allowtraining", "trainingallowed", "traininggranted", "trainingoptin", "optin", "optedin", "canbeusedfortraining"),
+        *("useformodeltraining", "usefortraining", "allowmodeltraining", "modeltrainingallowed", "datasharing"),
+    )
+)
+"""Keys whose value refuses a training if it is false. No place has their names, so that they never agree."""
+_OPT_OUT = frozenset(
+    (
+        *(
+            "optout",
+            "optedout",
+            "trainingoptout",
+            "optoutoftraining",
+            "optouttraining",
+            "donottrain",
+            "donottraining",
+            "notraining",
+            "notrain",
+        ),
+        *("excludefromtraining", "noconsent", "withoutconsent", "consentwithdrawn", "consentrevoked", "consentdenied", "consentrefused"),
+    )
+)
+"""Keys whose value refuses a training unless it is false."""
 
 _RANKS: Mapping[str, int] = {place.name: rank for rank, place in enumerate(PLACES)}
 ROOTS = frozenset(place.name.partition(".")[0] for place in PLACES)
@@ -125,7 +156,9 @@ def meaning(key: str) -> Meaning | None:
     # `user_consent` and `hasConsent` may refuse, but no place of the loop file has their names, so that they never agree
     plain = _SEPARATORS.sub("", last).lower() if len(last) <= 64 else ""
     others = plain.endswith(("consent", "consentgiven")) and not plain.startswith(("require", "need", "ask", "no", "without"))
-    return Meaning(key, len(PLACES), "consent") if others else None
+    if others or plain in _ALLOWS:
+        return Meaning(key, len(PLACES), "consent")
+    return Meaning(key, len(PLACES), "opt_out") if plain in _OPT_OUT else None
 
 
 def named(text: str) -> Fact | None:

@@ -59,6 +59,10 @@ class Told:
     def _add(self, found: Meaning, value: Any) -> None:
         if value is None:
             return
+        if found.fact == "opt_out":
+            if not _is_no(value):
+                self.consents.append((found.place, False))
+            return
         if found.fact == "consent":
             self.consents.append((found.place, value))
         elif found.fact == "consent_time":
@@ -70,6 +74,12 @@ class Told:
             return
         if found.fact is not None and value not in (None, "") and (found.fact not in self.facts or self.facts[found.fact][0] > found.rank):
             self.facts[found.fact] = (found.rank, found.place, value)
+
+
+def _is_no(value: Any) -> bool:
+    """Return whether a value says that nobody opted out: false, nothing, or a word for it."""
+    word = value.strip().strip('"').lower() if isinstance(value, str) else value
+    return word in (False, 0, "", "false", "0", "no", "none", "null", "n", "off") or word == [] or word == {}
 
 
 def refuses(value: Any) -> bool:
@@ -112,7 +122,7 @@ def told_in_part(attributes: Attributes) -> Told:
 
 def _tell(made: Told, attributes: Attributes, key: str, found: Meaning) -> None:
     """Add what one attribute says. `found` is the meaning of its key."""
-    if found.fact in (None, "consent"):
+    if found.fact in (None, "consent", "opt_out"):
         for part in attributes.earlier(key):
             before = Told()
             _tell(before, part, key, found)

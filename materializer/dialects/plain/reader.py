@@ -16,12 +16,14 @@ import orjson
 from ratchet.contracts.data.decoding import Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.errors import Rejected
+from ratchet.materializer.dialects.canonical.exchange import finish_of, is_stopped
+from ratchet.materializer.dialects.canonical.reasoning import may_reason
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversations.plain_text import is_reply
 from ratchet.materializer.dialects.otlp import ORIGINS
 from ratchet.materializer.dialects.people.told import may_tell
 from ratchet.materializer.dialects.plain.messages import plain_messages
-from ratchet.materializer.dialects.screening.outcome import has_failed
+from ratchet.materializer.dialects.screening.outcome import OUTCOMES, has_failed
 from ratchet.materializer.dialects.values import (
     DAY_US,
     EARLIEST_US,
@@ -39,12 +41,12 @@ from ratchet.materializer.dialects.values import (
 from ratchet.materializer.privacy.masking import OF_DOCUMENTS
 
 _NEEDED = frozenset({"id", "timestamp", "messages", "response"})
-_NAMES = ("model", "model_version", "finish_reason", "region", "confidentiality")
+_NAMES = ("model", "model_version", "region", "confidentiality")
 _COUNTS = ("input_tokens", "output_tokens")
-_READ = frozenset({*_NAMES, *_COUNTS}).union(
+_READ = frozenset({*_NAMES, *_COUNTS, "finish_reason"}).union(
     ("user_id", "session_id", "response_id", "latency_ms", "consent", "consent_time", "feedback", "slice", "status", "origin", "tools")
 )
-_EMPTY = ("consent_for", "correction", "signals", "reference", "model_parameters", "optional_params", "error")
+_EMPTY = ("consent_for", "correction", "signals", "reference", "model_parameters", "optional_params", *OUTCOMES)
 """Keys of the format that a plain record has at most as null."""
 _SPANS = frozenset({"info", "data", "spans", "context", "resource", "attributes"})
 """Keys by which other forms of records are recognised."""
@@ -54,7 +56,7 @@ _WHOLE_BELOW = 1 << 53
 _MOST_PEOPLE = 50_000
 """Ids of users and sessions that are remembered."""
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_ODD_BEGINNINGS = frozenset('{["dei:')
+_ODD_BEGINNINGS = frozenset('{["dei:0f')
 """Beginnings of answers that may be JSON or a stream of events."""
 
 
@@ -325,7 +327,15 @@ def _identity(value: Any) -> str | None:
     return name(value)
 
 
+def _finish(value: Any) -> str | None:
+    found = finish_of(name(value))
+    if is_stopped(found):
+        raise _not_plain()
+    return found
+
+
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
+    "finish_reason": _finish,
     "response_id": _response,
     **dict.fromkeys(_COUNTS, token_count),
     "slice": slug,
@@ -334,7 +344,7 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
 
 def _is_plain_answer(text: str) -> bool:
     """Return whether a text is an answer as it is, without reasoning. Raises Rejected if it is the printed form of an object."""
-    if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or "think" in text or "<reasoning>" in text or "\x00" in text:
+    if text[:1].isspace() or text[:1] in _ODD_BEGINNINGS or may_reason(text) or "\x00" in text:
         return False
     return is_reply(text)
 

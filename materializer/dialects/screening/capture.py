@@ -56,9 +56,18 @@ _WORDS = 2
 
 def was_captured(attributes: Attributes, events: Iterable[str]) -> bool:
     """Return whether attributes of a span, or its events, may carry content. `events` are the names of its events."""
+    if is_bare(attributes.get("gen_ai.input.messages")):
+        return False
     if any(name != "exception" and name != "gen_ai.evaluation.result" for name in events):
         return True
     return any(not _describes(key) and _may_be_content(attributes.get(key)) for key in attributes)
+
+
+def is_bare(messages: Any) -> bool:
+    """Return whether the JSON text of messages has the parts without their content, as Pydantic AI writes them if capture is off."""
+    if not isinstance(messages, str) or '"content"' in messages or '"parts"' not in messages:
+        return False
+    return '{"type":"text"}' in messages.replace(" ", "")
 
 
 def _describes(key: str) -> bool:

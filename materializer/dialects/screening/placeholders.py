@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.privacy.search import Joined, places
 
-VERSION = 1
+VERSION = 2
 """Version of the table. It changes with each entry."""
 
 
@@ -26,15 +26,31 @@ class Placeholder(NamedTuple):
     """Whether nobody else writes it, so that it counts inside of a longer text, too."""
 
 
+_ENTITIES = (
+    "PERSON|PERSON_NAME|NAME|FIRST_NAME|LAST_NAME|EMAIL|EMAIL_ADDRESS|PHONE|PHONE_NUMBER|ADDRESS|STREET_ADDRESS|LOCATION|AGE|DATE_TIME"
+    "|DATE_OF_BIRTH|USERNAME|PASSWORD|IP_ADDRESS|MAC_ADDRESS|URL|CREDIT_CARD|CREDIT_CARD_NUMBER|CREDIT_DEBIT_CARD_NUMBER|CREDIT_DEBIT_NUMBER"
+    "|IBAN|IBAN_CODE|US_SSN|US_SOCIAL_SECURITY_NUMBER|SSN|BANK_ACCOUNT_NUMBER|US_BANK_NUMBER|DRIVER_ID|US_DRIVER_LICENSE|US_PASSPORT"
+    "|PASSPORT_NUMBER|MEDICAL_LICENSE|CRYPTO|NRP|ORGANIZATION|PIN|AWS_ACCESS_KEY|AWS_SECRET_KEY|LICENSE_PLATE|UK_NHS"
+)
+"""Names that detectors of personal data put in place of a value. Inside of a text they stand for one value; alone, nothing is left."""
+
 PLACEHOLDERS: tuple[Placeholder, ...] = (
     Placeholder("LiteLLM", r"redacted[-_ ]by[-_ ]litell?m(?:[-_a-z]*)", unmistakable=True),
     Placeholder("LiteLLM", r"default-message-value", unmistakable=True),
-    Placeholder("LiteLLM", r"\(litellm_truncated skipped \d+ chars\)", unmistakable=True),
+    Placeholder("LiteLLM", r"litellm_truncated", unmistakable=True),
     Placeholder("Logfire", r"\[Scrubbed due to [^\]\n]{1,80}\]", unmistakable=True),
     Placeholder("OpenInference", r"__REDACTED__", unmistakable=True),
     Placeholder("Langfuse", r"<fully masked due to failed mask function>", unmistakable=True),
     Placeholder("Langfuse", r"<truncated due to size exceeding limit>", unmistakable=True),
+    Placeholder("Langfuse", r"\[TRUNCATED: Field exceeded size limit\]", unmistakable=True),
+    Placeholder("Langfuse", r"@@@langfuseMedia:type=[^@\s]{1,300}@@@", unmistakable=True),
+    Placeholder("Datadog", r"\[Non-text content object: [^\n]{0,150}\]?"),
     Placeholder("Sentry", r"\[Filtered\]"),
+    Placeholder("Sentry", r"\[Blob substitute\]"),
+    Placeholder("Strands", r"\[(?:user input|assistant output|tool output|content) redacted\.?\]"),
+    Placeholder("Presidio, Google DLP, AWS Comprehend and Bedrock",
+                rf"(?-i:(?:(?:[\[<{{]{{1,2}}(?:{_ENTITIES})[\]>}}]{{1,2}}|[<{{]{{1,2}}(?:{_ENTITIES})_\d{{1,4}}[>}}]{{1,2}})[\s,.;:]{{0,3}})+)"),
+    Placeholder("Google DLP", r"#{6,}"),
     Placeholder("OpenTelemetry Collector", r"\*{3,}"),
     Placeholder("several tools", r"[\[<({]{0,2}_{0,2}(?:content |text |message |data |value |prompt |response )?"
                 r"(?:redacted|scrubbed|masked|filtered|removed|omitted|hidden|sanitized|anonymized)_{0,2}[\])>}]{1,2}"),
@@ -48,16 +64,19 @@ _WHOLE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS), re.I
 _INSIDE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS if one.unmistakable), re.IGNORECASE)
 _LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.IGNORECASE)
 """A line of its own, as parts of a message become lines of its text."""
-_NEEDLES = ("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to")
+_NEEDLES = (
+    *("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to"),
+    *("[truncated: field exceeded", "@@@langfusemedia"),
+)
 """A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
 
 
 _CLUES = places(
     *("redact", "litell", "default-message", "scrubbed", "masked", "filtered", "removed", "omitted", "hidden", "sanitized", "anonymized"),
-    *("truncated", "skipped"),
+    *("truncated", "skipped", "non-text content", "blob substitute", "@@@langfusemedia"),
 )
-_SIGNS = re.compile(r"[\s\"'`]*[*█▇■•●xX]")
-_FIRST = re.compile(r"[\s\"'`*█▇■•●xX]")
+_SIGNS = re.compile(r"[\s\"'`]*(?:[*█▇■•●xX]|#{6}|[\[<{]{1,2}[A-Z][A-Z_]{2})")
+_FIRST = re.compile(r"[\s\"'`*█▇■•●xX#\[<{]")
 """The first character of a text that `_SIGNS` matches."""
 
 

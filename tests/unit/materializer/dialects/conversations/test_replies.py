@@ -32,6 +32,15 @@ REPLIES: dict[str, Any] = {
     "tgi alone": {"generated_text": "hi", "details": {"finish_reason": "eos_token"}},
     "llama on bedrock": {"generation": "hi", "prompt_token_count": 3, "generation_token_count": 1, "stop_reason": "stop"},
     "titan": {"inputTextTokenCount": 3, "results": [{"tokenCount": 1, "outputText": "hi", "completionReason": "FINISH"}]},
+    "watsonx": {"model_id": "m", "results": [{"generated_text": "hi", "stop_reason": "eos_token"}]},
+    "pipeline of transformers": [{"generated_text": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "hi"}]}],
+    "llama.cpp": {"content": "hi", "stop": True, "tokens_predicted": 1, "generation_settings": {}, "stop_type": "eos"},
+    "cohere version 1": {"response_id": "r", "text": "hi", "generation_id": "g", "finish_reason": "COMPLETE", "meta": {}},
+    "converse stream": [
+        {"messageStart": {"role": "assistant"}},
+        *({"contentBlockDelta": {"delta": {"text": text}, "contentBlockIndex": 0}} for text in "hi"),
+        {"contentBlockStop": {"contentBlockIndex": 0}}, {"messageStop": {"stopReason": "end_turn"}}, {"metadata": {"usage": {}}},
+    ],
     "cohere": {"id": "x", "finish_reason": "COMPLETE", "message": {"role": "assistant", "content": [{"type": "text", "text": "hi"}]}},
     "message": {"role": "assistant", "content": "hi"},
     "message with nulls": {"role": "assistant", "content": "hi", "tool_calls": None, "refusal": None, "annotations": []},
@@ -48,6 +57,10 @@ REPLIES: dict[str, Any] = {
     "chunks": [{"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": text}}]} for text in ("h", "i")],
 }  # fmt: skip
 OWN: list[Any] = [
+    {"content": "Buy milk", "stop": True},
+    {"text": "Hello", "generation_id": "g"},
+    {"metadata": {"a": 1}},
+    {"model_id": "m", "results": [{"generated_text": "Hello"}]},
     {"content": "Buy milk", "title": "Note", "done": False},
     {"content": "Buy milk"},
     {"text": "Hello", "lang": "en"},
@@ -141,6 +154,9 @@ STREAMS = (
     'data: {"candidates":[{"content":{"parts":[{"text":"h"}]}}]}\r\n\r\n'
     'data: {"candidates":[{"content":{"parts":[{"text":"i"}]}}]}\r\n\r\n',
     '{"model":"m","message":{"role":"assistant","content":"h"},"done":false}\n{"model":"m","message":{"content":"i"},"done":true}\n',
+    'f:{"messageId":"m"}\n0:"h"\n0:"i"\ne:{"finishReason":"stop"}\nd:{"finishReason":"stop"}\n',
+    '{"messageStart":{"role":"assistant"}}\n{"contentBlockDelta":{"delta":{"text":"hi"},"contentBlockIndex":0}}\n'
+    '{"messageStop":{"stopReason":"end_turn"}}',
     'event: response.completed\ndata: {"type":"response.completed","response":'
     + json.dumps(REPLIES["responses"])
     + "}\n\n",
@@ -267,3 +283,60 @@ def test_calls_without_tools_are_counted() -> None:
     found = jsonl({"role": "assistant", "content": None, "tool_calls": [call | {"async_": None, "extra": []}]})
     assert answer_message(found.traces[0]["answer"])["tool_calls"] == [call]
     assert found.told["call without tools", ""] == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "finish"),
+    [
+        *((STREAMS[0], "stop"), (STREAMS[0].removesuffix("data: [DONE]\n\n"), "length"), (STREAMS[2], "length")),
+        *((STREAMS[1], None), (STREAMS[1].partition("event: message_stop")[0], "length"), (STREAMS[4], "stop"), (STREAMS[5], "end_turn")),
+    ],
+)
+def test_a_stream_without_an_end_was_cut(stream: str, finish: str | None) -> None:
+    [row] = jsonl(stream).traces
+    assert (row["answer"], row["finish_reason"]) == ("hi", finish)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    ['0:"h"\n0:"i"\n', '0:"hi"\n9:{"toolCallId":"c","toolName":"f","args":{}}\nd:{"finishReason":"tool-calls"}\n', '0:"h"\n3:"failed"\n'],
+)
+def test_a_stream_of_the_ai_sdk_with_more_than_text_is_not_read(stream: str) -> None:
+    assert [bad.reason for bad in jsonl(stream).bad] == ["unknown_wrapper"]
+
+
+def test_calls_of_a_stream_of_converse_are_read() -> None:
+    events = [
+        {"contentBlockStart": {"start": {"toolUse": {"toolUseId": "t", "name": "get"}}, "contentBlockIndex": 1}},
+        {"contentBlockDelta": {"delta": {"reasoningContent": {"text": "hm"}}, "contentBlockIndex": 0}},
+        *({"contentBlockDelta": {"delta": {"toolUse": {"input": piece}}, "contentBlockIndex": 1}} for piece in ('{"a":', "1}")),
+    ]
+    [row] = jsonl([*events, {"messageStop": {"stopReason": "tool_use"}}]).traces
+    assert json.loads(row["answer"])["tool_calls"][0]["function"] == {"name": "get", "arguments": '{"a":1}'}
+    assert [bad.reason for bad in jsonl(events).bad] == ["unknown_wrapper"]
+
+
+HARMONY = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Sunny.<|return|>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[THINK]hm[/THINK]Sunny.", "<seed:think>hm</seed:think>\nSunny.", "◁think▷hm◁/think▷Sunny.", "<thought>hm</thought>Sunny."),
+        *("\n<thought>hm</thought>Sunny.", HARMONY, f"<|start|>assistant{HARMONY}", HARMONY.removesuffix("<|return|>")),
+    ],
+)
+def test_reasoning_in_the_tags_of_any_model_is_left_out(text: str) -> None:
+    spans_of = span(1, "q", text)
+    found = [*jsonl(text).traces, *langfuse(text).traces, *decode(batch(spans(spans_of)), LIMITS).traces]
+    assert [row["answer"] for row in found] == ["Sunny."] * 3
+
+
+@pytest.mark.parametrize("text", ["[THINK]hm", "◁think▷hm", "<thought>hm", HARMONY.partition("<|end|>")[0]])
+def test_an_answer_that_was_cut_within_its_reasoning_is_empty(text: str) -> None:
+    assert [bad.reason for bad in jsonl(text).bad] == ["empty_response"]
+
+
+@pytest.mark.parametrize("text", ["I use <thought> as a tag.", "The [THINK] tag", "A <|channel|> mark"])
+def test_a_tag_elsewhere_is_text(text: str) -> None:
+    assert [row["answer"] for row in jsonl(text).traces] == [text]

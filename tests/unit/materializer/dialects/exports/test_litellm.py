@@ -131,3 +131,8 @@ def test_the_shared_logs_give_the_published_counts(tmp_path: Path) -> None:
     assert len({row["user"] for row in found.traces}) == expected["users"]
     assert len({row["session"] for row in found.traces}) == expected["sessions"]
     assert (found.feedback, found.bad) == ([], [])
+
+
+@pytest.mark.parametrize("parameters", [{"user": "p"}, {"safety_identifier": "p"}, {"metadata": {"user_id": "p"}}])
+def test_the_user_is_also_read_from_the_parameters_of_the_request(parameters: dict[str, Any]) -> None:
+    assert decoded(payload(end_user="", model_parameters=parameters)).traces[0]["user"] == "p"

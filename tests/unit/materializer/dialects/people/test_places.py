@@ -284,3 +284,27 @@ def test_the_page_on_applications_has_the_same_table() -> None:
     page = (Path(__file__).parents[5] / "docs/howto/connect-an-application.md").read_text()
     table = page.partition("### Where consent, user and session are read")[2].partition("- **Names.**")[0]
     assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == [place.name for place in PLACES]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [
+        *(("opt_out", True, True), ("optOut", "yes", True), ("training.do_not_train", 1, True), ("no_consent", "true", True)),
+        *(("opt_out", False, False), ("opt_out", "no", False), ("do_not_train", 0, False), ("consent_withdrawn", "", False)),
+        *(("allow_training", False, True), ("allowTraining", "false", True), ("trainingOptIn", 0, True), ("allow_training", True, False)),
+        *(("opt_outs", True, False), ("training", False, False), ("no_training_data", True, False)),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "metadata.", "ai.telemetry.metadata.", "ai.settings.context.", "traceloop.association.properties."])
+def test_other_names_of_a_refusal_count_and_never_agree(place: str, key: str, value: Any, refused: bool) -> None:
+    row = traced(attribute(f"{place}{key}", value))[0]
+    assert (row["messages"] is None, row["consent"]) == (refused, False)
+    assert traced(attribute(f"{place}{key}", value), limits=replace(ASSUMED, assume_consent=False))[0]["messages"] is None
+    line = {"id": "a", "timestamp": T0, "messages": SECRET, "response": SECRET, "metadata": {key: value}}
+    assert (decode(batch(line, kind="jsonl"), ASSUMED).traces[0]["messages"] is None) == refused
+
+
+def test_people_of_the_newest_libraries_are_found() -> None:
+    row = traced(attribute("ai.settings.context.userId", "u"), attribute("gcp.vertex.agent.session_id", "s"))[0]
+    assert (row["user"], row["session"]) == ("u", "s")
+    assert traced(attribute("llm.invocation_parameters", json.dumps({"safety_identifier": "u"})))[0]["user"] == "u"

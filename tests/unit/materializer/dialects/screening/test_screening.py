@@ -112,12 +112,32 @@ TEXTS = (
         "{{redacted}}",
     ),
     *("[REDACTED: pii]", "<fully masked due to failed mask function>", "xxxxxxxx", "[removed]", "(omitted)"),
+    *(
+        "<PERSON>",
+        "<PERSON> <EMAIL_ADDRESS>",
+        "[PERSON_NAME]",
+        "[NAME], [ADDRESS].",
+        "{NAME}",
+        "{{EMAIL_ADDRESS_1}}",
+        "<PHONE_NUMBER_2>",
+        "########",
+    ),
+    *("Sum up @@@langfuseMedia:type=application/pdf|id=x|source=bytes@@@",),
+    *("[Blob substitute]", "[Non-text content object: <Part>]", "[User input redacted.]", "[Assistant output redacted.]"),
+    *("Read ... (litellm_truncated 129 chars) ... end", "(litellm_truncated skipped 9 chars)", "a[TRUNCATED: Field exceeded size limit]"),
     *("***REDACTED***", "[REDACTED_EMAIL]", "--redacted--", "<truncated due to size exceeding limit>", "REDACTED_BY_LITELLM"),
 )
 KEPT = (
     *(
         "[EMAIL_1] wrote to [NAME_2]",
         "[PERSON_1]",
+        "Write to <EMAIL_ADDRESS> today.",
+        "<address>",
+        "[name]",
+        "{NAME} is a field.",
+        "# Title",
+        "[TODO]",
+        "<DIV>",
         "The word REDACTED is censored.",
         "Use *** for bold.",
         "a [REDACTED] name in a text",
@@ -231,3 +251,11 @@ def test_the_search_in_many_texts_leads_to_every_redacted_one(text: str, before:
     assert {number for number, one in enumerate(texts) if is_redacted(one)} <= may_be_redacted(texts, Joined(contents(texts)))
     both = ["A plain question?", text]
     assert may_be_redacted(both, Joined(contents(both)), [text]) - {0} == {1}
+
+
+@pytest.mark.parametrize("data", ["__REDACTED__", "[Blob substitute]", "data:image/png;base64,[Blob substitute]", "[REDACTED]"])
+def test_a_placeholder_in_place_of_an_image_is_found(data: str) -> None:
+    parts = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": data}}]
+    assert [bad.reason for bad in read(record(messages=[{"role": "user", "content": parts}])).bad] == ["redacted_content"]
+    parts[1] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    assert len(read(record(messages=[{"role": "user", "content": parts}])).traces) == 1
