@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,11 +82,33 @@ def named_loop(installation: Installation, name: str, quiet: bool, reads: bool =
         line = _line_of(installation, name)
         if line in lines and not reads:
             installation.refuse_other(line, Path(name))
+        if not installation.home.has_ledger:
+            _refuse_second(installation.home, line, Path(name))
         _tell(f"taken as the loop file {name} of the line {line}", quiet)
         return Path(name)
     file = installation.loop_file(named_line(installation, name, quiet=True))
     _tell(f"taken as the line {name} with the loop file {file}", quiet)
     return file
+
+
+def _refuse_second(home: Home, line: str, file: Path) -> None:
+    """Raise ConfigError if `file` belongs to a line of an installation near it, unless RATCHET_HOME says which one is meant.
+
+    Otherwise a command in a wrong folder would begin a second installation, with a second copy of the line and of its traces.
+    """
+    from ratchet.flows.composition.installation import Installation, is_same_file
+    from ratchet.flows.config import variables
+    from ratchet.flows.config.home import Home
+    from ratchet.flows.config.nearby import home_text, installations_near
+
+    if os.environ.get(variables.HOME):
+        return
+    for near in installations_near(Path(os.path.normpath(file.absolute().parent)), home):
+        if line in near.lines and (owner := Installation(Home(near.root)).owner(line)) and is_same_file(owner, file):
+            raise ConfigError(
+                f"there is no installation in {home_text(home)}, and line {line!r} of {file} is in {near.root}; to use that one, set "
+                f"{variables.HOME}={near.root}; for a second one, set {variables.HOME}={home.root}"
+            )
 
 
 def loop_files() -> list[str]:

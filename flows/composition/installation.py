@@ -47,6 +47,7 @@ def is_same_file(owner: Path, path: Path) -> bool:
 
 def other_file(line: str, owner: Path, path: Path) -> str:
     """Return why `path` may not act on `line`, which belongs to the loop file `owner`, and what to do."""
+    path = path.absolute()  # two files of one name are told apart
     take = f"`ratchet takeover {path} --why TEXT`"
     if not owner.exists():
         return f"line {line!r} belongs to the loop file {owner}, which does not exist, and not to {path}; if it was moved there, run {take}"

@@ -207,7 +207,8 @@ def parse_json(data: bytes | str) -> Any:
             if "utf-8" in message or "surrogate" in message
             else "malformed_json"
         )
-        raise Rejected(reason, message.partition(": line")[0]) from None
+        told = "not UTF-8, or a surrogate without its pair" if reason == "invalid_encoding" else message.partition(": line")[0]
+        raise Rejected(reason, told) from None
 
 
 def dump(value: Any) -> str:

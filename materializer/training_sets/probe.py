@@ -17,7 +17,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import is_mixed
 from ratchet.contracts.data.records import SAMPLES, ProbeRewards
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.evaluation import ChatRequest
 from ratchet.contracts.failure_reasons import counted, told
 from ratchet.contracts.ids import hash_share
@@ -30,6 +30,9 @@ RIGHT = 0.5
 """Reward above which an answer of the probe counts as right."""
 _LEAST_UNBIASED = 20
 """Minimum number of scored prompts with an unbiased reference. From this number on, `usual` is measured on these prompts only."""
+
+_REFUSALS = ("HTTP 400", "HTTP 413", "HTTP 422")
+"""How failures begin with which a server refuses a request itself: it is too long for the context, or the chat template rejects it."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def ask(
 ) -> Probed:
     """Request `settings.samples` answers to each prompt, and score them.
 
-    Raises Retryable if no request is answered at all, which indicates a problem of the server.
+    Raises Retryable if no request is answered at all, which indicates a problem of the server, and Permanent if the server refuses all
+    of them, because another try would be refused as well.
     """
     asked = [row for row in prompts.to_dicts() for _ in range(settings.samples)]
     if not asked:
@@ -76,6 +80,11 @@ def ask(
     answers = client.chat(requests, progress)
     answered = [(row, answer.text) for row, answer in zip(asked, answers, strict=True) if answer.text is not None]
     reasons = counted(answer.failure for answer in answers if answer.text is None)
+    if not answered and all(answer.failure.startswith(_REFUSALS) for answer in answers):
+        raise Permanent(
+            f"the champion's server refuses all {len(asked)} requests of the probe: {told(reasons)}; adopt, in a new line, a model whose "
+            "context and chat template suit these prompts, or log other prompts"
+        )
     if not answered:
         raise Retryable(f"the probe got no answer to any of {len(asked)} requests: {told(reasons)}; check the champion's server")
     ends = [answer.cut for answer in answers if answer.text is not None]

@@ -104,11 +104,12 @@ def test_invalid_records_are_counted_and_the_others_are_kept(ratchet, tmp_path: 
     assert "does not exist" in ratchet("ingest", path, "--source", "nowhere.jsonl", code=2).stderr
 
 
-def test_doctor_and_verify_check_all_parts(ratchet) -> None:
+def test_doctor_and_verify_before_there_is_an_installation(ratchet) -> None:
     findings = json.loads(ratchet("doctor", "--json").stdout)
     about = {f["about"] for f in findings}
-    assert {"python", "torch", "ledger", "home", "ratchet.rewards", "prefect"} <= about
-    assert "all hash chains valid" in ratchet("verify").stderr
+    assert {"python", "torch", "home", "ratchet.rewards", "prefect"} <= about
+    assert "ledger" not in about, "nothing is created where there is no installation"
+    assert "there is no installation in" in ratchet("verify", code=2).stderr
 
 
 def test_commands_without_requests_or_cycles_are_errors(ratchet, tmp_path: Path) -> None:

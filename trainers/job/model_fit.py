@@ -1,6 +1,6 @@
 """Says what cannot work with a model: its chat template, its end of turn, its context, the adapter and the machines of a recipe.
 
-    python -m ratchet.trainers.job.model_fit FOLDER        without a recipe; prints problems and warnings as JSON
+    python -m ratchet.trainers.job.model_fit FOLDER [--own-server]        without a recipe; prints problems and warnings as JSON
 
 Without this, such a model is found by a job that fails after a person has approved it, or by a gate in which no answer ends.
 """
@@ -123,15 +123,46 @@ def _shards(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the problems of the model folder that the command names, and in what it is not trained as it is served. Returns 0."""
+    """Print the problems of the model folder that the command names, and in what it is not trained as it is served. Returns 0.
+
+    With `--own-server`, it is a problem if Transformers cannot load its configuration or its tokenizer. Otherwise another package serves
+    it, which may have its own form of both, and the tokenizer's error is raised.
+    """
     hide_torch()
     from ratchet.trainers.job.trl.as_served import served_warnings
 
-    folder = Path(sys.argv[1])
-    tokenizer = load_tokenizer(folder)
-    problems = model_problems(folder, tokenizer)
-    sys.stdout.write(json.dumps({"problems": problems, "warnings": [] if problems else served_warnings(tokenizer)}))
+    folder, own = Path(sys.argv[1]), "--own-server" in sys.argv[2:]
+    problems, warnings = _unloadable(folder) if own else [], []
+    if not problems:
+        tokenizer = load_tokenizer(folder)
+        problems = model_problems(folder, tokenizer)
+        warnings = [] if problems else served_warnings(tokenizer)
+    sys.stdout.write(json.dumps({"problems": problems, "warnings": warnings}))
     return 0
+
+
+def _unloadable(folder: Path) -> list[str]:
+    """Return why Transformers cannot load the configuration or the tokenizer of a model."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # the library may raise anything for the content of a file
+        return [
+            f"transformers cannot load config.json ({_first(error)}); use an architecture that the installed release has itself, or "
+            "install a release that has it"
+        ]
+    try:
+        load_tokenizer(folder)
+    except Exception as error:
+        return [f"transformers cannot load the tokenizer ({_first(error)}); copy all its files, at least tokenizer.json, into the folder"]
+    return []
+
+
+def _first(error: Exception) -> str:
+    """Return the kind of an error with the first sentence of its text, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text.partition('. ')[0][:200]}" if text else type(error).__name__
 
 
 if __name__ == "__main__":

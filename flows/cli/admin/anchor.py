@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ratchet.flows.cli.lines import existing
+from ratchet.flows.cli.lines import existing, unknown_line
 from ratchet.flows.cli.output import json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import say, show
 
@@ -49,6 +49,8 @@ def verify(as_json: bool) -> None:
     if not installation.home.root.exists():
         existing(installation)  # exports without a ledger are damage, but a wrong folder is none
     result = verify_ledger(installation.ledger, open_anchors(installation.home))
+    if not result.heads and not result.exports and not result.damage:
+        raise unknown_line(installation.home, [], None)  # nothing was verified
     rows = sum(head.seq for head in result.heads)
     newest = result.newest
     if as_json:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from ratchet.contracts.errors import Rejected
 from ratchet.flows.cli.names import cycle_argument, named_cycle
 from ratchet.flows.cli.output import json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import show
+from ratchet.flows.core.folds.cycle import no_data
 
 
 @click.command()
@@ -29,7 +29,7 @@ def card(cycle: str | None, out: Path | None, as_json: bool) -> None:
     view = named_cycle(installation, cycle, as_json)
     sections = dataset_card(view, open_artifacts(installation.home))
     if not sections:
-        raise Rejected("no_data", f"{view.id} has no frozen data yet; `ratchet status` shows what it waits for")
+        raise no_data(view)
     if as_json:
         print_json([{"title": s.title, "text": s.text, "rows": s.table.rows if s.table else []} for s in sections])
         return

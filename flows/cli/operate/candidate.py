@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ratchet.contracts.errors import Permanent
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
@@ -32,10 +33,13 @@ def add(line: str, model: Path, why: str, by: str, as_json: bool) -> None:
     cycle; without one, run `ratchet run`. Fails if a cycle is open or if the line is frozen.
     """
     with watched(as_json, f"opening a cycle of {line} with {model} …") as progress:
+        from ratchet.flows.composition.before_training import OWN_SERVERS, broken_files
         from ratchet.flows.engine.given import add_candidate
 
         installation = open_installation(progress)
         context = installation.context(named_loop(installation, line, as_json), late=True)
+        if context.loop.serving.kind in OWN_SERVERS and any(model.glob("*.safetensors")) and (broken := broken_files(model)):
+            raise Permanent(f"{model}: {'; '.join(broken)}")  # else a cycle opens whose candidate no server can load
         cycle, given = add_candidate(context, model, by, why)
     if as_json:
         print_json({"cycle": cycle, "model": given.model.id, "differs": list(given.differs)})

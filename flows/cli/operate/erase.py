@@ -9,6 +9,7 @@ import click
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import person_id
+from ratchet.flows.cli.lines import existing, unknown_line
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import say, show
 
@@ -40,7 +41,9 @@ def erase(
         from ratchet.flows.service.receipts import receipt_text
         from ratchet.materializer.erasure.lake_rows import Target
 
-        installation = open_installation(progress)
+        installation = existing(open_installation(progress))
+        if not lines_of(installation):
+            raise unknown_line(installation.home, [], None)  # in a wrong folder, a receipt would say that the erasure was done
         people = pseudonyms_of(installation, named.values(), talks.values())
         each = {place: pseudonyms_of(installation, [one], ()).users for place, one in named.items()}
         each |= {place: pseudonyms_of(installation, (), [one]).sessions for place, one in talks.items()}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @actor_option
 @json_option
-@click.option("--force", is_flag=True, help="Adopt the model although its answers cannot end, or its chat template does not work.")
+@click.option("--force", is_flag=True, help="Adopt the model although its files cannot be loaded, or its answers cannot end.")
 @click.option("--accept-licence", metavar="NAME", help="The licence of a model of a hub, which you accept. Without it, the command asks.")
 @click.option(
     "--token-env", default="HF_TOKEN", show_default=True, metavar="VARIABLE", help="Environment variable with the token for the hub."
@@ -68,7 +68,7 @@ def adopt(loop: str, model: str, by: str, as_json: bool, force: bool, accept_lic
             folder = Path(model) if hub_model is None else _downloaded(hub_model, kept, progress, token_env)
             progress("looking at tokenizer and chat template …", 0, 0)
             with suppress(Retryable):  # `ratchet check` says so
-                findings = look_at_model(folder) if any(folder.glob("*.safetensors")) else findings
+                findings = look_at_model(folder, context.loop.serving) if any(folder.glob("*.safetensors")) else findings
             if findings.problems and not force and context.line_view().base is None:
                 raise Permanent(
                     f"{model}: {'; '.join(findings.problems)}. A line adopts one model only, and cannot change it later; mend the folder "

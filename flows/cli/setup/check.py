@@ -117,7 +117,7 @@ def _model(context: LineContext) -> list[Finding]:
     except RatchetError:  # `ratchet doctor` and `verify` are about damage
         return []
     try:
-        found = look_at_model(folder)
+        found = look_at_model(folder, context.loop.serving)
     except Retryable as error:
         return [("note", "model", f"{champion.tag}: tokenizer and chat template were not looked at: {error}")]
     errors = [("error", "model", f"{champion.tag}: {one}") for one in found.problems]

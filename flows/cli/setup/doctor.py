@@ -130,8 +130,13 @@ def _plugins() -> list[Finding]:
 
 
 def _home(home: Home) -> list[Finding]:
+    """Check the home folder. Where there is no installation, nothing is created: the folder may be the wrong one."""
+    from ratchet.flows.config.nearby import home_text, remedy_text
+
+    if not home.root.exists():
+        remedy = remedy_text(home) or "`ratchet adopt LOOP.toml MODEL_FOLDER` creates one"
+        return [("note", "home", f"there is no installation in {home_text(home)}; {remedy}")]
     try:
-        home.root.mkdir(parents=True, exist_ok=True)
         probe = home.root / ".doctor"
         probe.write_bytes(b"")
         probe.unlink()
@@ -146,6 +151,8 @@ def _ledger(home: Home) -> list[Finding]:
     from ratchet.contracts.hash_chain import verify_chain
     from ratchet.flows.composition.ports import open_ledger
 
+    if not home.has_ledger:
+        return []
     try:
         ledger = open_ledger(home)
         streams = ledger.streams("")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.data.datasets import HoldoutEdition, Snapshot, TrainingSet
-from ratchet.contracts.errors import Conflict, Rejected
+from ratchet.contracts.errors import Conflict
 from ratchet.contracts.ids import NORMALISER, Digest, digest, exports_stream
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.rows import DatasetExported, content_of, row_of
 from ratchet.contracts.steps import FreezeResult, ProbeResult
-from ratchet.flows.core.folds.cycle import CycleView
+from ratchet.flows.core.folds.cycle import CycleView, no_data
 from ratchet.flows.core.triggers import edition_number
 from ratchet.flows.engine.context import LineContext
 
@@ -48,7 +48,7 @@ def set_of_cycle(context: LineContext, cycle: CycleView) -> ExportedSet:
     """
     frozen, probed = cycle.get(FreezeResult), cycle.get(ProbeResult)
     if frozen is None:
-        raise Rejected("no_data", f"{cycle.id} has no frozen data yet; `ratchet status` shows what it waits for")
+        raise no_data(cycle)
     report = probed.report if probed is not None else None
     return ExportedSet(cycle.id, frozen.snapshot, context.datasets.assemble(_name(context, frozen.snapshot.name), frozen.snapshot, report))
 

@@ -80,7 +80,7 @@ class FolderStorage:
     def files(self) -> Iterator[StoredFile]:
         """Yield the files. Those whose name begins with a dot are left out, because editors and copies in progress use such names."""
         if not self.path.exists():
-            raise ConfigError(f"{self._what}: {self.path} does not exist; correct its path in the loop file")
+            raise ConfigError(f"{self._what}: {self.path} does not exist; correct the path")
         if self.path.is_file():
             yield stored(self.path, self.path.name)
             return

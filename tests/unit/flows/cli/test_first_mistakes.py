@@ -95,7 +95,7 @@ def test_a_model_with_which_nothing_can_work_is_adopted_only_by_force(folder: Pa
     for name in ("model.safetensors", "modeling.py"):
         (folder / "model" / name).touch()
     findings = ModelFindings(["the tokenizer has no chat template; add chat_template.jinja to the model folder"], [])
-    monkeypatch.setattr("ratchet.flows.composition.before_training.look_at_model", lambda _: findings)
+    monkeypatch.setattr("ratchet.flows.composition.before_training.look_at_model", lambda *_: findings)
     refused = said("adopt", "support.toml", "model", "--by", "ada")
     assert "no chat template; add chat_template.jinja" in refused
     assert "A line adopts one model only, and cannot change it later" in refused

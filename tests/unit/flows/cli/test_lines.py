@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -236,3 +237,44 @@ def test_a_request_that_is_not_there_is_not_counted(shop: Path) -> None:
     problem = CliRunner().invoke(cli, ["approve"]).exception
     assert isinstance(problem, Rejected)
     assert "no request is pending; `ratchet status` shows what each cycle waits for" in str(problem)
+
+
+@pytest.mark.parametrize("command", [["verify"], ["erase", "--user", "ada"]])
+def test_what_finds_nothing_in_an_installation_without_a_line_is_no_success(
+    shop: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("RATCHET_HOME", str(folder))
+    for _ in range(2):
+        assert "there is no " in refused(*command)
+        SqlLedger(Home.from_environment().ledger_url)
+    assert not (folder / "erasures").exists(), "no receipt says that something was erased"
+    assert not (folder / "user-keys.json").exists()
+
+
+def test_a_loop_file_in_a_wrong_folder_begins_no_second_installation(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(shop, own)
+    monkeypatch.chdir(own)
+    run("takeover", "loop.toml", "--why", "the simulated line has no file", "--by", "ada")
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for command in (["ingest"], ["check"], ["run"], ["adopt"]):
+        said = refused(*command, "../own/loop.toml", *(["model"] if command == ["adopt"] else []))
+        assert f"line 'sim' of ../own/loop.toml is in {own}/.ratchet" in said
+        assert f"set RATCHET_HOME={own}/.ratchet; for a second one, set RATCHET_HOME={folder}/.ratchet" in said
+    assert list(folder.iterdir()) == []
+
+
+def test_the_doctor_creates_no_installation_and_names_the_one_nearby(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shop.parent / "ill"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    found = {one["about"]: one for one in json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)}
+    assert found["home"]["level"] == "note"
+    assert f"set RATCHET_HOME={shop}/.ratchet" in found["home"]["text"]
+    assert "ledger" not in found
+    assert list(folder.iterdir()) == []

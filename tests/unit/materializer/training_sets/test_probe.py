@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ratchet.contracts.data.records import GRPO_PROMPTS, PROMPTS, SAMPLES
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.evaluation import ChatAnswer
 from ratchet.contracts.loop import ProbeSettings
 from ratchet.materializer.lake.schemas import frame_of, parquet
@@ -102,3 +102,14 @@ def test_reasons_of_failed_requests_are_counted() -> None:
 def test_probe_without_any_answer_names_the_reason() -> None:
     with pytest.raises(Retryable, match=r"any of 4 requests: HTTP 500: CUDA out of memory \(4\); check"):
         asked(2, 4)
+
+
+@pytest.mark.parametrize("code", ["HTTP 400", "HTTP 413", "HTTP 422"])
+def test_a_server_that_refuses_all_prompts_is_not_asked_again(code: str) -> None:
+    refused = ChatAnswer(text=None, error=f"{code}: Bad Request", reason="the prompt has 46 tokens, the context has 24")
+    client: Any = SimpleNamespace(chat=lambda requests, _: [refused] * len(requests))
+    with pytest.raises(Permanent, match=rf"refuses all 2 requests of the probe: {code}: the prompt has 46 tokens, .* \(2\)"):
+        ask(prompts({"p": "logged"}), ProbeSettings(samples=2), SimpleNamespace(), client, "salt", lambda *_: None)  # type: ignore[arg-type]
+    client.chat = lambda requests, _: [refused, ChatAnswer(text=None, error="HTTP 500: x")][: len(requests)]
+    with pytest.raises(Retryable, match="check the champion's server"):
+        ask(prompts({"p": "logged"}), ProbeSettings(samples=2), SimpleNamespace(), client, "salt", lambda *_: None)  # type: ignore[arg-type]
