@@ -2,7 +2,8 @@
 
 Each loop goes through the product's engine (benchmarks/closed_loops/line.py): new questions are answered by the champion, people rate and
 correct, and a cycle probes, chooses, trains, judges, and rolls out. After each cycle, questions that nothing else uses measure the truth.
-Two oracles with tuned length and rate train on the same requests: one with the true answers, one with the product's last training set.
+Three oracles with tuned length and rate train on the same requests: with the true answers to all, with the true answers to those that the
+product's last training set contains, and with this training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
 [--source NAME...] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. `--all` runs the
@@ -31,7 +32,7 @@ import torch
 from benchmarks.closed_loops.figures import goals, table, told, traps
 from benchmarks.closed_loops.judges import judging
 from benchmarks.closed_loops.line import ClosedLine
-from benchmarks.closed_loops.oracles import on_evidence, on_truth
+from benchmarks.closed_loops.oracles import on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
@@ -138,6 +139,10 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     if data is not None and _has_oracles(wanted, given):
         model, recipe = on_truth(line.artifacts, base, asked, data, world.tuning, folder / "truth")
         best["truth"] = {"accuracy": fmean(right(model, world.test)), "recipe": recipe}
+        trained = training_questions(line.artifacts, data, asked)
+        model, recipe = on_truth(line.artifacts, base, trained, data, world.tuning, folder / "training-truth")
+        prompts = len({question.prompt for question in trained})
+        best["training_truth"] = {"accuracy": fmean(right(model, world.test)), "recipe": recipe, "prompts": prompts, "of": len(known)}
         found = on_evidence(line.artifacts, base, data, world.tuning, folder / "evidence")
         if found is not None:
             best["evidence"] = {"accuracy": fmean(right(found[0], world.test)), "recipe": found[1]}
@@ -183,9 +188,10 @@ def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
 
 
 def _has_oracles(wanted: Wanted, given: argparse.Namespace) -> bool:
-    """Return whether oracles are trained beside a loop: without a trap and a source, and in the committed set once on a known task."""
-    plain = (wanted.trap, wanted.source) == ("none", "none")
-    return plain and not given.no_oracles and (not given.all or wanted.task in FRESH or wanted.seed == SEEDS[0])
+    """Return whether oracles are trained beside a loop: without a trap, and in the committed set without a source, once on a known task."""
+    if given.no_oracles or wanted.trap != "none":
+        return False
+    return not given.all or (wanted.source == "none" and (wanted.task in FRESH or wanted.seed == SEEDS[0]))
 
 
 def read_rows(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:

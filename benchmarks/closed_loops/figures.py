@@ -123,14 +123,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for row in with_truth(rows):
         source = row.get("source", "none")
         groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"], source].append(row)
-    head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth", "share: evidence", "share: truth"]
+    head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth of the training prompts", "oracle: truth"]
+    head += ["share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
     for (_, task, trap, start, search, source), found in sorted(groups.items()):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
         notes += [source] * (source != "none")
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
-        for oracle in ("evidence", "truth"):
+        for oracle in ("evidence", "training_truth", "truth"):
             known = [row["oracles"][oracle]["accuracy"] for row in found if oracle in row["oracles"]]
             cells.append(f"{fmean(known):.3f}" if known else "–")
         for oracle in ("evidence", "truth"):

@@ -1,5 +1,8 @@
 """The best that training on a line's own requests could have reached: with the truth, or with the product's own evidence.
 
+The truth about all requests tells what everything that was asked is worth. A line trains on a part of them only: held-out and development
+prompts, and near-duplicates of golden ones, are left out. The truth about its training prompts tells what better answers could add.
+
 An oracle trains from the base model with several lengths and rates, on the evidence also with DPO at the length and rate that were best for
 SFT, and keeps the model that answers most tuning questions right. No product decision is involved.
 """
@@ -38,6 +41,13 @@ def on_truth(
     distinct = {question.prompt: question for question in asked}.values()
     told = true_demonstrations(artifacts, {f"{i:064d}": question for i, question in enumerate(distinct)})
     return _best(artifacts, base, data.model_copy(update={"demonstrations": told}), (Method.SFT,), tuning, folder)
+
+
+def training_questions(artifacts: FolderArtifacts, data: TrainingSet, asked: Sequence[Question]) -> list[Question]:
+    """Return the questions, of those asked, that are training prompts of a training set."""
+    rows = read_parquet(artifacts.get(data.prompts)).iter_rows(named=True)
+    prompts = {json.loads(row["prompt"])[-1]["content"] for row in rows}
+    return [question for question in asked if question.prompt in prompts]
 
 
 def on_evidence(
