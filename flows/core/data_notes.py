@@ -12,6 +12,10 @@ CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""
 _LEAST = 50
 """Number of prompts in a cluster below which it is not reported."""
+NEAR_SHARE = 0.1
+"""Share of the traces above which near-duplicates of golden prompts are reported."""
+_LEAST_NEAR = 20
+"""Number of traces on near-duplicates of golden prompts below which they are not reported."""
 MASKED_SHARE = 0.1
 """Share of the answers, or of the right answers, above which masked values in them are reported."""
 _LEAST_MASKED = 5
@@ -72,10 +76,30 @@ def masked_answers(counts: Mapping[str, int]) -> list[str]:
     ]
 
 
+def near_golden(counts: Mapping[str, int]) -> list[str]:
+    """Return a warning, with the remedy, if many traces of a snapshot are left out because they resemble golden prompts; otherwise nothing.
+
+    `counts` are those of the snapshot.
+    """
+    found, of = counts.get("out:near_golden", 0), counts.get("considered", 0)
+    if found < _LEAST_NEAR or found <= NEAR_SHARE * of:
+        return []
+    return [
+        f"{found:,} of {of:,} traces ({found / of:.0%}) are not trained on, because their prompts are near-duplicates of golden ones; if "
+        "such prompts are different questions, for example with other numbers, raise holdout.similarity, which applies to prompts that "
+        "come later"
+    ]
+
+
 def data_warnings(snapshot: Snapshot) -> list[str]:
     """Return a sentence for each trouble with the data of a snapshot that a person can mend, with the remedy."""
+    return [*prompt_warnings(snapshot), *silent_scorers(snapshot.silent_scorers)]
+
+
+def prompt_warnings(snapshot: Snapshot) -> list[str]:
+    """Return those of `data_warnings` that are about prompts and answers."""
     crowded = crowding(snapshot.largest_cluster)
-    return [*([crowded] if crowded else []), *masked_answers(snapshot.counts), *silent_scorers(snapshot.silent_scorers)]
+    return [*([crowded] if crowded else []), *near_golden(snapshot.counts), *masked_answers(snapshot.counts)]
 
 
 RULES = {

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 
 def newest_freeze(context: LineContext) -> list[Finding]:
-    """Warn about the data of the newest freeze: a large cluster of near-duplicates, masked answers, and scorers that scored no answer."""
+    """Warn about the data of the newest freeze: near-duplicates, masked answers, and scorers that scored no answer."""
     from ratchet.contracts.steps import FreezeResult
-    from ratchet.flows.core.data_notes import crowding, masked_answers, silent_scorers
+    from ratchet.flows.core.data_notes import prompt_warnings, silent_scorers
 
     frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
     if frozen is None:
         return []
-    crowded = crowding(frozen.snapshot.largest_cluster)
-    warnings = [*([crowded] if crowded else []), *masked_answers(frozen.snapshot.counts)]
     known = {version.name for version in context.rewards.versions}
     silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
-    return [*(("warning", "prompts", text) for text in warnings), *(("warning", "reward", text) for text in silent_scorers(silent))]
+    return [
+        *(("warning", "prompts", text) for text in prompt_warnings(frozen.snapshot)),
+        *(("warning", "reward", text) for text in silent_scorers(silent)),
+    ]
 
 
 def golden(context: LineContext) -> list[Finding]:

@@ -14,6 +14,7 @@ from ratchet.flows.core.data_notes import (
     left_out,
     masked_answers,
     masking_note,
+    near_golden,
     references_note,
     warned,
 )
@@ -102,3 +103,12 @@ def test_many_answers_with_masked_values_are_reported_with_the_remedy() -> None:
     assert said.startswith("46 of 300 answers and 6 of 8 right answers contain")
     assert masked_answers({"considered": 300, "out:masked_answer": 30}) == []
     assert masked_answers({}) == []
+
+
+def test_many_near_duplicates_of_golden_prompts_are_reported_with_the_remedy() -> None:
+    [said] = near_golden({"considered": 798, "out:near_golden": 140})
+    assert said.startswith("140 of 798 traces (18%) are not trained on")
+    assert "holdout.similarity" in said
+    assert near_golden({"considered": 798, "out:near_golden": 79}) == []
+    assert near_golden({"considered": 30, "out:near_golden": 19}) == []
+    assert near_golden({}) == []
