@@ -86,8 +86,7 @@ def near_golden(counts: Mapping[str, int]) -> list[str]:
         return []
     return [
         f"{found:,} of {of:,} traces ({found / of:.0%}) are not trained on, because their prompts are near-duplicates of golden ones; if "
-        "such prompts are different questions, for example with other numbers, raise holdout.similarity, which applies to prompts that "
-        "come later"
+        "such prompts are different questions, for example with other numbers, raise holdout.similarity"
     ]
 
 
