@@ -6,9 +6,9 @@ Three oracles with tuned length and rate train on the same requests: with the tr
 product's last training set contains, and with this training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--source NAME...] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table. `--all` runs the
-committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh tasks. Loops that have
-a row of the present code are not run again; rows of other code are replaced when their loop is run again.
+[--source NAME...] [--similarity 0.8] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table.
+`--all` runs the committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh
+tasks. Loops that have a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 
 from benchmarks.closed_loops.figures import goals, table, told, traps
 from benchmarks.closed_loops.judges import judging
-from benchmarks.closed_loops.line import ClosedLine
+from benchmarks.closed_loops.line import SIMILARITY, ClosedLine
 from benchmarks.closed_loops.oracles import on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
@@ -118,7 +118,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     with judging(trap, known) as judge:
         teacher = _teacher(source, EVERY[task], seed, known)
         more = judge + (TEACHER if teacher else "")
-        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher)
+        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher, given.similarity)
         for number in range(given.cycles):
             questions = people.questions(pool, number)
             requests = people.asked(questions, number)
@@ -153,6 +153,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
         "start": given.start,
         "search": given.search,
         **({} if source == "none" else {"source": source}),
+        **({} if given.similarity == SIMILARITY else {"similarity": given.similarity}),
         "base": fmean(before),
         "final": fmean(current),
         "cycles": cycles,
@@ -173,7 +174,8 @@ def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what identifies the loop of a row."""
-    return row["task"], row["seed"], row["trap"], row["start"], row["search"], row.get("source", "none"), len(row["cycles"]), row["tests"]
+    source, similarity = row.get("source", "none"), row.get("similarity", SIMILARITY)
+    return *(row[name] for name in ("task", "seed", "trap", "start", "search")), source, similarity, len(row["cycles"]), row["tests"]
 
 
 def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
@@ -209,6 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cycles", type=int, default=5)
     parser.add_argument("--start", default="champion", choices=("champion", "held"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
+    parser.add_argument("--similarity", type=float, default=SIMILARITY, help="Least similarity of near-duplicates (`holdout.similarity`).")
     parser.add_argument(
         "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SHARES), help="Who gives missing right answers."
     )
@@ -225,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
     for number, wanted in enumerate(() if given.table else _wanted(given)):
-        found = rows.get((*wanted[:3], given.start, given.search, wanted.source, given.cycles, given.tests))
+        found = rows.get((*wanted[:3], given.start, given.search, wanted.source, given.similarity, given.cycles, given.tests))
         complete = found is not None and bool(found["oracles"] or not _has_oracles(wanted, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):
             continue

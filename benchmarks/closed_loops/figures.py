@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from benchmarks.closed_loops.line import ClosedLine, interval
+from benchmarks.closed_loops.line import SIMILARITY, ClosedLine, interval
 from benchmarks.closed_loops.tasks import FRESH
 from benchmarks.recipe_worlds import Question
 from ratchet.contracts.evaluation import Result
@@ -88,11 +88,13 @@ def left_out(cycle: CycleView) -> dict[str, Any]:
 
 
 def plain(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return the rows of the loops without a trap, a search or a source of answers, by task and seed."""
-    ordinary = ("none", "champion", 0, "none")
-    return {
-        (row["task"], row["seed"]): row for row in rows if (row["trap"], row["start"], row["search"], row.get("source", "none")) == ordinary
-    }
+    """Return the rows of the loops with the usual settings, without a trap and a source of answers, by task and seed."""
+    ordinary = ("none", "champion", 0, "none", SIMILARITY)
+    return {(row["task"], row["seed"]): row for row in rows if _settings(row) == ordinary}
+
+
+def _settings(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["trap"], row["start"], row["search"], row.get("source", "none"), row.get("similarity", SIMILARITY)
 
 
 def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,14 +123,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per task, trap and setting: means over the loops."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in with_truth(rows):
-        source = row.get("source", "none")
-        groups[row["task"] not in FRESH, row["task"], row["trap"], row["start"], row["search"], source].append(row)
+        groups[row["task"] not in FRESH, row["task"], *_settings(row)].append(row)
     head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth of the training prompts", "oracle: truth"]
     head += ["share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
-    for (_, task, trap, start, search, source), found in sorted(groups.items()):
+    for (_, task, trap, start, search, source, similarity), found in sorted(groups.items()):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
-        notes += [source] * (source != "none")
+        notes += [source] * (source != "none") + [f"similarity {similarity:g}"] * (similarity != SIMILARITY)
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
         for oracle in ("evidence", "training_truth", "truth"):
@@ -197,7 +198,7 @@ def goals(rows: Sequence[dict[str, Any]], margin: float = MARGIN) -> str:
     worse = [cycle for cycle in trained if cycle["difference"][1] < -margin]
     past = [cycle for cycle in worse if cycle["rollout_steps"] > 1]
     better = [cycle for cycle in trained if cycle["state"] != "promoted" and cycle["difference"][0] > 0]
-    fresh = [row for row in rows if row["task"] in FRESH and (row["trap"], row.get("source", "none")) == ("none", "none")]
+    fresh = [row for row in plain(rows).values() if row["task"] in FRESH]
     shares = {oracle: [one for row in fresh if (one := share(row, oracle)) is not None] for oracle in ("evidence", "truth")}
     gaps = [
         row["oracles"]["truth"]["accuracy"] - row["oracles"]["evidence"]["accuracy"]

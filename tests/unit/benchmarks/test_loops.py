@@ -132,7 +132,7 @@ def test_table_and_goals_count_every_loop() -> None:
     bad = {"state": "rolled_back", "accuracy": 0.5, "candidate": 0.4, "difference": [-0.2, -0.1, -0.05], "slices": {"a": -0.1}}
     bad |= {"stopped_by": "gate: quality", "left_out": {"feedback:newcomer": 3, "label_noise": 0.2}}
     rows = [row(), row(seed=2), row(trap="sybils", cycles=[{**bad, "rollout_steps": 2}])]
-    assert "| dates | 2 | 0.500 | 0.800 | 0.510 | 1.000 | – | 60% | 2 of 2 |" in table(rows)
+    assert "| dates | 2 | 0.500 | 0.800 | 0.510 | – | 1.000 | – | 60% | 2 of 2 |" in table(rows)
     assert "| dates (sybils) | 1 |" in table(rows)
     assert "| sybils | 1 | 0.800 | 0.800 | +0.000 | 1 | 0 | gate: quality 1×; left out: newcomer 1× |" in traps(rows)
     told = goals(rows)
@@ -147,6 +147,13 @@ def test_loops_with_a_source_are_told_apart_and_share_the_truth_of_the_loop_with
     assert "| 80% |" in lines["dates (reviews)"]
     assert "%" not in lines["dates (teacher-80)"], "no loop of this seed has an oracle"
     assert "truth 60% of 1 loops" in goals([row(), row(source="reviews", oracles={}, final=0.9)])
+
+
+def test_loops_with_another_similarity_are_told_apart() -> None:
+    told = table([row(), row(similarity=0.95, final=0.9, oracles={"training_truth": {"accuracy": 0.95}})])
+    assert "| dates | 1 | 0.500 | 0.800 |" in told
+    assert "| dates (similarity 0.95) | 1 | 0.500 | 0.900 | – | 0.950 |" in told
+    assert "truth 60% of 1 loops" in goals([row(), row(similarity=0.95, final=0.9)])
 
 
 def questions(count: int) -> dict[str, Question]:
