@@ -99,7 +99,7 @@ def test_the_installed_command_uses_the_code_of_the_wheel(command: Run) -> None:
 @pytest.mark.slow
 def test_the_first_commands_of_the_quickstart_work(command: Run) -> None:
     findings = json.loads(command("ratchet", "doctor", "--json"))
-    assert {"ratchet.rewards", "ratchet.trainers", "ratchet.servers", "ledger"} <= {finding["about"] for finding in findings}
+    assert {"ratchet.rewards", "ratchet.trainers", "ratchet.servers", "home"} <= {finding["about"] for finding in findings}
     assert [finding for finding in findings if finding["level"] == "error"] == []
     command("ratchet", "init", "loop.toml", "--line", "support")
     assert json.loads(command("ratchet", "check", "loop.toml", "--json"))["ok"]
