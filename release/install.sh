@@ -24,7 +24,7 @@ for archive in "$dist"/ratchet-*.whl "$dist"/ratchet-*.tar.gz; do
   "$bin/ratchet" init loop.toml --line support >/dev/null
   "$bin/ratchet" check loop.toml >/dev/null
   "$bin/ratchet" doctor >/dev/null
-  "$bin/ratchet" verify
+  "$bin/ratchet" ingest loop.toml
   "$bin/python" -c 'import ratchet.extend, ratchet.flows.engine.advance'
   cd - >/dev/null
 done

@@ -24,7 +24,7 @@ first() {
   ratchet init loop.toml --line support
   ratchet check loop.toml
   ratchet status
-  ratchet verify
+  ratchet ingest loop.toml
 }
 
 echo "installing $(basename "$wheel")[train] with uv"
