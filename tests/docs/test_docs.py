@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (*PACKAGES, "tests", "docs", "examples", "loops", "benchmarks", "requirements", ".ci")
 EXTERNAL = {
     "WANDB_API_KEY",
+    "SAFETY",
+    "allow_training",
     "LLMInferenceService",
     "cluster_faults",
     "cluster_vllm",
