@@ -19,6 +19,7 @@ from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_
 ASKS = tuple(Proposal(rule=rule, adjustment=REMEDIES[rule], good=1) for rule in ("kl", "not_finite"))
 
 
+@pytest.mark.timeout(1800)  # a minute on an idle machine, and ten on one whose cores six others use
 def test_invariants_hold_in_seeded_runs_with_faults() -> None:
     states, adjusted, crossed, chosen = set(), 0, 0, set()
     for seed in range(LIVES):
