@@ -57,10 +57,10 @@ def silent_scorers(found: Mapping[str, str]) -> list[str]:
     return [f"The scorer {name} has no effect: {why}" for name, why in found.items()]
 
 
-def masked_answers(counts: Mapping[str, int]) -> list[str]:
-    """Return a warning, with the remedy, if many answers or right answers of a snapshot contain masked values; otherwise nothing.
+def masked_answers(counts: Mapping[str, int]) -> str | None:
+    """Return a warning, with the remedy, if many answers or right answers of a snapshot contain masked values; otherwise None.
 
-    `counts` are those of the snapshot. A task whose answers are personal data, for example addresses to extract, loses most of them.
+    `counts` are those of the snapshot. If a model has to write personal data, such as addresses, most of its answers contain masked values.
     """
     found = [
         (counts.get("out:masked_answer", 0), counts.get("considered", 0), "answers"),
@@ -68,26 +68,26 @@ def masked_answers(counts: Mapping[str, int]) -> list[str]:
     ]
     many = [f"{masked:,} of {of:,} {what}" for masked, of, what in found if masked >= _LEAST_MASKED and masked > MASKED_SHARE * of]
     if not many:
-        return []
-    return [
+        return None
+    return (
         f"{' and '.join(many)} contain a masked value that the prompt does not have, so that nothing can be learned from them; if such "
         "values are no personal data here, name them in privacy.allow, or take their kind out of privacy.mask. Values that were masked "
         "before stay masked"
-    ]
+    )
 
 
-def near_golden(counts: Mapping[str, int]) -> list[str]:
-    """Return a warning, with the remedy, if many traces of a snapshot are left out because they resemble golden prompts; otherwise nothing.
+def near_golden(counts: Mapping[str, int]) -> str | None:
+    """Return a warning, with the remedy, if many traces of a snapshot are left out because they resemble golden prompts; otherwise None.
 
     `counts` are those of the snapshot.
     """
     found, of = counts.get("out:near_golden", 0), counts.get("considered", 0)
     if found < _LEAST_NEAR or found <= NEAR_SHARE * of:
-        return []
-    return [
+        return None
+    return (
         f"{found:,} of {of:,} traces ({found / of:.0%}) are not trained on, because their prompts are near-duplicates of golden ones; if "
         "such prompts are different questions, for example with other numbers, raise holdout.similarity"
-    ]
+    )
 
 
 def data_warnings(snapshot: Snapshot) -> list[str]:
@@ -97,8 +97,8 @@ def data_warnings(snapshot: Snapshot) -> list[str]:
 
 def prompt_warnings(snapshot: Snapshot) -> list[str]:
     """Return those of `data_warnings` that are about prompts and answers."""
-    crowded = crowding(snapshot.largest_cluster)
-    return [*([crowded] if crowded else []), *near_golden(snapshot.counts), *masked_answers(snapshot.counts)]
+    found = (crowding(snapshot.largest_cluster), near_golden(snapshot.counts), masked_answers(snapshot.counts))
+    return [one for one in found if one]
 
 
 RULES = {

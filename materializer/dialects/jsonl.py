@@ -27,6 +27,8 @@ from ratchet.materializer.dialects.canonical.exchange import (
     Request,
     conversation,
     finish_of,
+    finish_reason,
+    has_stopped,
     is_stopped,
     with_instructions,
 )
@@ -35,7 +37,7 @@ from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace
-from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns, finish_reason, has_stopped
+from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
 from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.screening.outcome import record_has_failed
 from ratchet.materializer.dialects.values import (

@@ -7,10 +7,10 @@ from typing import Any
 
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
-from ratchet.materializer.dialects.canonical.exchange import Record, is_stopped
+from ratchet.materializer.dialects.canonical.exchange import Record, finish_reason, has_stopped, is_stopped
 from ratchet.materializer.dialects.conversation import is_generation
 from ratchet.materializer.dialects.described import finish_attribute
-from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call, finish_reason, has_stopped
+from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.places import Fact
 from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, third_party, told_in_record

@@ -20,7 +20,7 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import DEFERRED, SIGNED
 from ratchet.materializer.dialects.call_logs import call_spans, is_part_of_call
-from ratchet.materializer.dialects.canonical.exchange import Event, Record, finish_of, is_stopped
+from ratchet.materializer.dialects.canonical.exchange import Event, Record, finish_reason, has_stopped, is_stopped
 from ratchet.materializer.dialects.conversation import checked, is_generation, read_conversation
 from ratchet.materializer.dialects.described import finish_attribute, model_of, response_id_of, tokens_of
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -281,17 +281,6 @@ def answer_text(value: Any, limits: Limits) -> str | None:
     found = short_text(value)
     check_redacted([found], limits.placeholders)
     return found
-
-
-def has_stopped(content: Conversation | None) -> bool:
-    """Return whether the answer of a call was broken off, by its own finish reason."""
-    return content is not None and is_stopped(content.finish)
-
-
-def finish_reason(told: Any, content: Conversation | None) -> str | None:
-    """Return why an answer ended: what its record tells, or its reply. If one of them says that it was cut, it was cut."""
-    own, found = finish_of(name(told)), name(content.finish) if content else None
-    return "length" if "length" in (own, found) else own or found
 
 
 def _origin(value: Any) -> str:

@@ -310,9 +310,10 @@ def test_while_all_routers_are_gone_the_champion_answers_directly(
     scale(0)
     began = time.monotonic()
     done = until(lambda: router.bypass(champion), 60, 1.0)
+    took = time.monotonic() - began
     until(lambda: users.ask() == "v-0", 60, 0.1)
-    print(f"{done} ({time.monotonic() - began:.1f} s after the routers were removed)")
-    assert time.monotonic() - began < 20 + 60
+    print(f"{done} ({took:.1f} s after the routers were removed)")
+    assert took < 20 + 10
     assert "no router is ready" in done
     assert router.bypass(champion) == "", "nothing is done twice"
     with pytest.raises(Incomplete, match="without the router"):

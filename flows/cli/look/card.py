@@ -9,7 +9,6 @@ import click
 from ratchet.flows.cli.names import cycle_argument, named_cycle
 from ratchet.flows.cli.output import json_option, open_installation, print_json
 from ratchet.flows.cli.terminal import show
-from ratchet.flows.core.folds.cycle import no_data
 
 
 @click.command()
@@ -23,6 +22,7 @@ def card(cycle: str | None, out: Path | None, as_json: bool) -> None:
     LINE for its newest cycle. It can be omitted if there is only one line.
     """
     from ratchet.flows.composition.artifacts import open_artifacts
+    from ratchet.flows.engine.asking.dataset_export import no_data
     from ratchet.flows.report.dataset_card import as_markdown, dataset_card
 
     installation = open_installation()

@@ -130,7 +130,7 @@ def _plugins() -> list[Finding]:
 
 
 def _home(home: Home) -> list[Finding]:
-    """Check the home folder. Where there is no installation, nothing is created: the folder may be the wrong one."""
+    """Check the home folder. Does not create it: if there is no installation, the command may have been called in a wrong folder."""
     from ratchet.flows.config.nearby import home_text, remedy_text
 
     if not home.root.exists():

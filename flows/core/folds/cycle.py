@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.contracts.cycle import Answer, ApprovalKind, Entry, Identity
-from ratchet.contracts.errors import Permanent, Rejected
+from ratchet.contracts.errors import Permanent
 from ratchet.contracts.evaluation import EvalReport, Verdict
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.search import Chosen, Trial, TrialEnd, trial_plan
@@ -402,10 +402,3 @@ def fold_cycle(entries: Sequence[Entry]) -> CycleView:
 
 
 AUTO = Answer(approve=True, actor="loop file", identity=Identity.AUTO, via="loop-file")
-
-
-def no_data(cycle: CycleView) -> Rejected:
-    """Return the error of a request for the frozen data of a cycle that has none."""
-    if cycle.ended:
-        return Rejected("no_data", f"{cycle.id} has no frozen data: it ended as {cycle.state} before its data was frozen")
-    return Rejected("no_data", f"{cycle.id} has no frozen data yet; `ratchet status` shows what it waits for")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ratchet.contracts.cycle import Append
 from ratchet.contracts.data.datasets import HoldoutEdition, Snapshot, TrainingSet
-from ratchet.contracts.errors import Conflict
+from ratchet.contracts.errors import Conflict, Rejected
 from ratchet.contracts.ids import NORMALISER, Digest, digest, exports_stream
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.rows import DatasetExported, content_of, row_of
 from ratchet.contracts.steps import FreezeResult, ProbeResult
-from ratchet.flows.core.folds.cycle import CycleView, no_data
+from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_number
 from ratchet.flows.engine.context import LineContext
 
@@ -104,3 +104,10 @@ def note_export(context: LineContext, found: ExportedSet, written: Written) -> D
 def exports(ledger: Ledger, line: str) -> list[tuple[str, DatasetExported]]:
     """Return time (UTC) and content of each export of the line, the oldest first."""
     return [(f"{row.at:%Y-%m-%d %H:%M}", content_of(DatasetExported, row)) for row in ledger.read(exports_stream(line))]
+
+
+def no_data(cycle: CycleView) -> Rejected:
+    """Return the error of a request for the frozen data of a cycle that has none."""
+    if cycle.ended:
+        return Rejected("no_data", f"{cycle.id} has no frozen data: it ended as {cycle.state} before its data was frozen")
+    return Rejected("no_data", f"{cycle.id} has no frozen data yet; `ratchet status` shows what it waits for")

@@ -12,6 +12,7 @@ from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.reasoning import without_reasoning
 from ratchet.materializer.dialects.canonical.turns import messages_of, opened, paired
 from ratchet.materializer.dialects.otlp_attributes import Attributes
+from ratchet.materializer.dialects.values import name
 
 Event: TypeAlias = tuple[str, Attributes]
 """Name and attributes of a span event or a log record."""
@@ -75,6 +76,17 @@ def finish_of(*values: Any) -> str | None:
 def is_stopped(finish: str | None) -> bool:
     """Return whether a finish reason says that the answer was broken off: by an error, or by a filter or guardrail of the provider."""
     return finish is not None and _plain_reason(finish) in _STOPPED
+
+
+def has_stopped(content: Conversation | None) -> bool:
+    """Return whether the answer of a call was broken off, by its own finish reason."""
+    return content is not None and is_stopped(content.finish)
+
+
+def finish_reason(told: Any, content: Conversation | None) -> str | None:
+    """Return why an answer ended: what its record tells, or its reply. If one of them says that it was cut, it was cut."""
+    own, found = finish_of(name(told)), name(content.finish) if content else None
+    return "length" if "length" in (own, found) else own or found
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,8 @@ from ratchet.contracts.conversation import Message
 _TAGS = "think|thinking|reasoning|thought|seed:think"
 _INLINE = re.compile(rf"\s*(?:<({_TAGS})>.*?</\1>|\[THINK\].*?\[/THINK\]|◁think▷.*?◁/think▷)\s*", re.DOTALL)
 _OPEN = re.compile(rf"\s*(?:<({_TAGS})>(?!.*</\1>)|\[THINK\](?!.*\[/THINK\])|◁think▷(?!.*◁/think▷))", re.DOTALL)
-_BEGINNINGS = ("<thought>", "[THINK]", "<|channel|>", "<|start|>assistant")
+_HARMONY = ("<|channel|>", "<|start|>assistant")
+_BEGINNINGS = ("<thought>", "[THINK]", *_HARMONY)
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>(.*?)(?:<\|(?:return|end)\|>|\Z)", re.DOTALL)
 _CLOSED = re.compile(r"(?:(?!<think>).)*?\n\s*</think>[ \t]*(?:\n\s*|$)", re.DOTALL)
 
@@ -47,7 +48,7 @@ def _shown(text: str) -> str:
     plain = text.lstrip() if text[:1].isspace() else text
     if not may_reason(plain):
         return text
-    if plain.startswith(_BEGINNINGS[2:]):
+    if plain.startswith(_HARMONY):
         final = _FINAL.search(plain)
         return final[1] if final else ""  # the answer was cut before its final channel
     while found := _INLINE.match(text):

@@ -45,12 +45,13 @@ _EVENTS = (*ROLES, CHOICE, DETAILS, "gen_ai.content.prompt", "gen_ai.content.com
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*[{\["\]])')
 _OF_BEDROCK = frozenset({"text", "toolUse", "toolResult", "reasoningContent", "image", "document"})
 """The one key of a part of Bedrock's API."""
-_BEGINNINGS = (
-    *('{"', "{'"),
+_PRINTED = (
     *("media_resolution=", "video_metadata=", "inline_data=", "file_data=", "executable_code=", "code_execution_result=", "thought="),
     *("code='", 'code="', "outcome="),
 )
-"""Beginnings of texts that are blocks as JSON, as Python prints them, or the printed forms of the parts of Gemini's library."""
+"""Beginnings of the printed forms of the parts of Gemini's library."""
+_BEGINNINGS = ('{"', "{'", *_PRINTED)
+"""Beginnings of texts that are blocks: as JSON, as Python prints them, or in a printed form."""
 _BLOCKS_OF_BEDROCK = ("reasoningContent", "cachePoint", "image", "document", "video", "searchResult", "citationsContent")
 _BLOCKS_OF_ANTHROPIC = ("document", "search_result", "image", "container_upload")
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
@@ -184,7 +185,7 @@ def _of_block(part: Any, calls: set[Any]) -> list[Any]:
     """Return the parts that a part stands for: itself, unless it is a text that is an item or a block of an API."""
     text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
     item = as_object(text) if _may_be_block(text) else {}
-    if text is not None and text.startswith(_BEGINNINGS[2:]) and ("=None " in text or "=<" in text):
+    if text is not None and text.startswith(_PRINTED) and ("=None " in text or "=<" in text):
         raise Rejected("repr", "a text is the printed form of a part, which is not read")
     kind = item.get("type")
     if kind is None and len(item) == 1:

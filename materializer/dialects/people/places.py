@@ -103,17 +103,8 @@ _ALLOWS = frozenset(
 """Keys whose value refuses a training if it is false. No place has their names, so that they never agree."""
 _OPT_OUT = frozenset(
     (
-        *(
-            "optout",
-            "optedout",
-            "trainingoptout",
-            "optoutoftraining",
-            "optouttraining",
-            "donottrain",
-            "donottraining",
-            "notraining",
-            "notrain",
-        ),
+        *("optout", "optedout", "trainingoptout", "optoutoftraining", "optouttraining"),
+        *("donottrain", "donottraining", "notraining", "notrain"),
         *("excludefromtraining", "noconsent", "withoutconsent", "consentwithdrawn", "consentrevoked", "consentdenied", "consentrefused"),
     )
 )

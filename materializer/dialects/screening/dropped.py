@@ -15,8 +15,6 @@ from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.values import number
 
 _CONTENT_EVENTS = ("gen_ai.", "llm.", "ai.", "langfuse.")
-
-
 _LIMITS = frozenset({1024, 2048, 4095, 4096, 8191, 8192, 16383, 16384, 32766, 32767, 32768, 65535, 65536})
 _SHORT_LIMITS = frozenset({128, 255, 256, 500, 512, 1000})
 """Usual limits for the length of an attribute. Texts have a short length by chance, so that two of them must have it."""

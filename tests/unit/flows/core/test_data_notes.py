@@ -96,19 +96,22 @@ def test_feedback_and_each_count_are_told_in_words() -> None:
 
 def test_many_answers_with_masked_values_are_reported_with_the_remedy() -> None:
     counts = {"considered": 300, "out:masked_answer": 46, "reference:masked_answer": 4, "reference:used": 1}
-    [said] = masked_answers(counts)
+    said = masked_answers(counts)
+    assert said
     assert said.startswith("46 of 300 answers contain a masked value that the prompt does not have")
     assert "privacy.allow" in said
-    [said] = masked_answers(counts | {"reference:masked_answer": 6, "reference:used": 2})
+    said = masked_answers(counts | {"reference:masked_answer": 6, "reference:used": 2})
+    assert said
     assert said.startswith("46 of 300 answers and 6 of 8 right answers contain")
-    assert masked_answers({"considered": 300, "out:masked_answer": 30}) == []
-    assert masked_answers({}) == []
+    assert masked_answers({"considered": 300, "out:masked_answer": 30}) is None
+    assert masked_answers({}) is None
 
 
 def test_many_near_duplicates_of_golden_prompts_are_reported_with_the_remedy() -> None:
-    [said] = near_golden({"considered": 798, "out:near_golden": 140})
+    said = near_golden({"considered": 798, "out:near_golden": 140})
+    assert said
     assert said.startswith("140 of 798 traces (18%) are not trained on")
     assert "holdout.similarity" in said
-    assert near_golden({"considered": 798, "out:near_golden": 79}) == []
-    assert near_golden({"considered": 30, "out:near_golden": 19}) == []
-    assert near_golden({}) == []
+    assert near_golden({"considered": 798, "out:near_golden": 79}) is None
+    assert near_golden({"considered": 30, "out:near_golden": 19}) is None
+    assert near_golden({}) is None
