@@ -103,4 +103,4 @@ def test_the_first_commands_of_the_quickstart_work(command: Run) -> None:
     assert [finding for finding in findings if finding["level"] == "error"] == []
     command("ratchet", "init", "loop.toml", "--line", "support")
     assert json.loads(command("ratchet", "check", "loop.toml", "--json"))["ok"]
-    assert json.loads(command("ratchet", "ingest", "loop.toml", "--json"))["traces"]["read"] == 0
+    assert json.loads(command("ratchet", "ingest", "loop.toml", "--json"))["read"] == 0
