@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.warm import Warm
 
+WARM: Warm | None = None
+"""The process from which commands start with loaded libraries. `tests/conftest.py` sets it."""
 ROOT = Path(__file__).resolve().parents[1]
 RATCHET = (sys.executable, "-m", "ratchet.flows.cli.main")
 """The command `ratchet` of this checkout."""
@@ -22,15 +24,15 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 
 def ratchet(
-    *arguments: str | Path, home: Path, cwd: Path = ROOT, timeout: float = 240, warm: Warm | None = None, **variables: str
+    *arguments: str | Path, home: Path, cwd: Path = ROOT, timeout: float = 240, fresh: bool = False, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a `ratchet` command to its end and return its exit code and output.
 
-    `variables` are added to its environment. With `warm`, the command is forked from that process.
+    `variables` are added to its environment. The command is forked from the warm process, or has an interpreter of its own if `fresh`.
     """
     command = [*RATCHET, *map(str, arguments)]
-    if warm is not None:
-        return warm.run(command, cwd, environment(home, **variables), timeout)
+    if WARM is not None and not fresh:
+        return WARM.run(command, cwd, environment(home, **variables), timeout)
     return subprocess.run(
         command, cwd=cwd, env=environment(home, **variables), capture_output=True, text=True, timeout=timeout, check=False
     )

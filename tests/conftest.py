@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import command
 from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
 from tests.warm import COMMAND, Warm
@@ -127,12 +128,13 @@ def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("example"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    """A process from which `ratchet` commands start with loaded libraries."""
-    process = Warm(tmp_path_factory.mktemp("c"), COMMAND)
-    yield process
-    process.stop()
+    """A process from which `ratchet` commands start with loaded libraries. The first command starts it."""
+    command.WARM = Warm(tmp_path_factory.mktemp("c"), COMMAND)
+    yield command.WARM
+    command.WARM.stop()
+    command.WARM = None
 
 
 @pytest.fixture

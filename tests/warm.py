@@ -230,6 +230,26 @@ def serve(path: str, libraries: Sequence[str]) -> None:
             connection.close()
 
 
+_PROGRAM = """#!{python} -IS
+import json, os, signal, socket, sys
+
+command = {command!r} + sys.argv[1:]
+if sys.argv[1:2] in [[name] for name in {fresh!r}]:
+    os.execv(command[0], command)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({socket!r})
+request = json.dumps(dict(command=command, cwd=os.getcwd(), environment=dict(os.environ))).encode()
+connection.sendall(len(request).to_bytes(8, "big") + request)
+socket.send_fds(connection, [b"."], [1, 2])
+answers = connection.makefile("r")
+child = int(answers.readline())
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(child, signal.SIGTERM))
+code = int(answers.readline() or -9)
+sys.exit(code if code >= 0 else 128 - code)
+"""
+"""A program that asks the warm process to run a command."""
+
+
 class Started:
     """A program that the warm process has started, with the methods of `subprocess.Popen` that the executor calls."""
 
@@ -302,6 +322,15 @@ class Warm:
                 raise
             texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, err)]
         return subprocess.CompletedProcess(command, code, *texts)
+
+    def write_program(self, path: Path, command: Sequence[str], fresh: Sequence[str]) -> None:
+        """Write a program to `path` that runs `command` and its own arguments from the warm process.
+
+        If the first of its arguments is one of `fresh`, it runs them in an interpreter of their own instead.
+        """
+        self.ready()
+        path.write_text(_PROGRAM.format(python=sys.executable, socket=str(self._socket), command=list(command), fresh=list(fresh)))
+        path.chmod(0o755)
 
     def stop(self) -> None:
         """End the process. Programs that still run are not affected."""

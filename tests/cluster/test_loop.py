@@ -1,4 +1,7 @@
-"""A test of a loop file whose jobs run on a cluster: a cycle from traffic to promotion, trained as a gang of two real pods."""
+"""A test of a loop file whose jobs run on a cluster: a cycle from traffic to promotion, trained as a gang of two real pods.
+
+`make test` has a cycle with every part in the cluster (`test_whole.py`) and gangs of two pods (`test_bucket.py`, `test_training.py`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.cluster.rig.images import HOST
 from tests.command import ratchet
 from tests.toy_line import Users, write_loop, write_model, write_traffic
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 def test_cycle_trains_as_a_gang_of_two_pods_and_is_promoted(

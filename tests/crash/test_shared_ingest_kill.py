@@ -42,7 +42,7 @@ def rows(datasets: LakeDatasets) -> dict[str, int]:
     return {name: len(datasets.lake.scan(name)) for name in TABLES}
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])  # 9: each of the four kinds of boundary once
 def test_an_ingest_that_is_killed_at_each_boundary_loses_and_doubles_nothing(
     places: SharedPlaces,
     tmp_path: Path,

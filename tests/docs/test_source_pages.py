@@ -1,6 +1,6 @@
 """Follows the pages on sources: writes their files and runs their commands, in a new folder. The lines that they show must appear.
 
-`tests/e2e/test_quickstart.py` follows all pages. This test needs no quickstart.
+`tests/e2e/test_quickstart.py` follows the other pages.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.walk import ROOT, blocks, flaws
+from tests.docs.walk import ROOT, WITHOUT_QUICKSTART, blocks, flaws
 from tests.e2e.terminals import reading
 from tests.s3 import S3, served_by_default
 from tests.unit.materializer.receive.langfuse.api_server import KEYS, langfuse_server
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 KEPT = {
@@ -27,12 +28,16 @@ KEPT = {
 """Page -> (traces, feedback, reasons for traces) that its source gives."""
 
 
+def test_all_pages_that_need_no_quickstart_are_followed_here() -> None:
+    assert {*KEPT, "read-the-lake.md"} == set(WITHOUT_QUICKSTART)
+
+
 @pytest.mark.parametrize("page", list(KEPT))
-def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:
+def test_a_page_can_be_followed(page: str, tmp_path: Path, commands: Warm) -> None:
     path, folder = ROOT / "docs" / "howto" / page, tmp_path / "reader"
     assert flaws(path) == []
     folder.mkdir()
-    with reading(folder, tmp_path) as reader:
+    with reading(folder, tmp_path, commands) as reader:
         reader.follow(blocks(path), 120)
         report = json.loads(reader.ratchet("ingest", "loop.toml", "--json"))
         traces, feedback, reasons = KEPT[page]
@@ -51,24 +56,24 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
         yield server
 
 
-def test_the_page_on_litellm_works_with_a_bucket(s3: S3, tmp_path: Path) -> None:
+def test_the_page_on_litellm_works_with_a_bucket(s3: S3, tmp_path: Path, commands: Warm) -> None:
     for block in blocks(ROOT / "docs" / "howto" / "connect-litellm.md"):
         if block.file == "loop.toml":
             assert 'path = "logs" ' in block.text
             (tmp_path / "loop.toml").write_text(block.text.replace('path = "logs" ', f'path = "s3://{s3.bucket}/logs" '))
         elif block.file is not None:
             s3.client.put_object(Bucket=s3.bucket, Key=block.file, Body=block.text.encode())
-    with reading(tmp_path, tmp_path) as reader:
+    with reading(tmp_path, tmp_path, commands) as reader:
         report = json.loads(reader.ratchet("ingest", "loop.toml", "--json"))
     assert (report["kept"], report["reasons"]) == (1, {"cache_hit": 1})
 
 
-def test_the_settings_of_the_api_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_the_api_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: Warm) -> None:
     [block] = [one for one in blocks(ROOT / "docs" / "howto" / "connect-langfuse.md") if "base_url" in one.text]
     monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", KEYS[0])
     monkeypatch.setenv("LANGFUSE_SECRET_KEY", KEYS[1])
     head = '[line]\nname = "support"\nserved_model = "m"\n\n[[rewards]]\nname = "user_feedback"\n\n'
-    with langfuse_server() as server, reading(tmp_path, tmp_path) as reader:
+    with langfuse_server() as server, reading(tmp_path, tmp_path, commands) as reader:
         start = (datetime.now(UTC) - timedelta(hours=2)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         call = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": start, "input": "question", "output": "answer"}
         call["metadata"] = {"consent": "true"}
@@ -82,11 +87,11 @@ def test_the_settings_of_the_api_work(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (report["kept"], report["feedback"]["kept"]) == (1, 1)
 
 
-def test_the_lake_is_read_with_polars_and_duckdb(tmp_path: Path) -> None:
+def test_the_lake_is_read_with_polars_and_duckdb(tmp_path: Path, commands: Warm) -> None:
     path, folder = ROOT / "docs" / "howto" / "read-the-lake.md", tmp_path / "reader"
     assert flaws(path) == []
     folder.mkdir()
-    with reading(folder, tmp_path) as reader:
+    with reading(folder, tmp_path, commands) as reader:
         reader.follow(blocks(path), 120)
         shown = reader.text()
     assert "[(datetime.date(2026, 11, 18), 2), (datetime.date(2026, 11, 19), 1)]" in shown

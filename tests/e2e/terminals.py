@@ -13,18 +13,28 @@ from pathlib import Path
 
 import psutil
 
-from tests.command import ROOT
+from tests.command import RATCHET, ROOT
 from tests.docs.walk import Block
 from tests.waiting import until
+from tests.warm import Warm
 
 SERVED = "Prefect UI and approvals"
 """What `ratchet serve` shows when it is ready."""
 
 
-def reader_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a reader whose home is `folder`, with the command `ratchet` on the PATH."""
+def reader_environment(folder: Path, warm: Warm | None = None) -> dict[str, str]:
+    """Return the environment of a reader whose home is `folder`, with the command `ratchet` on the PATH.
+
+    With `warm`, commands start from that process, except `ratchet serve`.
+    """
     left = {name: value for name, value in os.environ.items() if not name.startswith(("RATCHET_", "PREFECT_API", "PREFECT_HOME"))}
-    return left | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    programs = [Path(sys.executable).parent]
+    if warm is not None:
+        (folder / "bin").mkdir(exist_ok=True)
+        warm.write_program(folder / "bin" / "ratchet", RATCHET, ["serve"])
+        programs.insert(0, folder / "bin")
+    path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
+    return left | {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT)}
 
 
 class Terminal:
@@ -70,9 +80,12 @@ class Terminal:
 
 
 @contextmanager
-def reading(folder: Path, logs: Path) -> Iterator[Reader]:
-    """Yield a reader in `folder`, whose terminals write to files in `logs`. At the end, stop everything that the reader has started."""
-    reader = Reader(folder, logs)
+def reading(folder: Path, logs: Path, warm: Warm | None = None) -> Iterator[Reader]:
+    """Yield a reader in `folder`, whose terminals write to files in `logs`. At the end, stop everything that the reader has started.
+
+    With `warm`, the reader's commands start from that process.
+    """
+    reader = Reader(folder, logs, warm)
     try:
         yield reader
     finally:
@@ -82,10 +95,10 @@ def reading(folder: Path, logs: Path) -> Iterator[Reader]:
 class Reader:
     """Follows the blocks of a page in two terminals. Terminal 2 opens when it is first used, in the reader's present folder."""
 
-    def __init__(self, folder: Path, logs: Path) -> None:
+    def __init__(self, folder: Path, logs: Path, warm: Warm | None) -> None:
         self.folder = folder
         """The folder in which the next terminal opens."""
-        self.environment = reader_environment(logs)
+        self.environment = reader_environment(logs, warm)
         self._logs = logs
         self._terminals: dict[int, Terminal] = {}
 

@@ -1,4 +1,7 @@
-"""Two cycles of a line whose candidates are adapters: training, gate, rollout, promotion, and a training that starts from an adapter."""
+"""Two cycles of a line whose candidates are adapters: training, gate, rollout, promotion, and a training that starts from an adapter.
+
+In `make test`, `test_shared_process.py` runs a cycle whose candidate is an adapter.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("server", ["embedded", "vllm"])
+@pytest.mark.parametrize("server", [pytest.param("embedded", marks=pytest.mark.soak), "vllm"])
 def test_a_line_trains_judges_serves_and_continues_adapters(tmp_path: Path, server: str) -> None:
     program = vllm_program(tmp_path) if server == "vllm" else None
     home, log = Home(tmp_path / "home"), tmp_path / "serve.log"

@@ -12,17 +12,16 @@ import pytest
 from tests import command
 from tests.builders import JSONL_RECORD
 from tests.needs import shared_data
-from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def ratchet(tmp_path: Path, commands: Warm):
+def ratchet(tmp_path: Path):
     """Return a function that runs `ratchet` in an empty folder and asserts the exit code."""
 
     def run(*args: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = command.ratchet(*args, home=tmp_path / "home", cwd=tmp_path, timeout=300, warm=commands)
+        done = command.ratchet(*args, home=tmp_path / "home", cwd=tmp_path, timeout=300)
         assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return done

@@ -42,5 +42,5 @@ def test_a_program_loads_beside_foreign_packages(program: str, tmp_path: Path) -
 def test_commands_run_beside_foreign_packages(tmp_path: Path) -> None:
     folder = foreign_packages(tmp_path / "project")
     for words in (("--help",), ("init", "loop.toml", "--line", "support"), ("check", "loop.toml"), ("status",)):
-        ran = ratchet(*words, home=tmp_path / "home", cwd=folder, PYTHONPATH=str(folder))
+        ran = ratchet(*words, home=tmp_path / "home", cwd=folder, fresh=True, PYTHONPATH=str(folder))
         assert ran.returncode == 0, f"{words}: {ran.stderr}"

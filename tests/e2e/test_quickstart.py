@@ -1,6 +1,7 @@
 """Follows the quickstart, and then each page whose commands can run here, word by word: takes the commands out of the pages and runs them.
 
-The quickstart is followed once. The pages that need its result begin with a copy of its folder, at the same path.
+The quickstart is followed once, with the installed command. The pages that need its result begin with a copy of its folder, at the same
+path; their commands start from a process that has loaded the libraries.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.command import ROOT
-from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, WITH_MODEL, begin, blocks, runs
+from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, WITH_MODEL, WITHOUT_QUICKSTART, begin, blocks, runs
 from tests.e2e.terminals import processes_of, reading, replace
 from tests.needs import Need, lacks
+from tests.warm import Warm
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
-PAGES = [page for page in FOLLOWED if runs(page)]
+PAGES = [page for page in FOLLOWED if runs(page) and page.name not in WITHOUT_QUICKSTART]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
@@ -61,7 +63,7 @@ def test_the_quickstart_ends_in_a_promotion_and_a_rejection(followed: Followed) 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path: Path, commands: Warm) -> None:
     if shutil.which("curl") is None and any(line.startswith("curl ") for block in blocks(page) for line in block.commands):
         lacks(Need.CURL, "the page calls it")
     folder, began = tmp_path / "reader", time.monotonic()
@@ -75,7 +77,7 @@ def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path
         folder.mkdir()
     if place == WITH_MODEL:
         shutil.copytree(followed.saved / "model", folder / "model")
-    with reading(folder, tmp_path) as reader:
+    with reading(folder, tmp_path, commands) as reader:
         reader.follow(blocks(page), 300)
     assert processes_of(folder) == []
     print(f"{page.name} took {time.monotonic() - began:.0f} s")

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
 from ratchet.contracts.data.senders import Role
 from ratchet.contracts.ids import cycle_stream, rollout_stream
@@ -141,4 +142,8 @@ def test_an_adapter_is_judged_rolled_out_and_withdrawn_in_the_champions_process(
     (died,) = [row for row in rows if row.kind == "died"]
     assert died.data["since"] < died.data["until"]
     assert rows[-1].data["reason"].count("errors 0/") == 2, "the requests that failed with the process count for neither version"
+    ratchet(home, "model", "fetch", f"{LINE}/1", tmp_path / "copy")
+    assert json.loads((tmp_path / "copy" / "adapter_config.json").read_bytes())["base_model_name_or_path"] == base.model.files
+    ratchet(home, "model", "fetch", f"{LINE}/1", tmp_path / "whole", "--merged")
+    assert set(load_file(tmp_path / "whole" / "model.safetensors")) == set(load_file(tmp_path / "copy" / "base" / "model.safetensors"))
     ratchet(home, "verify")

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 def run(home: Path, *args: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a `ratchet` command with this home folder and assert that it succeeds."""
-    done = ratchet(*args, home=home, cwd=cwd, timeout=1500, HF_HUB_OFFLINE="1", **variables)
+    done = ratchet(*args, home=home, cwd=cwd, timeout=1500, fresh=True, HF_HUB_OFFLINE="1", **variables)
     assert done.returncode == 0, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -13,7 +13,6 @@ from ratchet.flows.cli.setup.sources import sources
 from tests.command import ratchet
 from tests.unit.materializer.receive.langfuse.api_server import KEYS, langfuse_server
 from tests.unit.materializer.receive.trial.test_guess import PLACES
-from tests.warm import Warm
 
 OWN = [
     {
@@ -123,7 +122,7 @@ def test_the_api_of_langfuse_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_the_blocks_work_in_a_loop_file(tmp_path: Path, commands: Warm) -> None:
+def test_the_blocks_work_in_a_loop_file(tmp_path: Path) -> None:
     blocks, kept = [], {}
     for kind, fill in PLACES.items():
         folder = tmp_path / f"place-{kind}"
@@ -141,23 +140,23 @@ def test_the_blocks_work_in_a_loop_file(tmp_path: Path, commands: Warm) -> None:
         + "\n".join(blocks)
         + '\n[[rewards]]\nname = "exact_match"\n\n[governance]\nconsent = "assumed"\n'
     )
-    done = ratchet("ingest", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands)
+    done = ratchet("ingest", loop, "--json", home=tmp_path / "home", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["kept"] + report["feedback"]["kept"] == sum(kept.values()) + 8
     assert report["unread"] == [{"source": "place-jsonl", "file": "b.zip", "why": "a zip archive"}]
-    again = ratchet("ingest", loop, home=tmp_path / "home", cwd=tmp_path, warm=commands)
+    again = ratchet("ingest", loop, home=tmp_path / "home", cwd=tmp_path)
     assert "1 file is not read: b.zip (a zip archive)" in again.stdout + again.stderr
-    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands)
+    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path)
     assert any("b.zip (a zip archive)" in one["text"] and one["level"] == "warning" for one in json.loads(checked.stdout)["findings"])
 
 
 @pytest.mark.slow
-def test_check_names_a_missing_key_of_the_api(tmp_path: Path, commands: Warm) -> None:
+def test_check_names_a_missing_key_of_the_api(tmp_path: Path) -> None:
     loop = tmp_path / "loop.toml"
     source = '[[sources]]\nname = "lf"\nkind = "langfuse"\n[sources.options]\nbase_url = "https://langfuse.example"\n'
     loop.write_text(f'[line]\nname = "t"\nserved_model = "t"\n{source}[[rewards]]\nname = "exact_match"\n')
     keys = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": ""}
-    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, warm=commands, **keys)
+    checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, **keys)
     found = [one for one in json.loads(checked.stdout)["findings"] if one["about"] == "source"] if checked.stdout else []
     assert any("LANGFUSE_SECRET_KEY" in one["text"] and one["level"] == "error" for one in found), checked.stdout
