@@ -1,4 +1,4 @@
-"""Random kills and delays around the answer to an approval: no accepted answer is lost, and no run stays open."""
+"""Answers to approvals around changes of their runs, and, in `make soak`, random kills and delays: none is lost, and no run stays open."""
 
 from __future__ import annotations
 
@@ -306,14 +306,10 @@ def test_deployment_opens_no_cycle_of_another_line(service: Service) -> None:
     assert "is of line d" in ended["state"]["message"]
 
 
-def test_no_answer_is_lost_when_processes_are_killed_around_it(service: Service) -> None:
-    assert attacked(service, range(1, 2))["answers"] == len(LINES)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_no_answer_is_lost_in_many_rounds(service: Service) -> None:
-    rounds = attacked(service, range(2, 28))
+def test_no_answer_is_lost_when_processes_are_killed_around_it(service: Service) -> None:
+    rounds = attacked(service, range(1, 28))
     assert rounds["answers"] >= 200
     record("answers", {**rounds, "lost": 0})
 

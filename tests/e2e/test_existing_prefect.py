@@ -105,6 +105,7 @@ def test_answer_counts_although_postgres_is_killed_around_it(team: Team) -> None
         assert outcome(service.ended(run["id"])) == ("Completed", "rejected")
 
 
+@pytest.mark.soak
 def test_key_and_workspace_of_prefect_cloud(team: Team) -> None:
     with cloud_stub(team.url) as url:
         assert httpx.get(f"{url}/health", trust_env=False).status_code == 401

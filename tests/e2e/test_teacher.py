@@ -128,6 +128,7 @@ def test_consent_to_training_is_no_consent_to_sending(tmp_path: Path, run: Calla
     assert list(told["left_out"]) == ["no user consents to sending them to a third party"]
 
 
+@pytest.mark.soak
 def test_a_cycle_asks_before_its_snapshot_and_gains_what_a_line_without_a_teacher_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
