@@ -17,6 +17,7 @@ from ratchet.contracts.cycle import ApprovalKind
 from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.errors import ConfigError, Leased, RatchetError, Retryable
 from ratchet.contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
+from ratchet.contracts.moment import seconds_between
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.steps import State
 from ratchet.flows.composition.installation import Installation
@@ -58,6 +59,11 @@ COLLECT_SECONDS = 86_400.0
 """Seconds between two garbage collections of a line."""
 UPKEEP_SECONDS = 300.0
 """Seconds between two upkeeps of a line's lake."""
+INGEST_SHARE = 0.2
+"""Highest share of the time that a line spends on ingests of its spool. Commits to the lake cost about the same for one trace as for
+hundreds, so under steady traffic the requests of some seconds are committed together. The first ones after a pause are not delayed."""
+SPOOL_SECONDS = 10.0
+"""The longest pause after an ingest of the spool because of INGEST_SHARE."""
 URGENT_SECONDS = 1.0
 """Seconds between two attempts to carry out a rollback, for example while another process holds its lease."""
 _NEVER = float("-inf")
@@ -95,6 +101,8 @@ class Keeper:
         self._woken = False
         """Whether a bucket has notified the line of new objects since the last look at its sources."""
         self._spool_seen = 0
+        self._spool_pause = _NEVER
+        """Monotonic time before which the spool is not ingested again."""
         self._swept = self._polled = self._ticked = self._looked = self._asked = self._worked = self._bypassed = _NEVER
         self._sweeps_every = SWEEP_SECONDS
         self._rolling = False
@@ -152,7 +160,7 @@ class Keeper:
             or (self._rolling and now - self._ticked >= TICK_SECONDS)
             or (self._urgent and now - self._worked >= URGENT_SECONDS)
             or _stamp(self._path) != self._file
-            or self._spooled()
+            or self._spooled(now)
             or self._notified()
         )
 
@@ -162,9 +170,9 @@ class Keeper:
             self._woken = True
         return self._woken
 
-    def _spooled(self) -> bool:
-        """Return whether the spool folder has changed since the last ingest began, and is not empty."""
-        if not self._receives:
+    def _spooled(self, now: float) -> bool:
+        """Return whether the spool folder has changed since the last ingest began, and is not empty. False during the pause after one."""
+        if not self._receives or now < self._spool_pause:
             return False
         try:
             stamp = self._spool.stat().st_mtime_ns
@@ -418,7 +426,7 @@ class Keeper:
     def _ingest(self, context: LineContext, now: float, sweep: bool) -> IngestReport:
         """Ingest the sources that may have something new."""
         poll = self._polls and (sweep or self._woken or now - self._polled >= POLL_SECONDS)
-        spooled = self._receives and (sweep or self._spooled())
+        spooled = self._receives and (sweep or self._spooled(now))
         if not (poll or spooled):
             return IngestReport()
         if poll:
@@ -426,7 +434,10 @@ class Keeper:
         stamp = self._spool.stat().st_mtime_ns if self._receives and self._spool.exists() else 0
         kinds = {source.name: source.kind for source in context.loop.sources}
         sources = [source for source in context.sources if poll or kinds[source.name] == "receiver"]
+        begun = context.clock.moment()
         report = ingest(context, sources)
+        took = seconds_between(begun, context.clock.moment())
+        self._spool_pause = now + took + min(took * (1 / INGEST_SHARE - 1), SPOOL_SECONDS)
         self._spool_seen = stamp
         return report
 

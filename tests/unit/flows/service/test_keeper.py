@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -385,11 +386,52 @@ def test_sweeps_of_many_lines_are_spread_over_time(tmp_path: Path, said: list[st
 def test_spool_with_files_is_work_once(tmp_path: Path, said: list[str]) -> None:
     sim = SimulatedLine(Scenario(seed=1))
     keeper, spool = keep(sim, tmp_path, said), tmp_path / "spool" / "sim"
-    assert not keeper._spooled(), "a folder that does not exist has no files"
+    assert not keeper._spooled(0.0), "a folder that does not exist has no files"
     spool.mkdir(parents=True)
-    assert not keeper._spooled()
+    assert not keeper._spooled(0.0)
     (spool / "1.request").write_text("{}")
-    assert keeper._spooled()
+    assert keeper._spooled(0.0)
+
+
+def test_under_steady_traffic_a_fifth_of_the_time_goes_to_ingests(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper, spool = keep(sim, tmp_path, said), tmp_path / "spool" / "sim"
+    spool.mkdir(parents=True)
+    ingests: list[float] = []
+    now, took = 0.0, 0.0
+
+    def ingest(*_: Any) -> IngestReport:
+        nonlocal now
+        ingests.append(now)
+        sim.clock.sleep(took)
+        now += took
+        return IngestReport()
+
+    def requests(seconds: float) -> None:
+        """A request arrives every half a second."""
+        nonlocal now
+        end = now + seconds
+        while now < end:
+            (spool / f"{now}.request").write_text("{}")
+            os.utime(spool, ns=(int(now * 1e9), int(now * 1e9)))
+            work(keeper, sim, now)
+            now += 0.5
+
+    monkeypatch.setattr(keepers_module, "ingest", ingest)
+    work(keeper, sim, now)
+    ingests.clear()
+    now, took = 2.0, 1.0
+    requests(50.0)
+    assert 9 <= len(ingests) <= 11, "each takes one second of five"
+    ingests.clear()
+    took = 30.0
+    requests(120.0)
+    assert 3 <= len(ingests) <= 4, "the pause is not longer than SPOOL_SECONDS"
+    ingests.clear()
+    now += 60.0
+    began, took = now, 0.0
+    requests(0.5)
+    assert ingests == [began], "the first request after a quiet time waits for nothing"
 
 
 def test_receiver_that_has_died_is_started_within_seconds(tmp_path: Path, said: list[str], started: list[str]) -> None:
