@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import zoneinfo
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -68,11 +68,15 @@ def serve(loops: tuple[str, ...], port: int, stop: bool, as_json: bool) -> None:
     resumes from its last checkpoint when its line is served again.
     """
     installation = open_installation(lambda what, _done, total: say(what) if total == 0 else None)
-    checked = _checked([named_loop(installation, one, quiet=as_json or is_file_name(one)) for one in loops])
-    contexts = [installation.context(path) for path in checked]
+
+    def named(loop: str) -> Path:
+        return named_loop(installation, loop, quiet=as_json or is_file_name(loop))
+
     if stop:
-        _stop(installation, contexts, as_json)
+        _stop(installation, lambda loop: installation.context(named(loop), late=True), loops, as_json)
         return
+    checked = _checked([named(one) for one in loops])
+    contexts = [installation.context(path) for path in checked]
     _serve(installation, list(zip(checked, contexts, strict=True)), port, as_json)
 
 
@@ -262,25 +266,59 @@ def _announce(rows: list[list[str]], as_json: bool) -> None:
         table("Serving", ["line", "service", "address"], rows)
 
 
-def _stop(installation: Installation, contexts: list[LineContext], as_json: bool) -> None:
-    """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last."""
-    from ratchet.flows.composition.services import stop_line
+def _stop(installation: Installation, context_of: Callable[[str], LineContext], loops: Sequence[str], as_json: bool) -> None:
+    """Stop all processes: the serving process first, so that it restarts nothing, and the Prefect server last.
+
+    A line whose loop file is refused, or that cannot be stopped, does not keep the others running. At the end, raises ConfigError with the
+    reasons if a file was refused, else Retryable. Stops nothing if no file is accepted.
+    """
     from ratchet.flows.prefect import server
     from ratchet.flows.service.process import mark_stopped
     from ratchet.runtime.serving.announcement import DRAIN_SECONDS
 
+    lines: dict[str, LineContext] = {}
+    refused: list[RatchetError] = []
+    for loop in loops:
+        try:
+            context = context_of(loop)
+        except RatchetError as error:
+            refused.append(error)
+        else:
+            lines[context.line] = context
+    if not lines and len(refused) == 1:
+        raise refused[0]
+    failures = [str(error) for error in refused]
+    if not lines:
+        raise ConfigError("\n".join(failures))
     stopped = _stop_serving(installation)
     mark_stopped(installation.home)
     say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ended = list(pool.map(lambda context: _stop_job(context) + stop_line(context, installation.home), contexts))
-    stopped += [text for texts in ended for text in texts]
+        for texts, failure in pool.map(lambda context: _stop_parts(context, installation), lines.values()):
+            stopped += texts
+            failures += [failure] if failure else []
     if not server.is_external() and server.stop(installation.home):
         stopped.append("the Prefect server")
     if as_json:
         print_json(stopped)
     else:
         say("\n".join(f"stopped {what}" for what in stopped) or "nothing was running")
+    if failures:
+        text = "\n".join([*failures, "the processes of these lines may still run; mend this, and repeat the command"])
+        raise ConfigError(text) if refused else Retryable(text)
+
+
+def _stop_parts(context: LineContext, installation: Installation) -> tuple[list[str], str]:
+    """Stop the job and the processes of a line. Return what was stopped, and why something was not; empty if everything was."""
+    from ratchet.flows.composition.services import stop_line
+
+    stopped = list[str]()
+    try:
+        stopped += _stop_job(context)
+        stopped += stop_line(context, installation.home)
+    except RatchetError as error:
+        return stopped, f"{context.line}: {error}"
+    return stopped, ""
 
 
 def _stop_serving(installation: Installation, seconds: float = STOP_SECONDS) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -13,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from ratchet.contracts.errors import Permanent
+from ratchet.contracts.errors import ConfigError, Permanent, Retryable
 from ratchet.contracts.loop import Loop
-from ratchet.flows.cli.serve import _await, _start_lines, _stop_serving
+from ratchet.flows.cli.serve import _await, _start_lines, _stop, _stop_serving
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.service.process import serving_process
@@ -56,6 +57,38 @@ def test_stop_ends_the_service_also_if_it_does_not_react(tmp_path: Path, kind: s
         until(lambda: not psutil.pid_exists(flow) or psutil.Process(flow).status() == psutil.STATUS_ZOMBIE)
     else:
         psutil.Process(flow).kill()
+
+
+def test_stop_goes_on_where_a_file_is_refused_or_a_line_cannot_be_stopped(
+    lines: list[tuple[Path, LineContext]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contexts = {context.line: context for _, context in lines}
+    ended: list[str] = []
+
+    def stop_line(context: LineContext, _home: Home) -> list[str]:
+        if context.line == "b" and "b" not in ended:
+            ended.append("b")
+            raise Retryable("the API server does not answer")
+        ended.append(context.line)
+        return [f"the router of {context.line}"]
+
+    def context_of(name: str) -> LineContext:
+        if name not in contexts:
+            raise ConfigError(f"{name}: unknown key")
+        return contexts[name]
+
+    monkeypatch.setattr("ratchet.flows.composition.services.stop_line", stop_line)
+    installation: Any = SimpleNamespace(home=Home(tmp_path))
+    with pytest.raises(ConfigError, match=r"(?s)wrong: unknown key\nb: the API server does not answer\n.*repeat the command"):
+        _stop(installation, context_of, ["a", "wrong", "b", "c"], True)
+    assert json.loads(capsys.readouterr().out) == ["the router of a", "the router of c"]
+    ended.remove("b")
+    with pytest.raises(Retryable, match="b: the API server does not answer"):
+        _stop(installation, context_of, ["a", "b"], True)
+    ended.clear()
+    with pytest.raises(ConfigError, match=r"^wrong: unknown key$"):
+        _stop(installation, context_of, ["wrong"], True)
+    assert ended == []
 
 
 @pytest.fixture
