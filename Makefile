@@ -14,8 +14,9 @@ export DO_NOT_TRACK := 1
 # Waiting OpenMP threads sleep instead of spinning, because the tests share two cores (runtime/threads.py).
 export OMP_WAIT_POLICY := PASSIVE
 # Container images often set this variable. Each process would then compile all its packages again: 20 s of CPU for a training job. The
-# pods of the test cluster cannot write a cache, so .dev compiles all packages once.
+# pods of the test cluster cannot write a cache, so .dev compiles all packages once. `make COMPILE= unit` leaves that out.
 unexport PYTHONDONTWRITEBYTECODE
+COMPILE := --compile-bytecode
 
 .PHONY: demo cluster-demo rest-catalog install test tools wheel release bare check lint unit reference docs screenshots rig gsm8k vllm lmeval nemo soak harness lock clean help
 
@@ -123,7 +124,7 @@ $(VENV)/.train: $(VENV)/bin/uv requirements/train.lock pyproject.toml
 
 $(VENV)/.dev: $(VENV)/bin/uv requirements/dev.lock pyproject.toml
 	@echo "installing the packages of requirements/dev.lock (several GB, mostly torch)"
-	@$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/dev.lock
+	@$(BIN)/uv pip install -q $(COMPILE) --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import command
+from tests import command, toy_line
 from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
 from tests.warm import COMMAND, Warm
@@ -132,6 +132,7 @@ def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A process from which `ratchet` commands start with loaded libraries. The first command starts it."""
     command.WARM = Warm(tmp_path_factory.mktemp("c"), COMMAND)
+    toy_line.MODELS = tmp_path_factory.getbasetemp().parent / "toy-models" if "PYTEST_XDIST_WORKER" in os.environ else None
     yield command.WARM
     command.WARM.stop()
     command.WARM = None

@@ -7,7 +7,9 @@ replayed; the traffic of the rollout comes through the router.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -93,9 +95,25 @@ min_interval = 1_000_000
 """
 
 
+MODELS: Path | None = None
+"""A folder that the test processes of a run share. `tests/conftest.py` sets it."""
+
+
 def write_model(folder: Path) -> Path:
-    """Train the tiny model that answers "no", and return its folder. Takes about ten seconds, most of them imports."""
-    pairs, corpus, model = folder / "pairs.jsonl", folder / "corpus.txt", folder / "base"
+    """Write the tiny model that answers "no", and return its folder. A run of the tests trains it once: 20 s of CPU, mostly imports."""
+    model = folder / "base"
+    if MODELS is None:
+        return _train(folder, model)
+    MODELS.mkdir(exist_ok=True)
+    with (MODELS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (MODELS / "base").exists():
+            _train(MODELS, MODELS / "base.part").rename(MODELS / "base")
+    return Path(shutil.copytree(MODELS / "base", model))
+
+
+def _train(folder: Path, model: Path) -> Path:
+    pairs, corpus = folder / "pairs.jsonl", folder / "corpus.txt"
     _write(pairs, [{"prompt": question, "answer": "no"} for question in _QUESTIONS])
     corpus.write_text("".join(f"{question}\nno\nyes\n" for question in _QUESTIONS))
     program = [

@@ -106,8 +106,11 @@ class Site:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 line = " ".join(process.cmdline())
-                ours = str(self.folder) in line or str(self.folder) in str(process.environ())
-                if PROCESSES[kind] in line and "--stop" not in line and ours:
+                if (
+                    PROCESSES[kind] in line
+                    and "--stop" not in line
+                    and (str(self.folder) in line or str(self.folder) in str(process.environ()))
+                ):
                     found.append(process)
         return found
 
