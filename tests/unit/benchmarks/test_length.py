@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_a_task_has_distinct_questions_with_one_answer_each(name: str) -> None:
     world = build_world(TASKS[name], 0.6, 5)
