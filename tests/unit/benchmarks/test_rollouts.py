@@ -10,6 +10,7 @@ from benchmarks.rollouts import DECISIONS, Traffic, World, main, run, window
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_it_runs() -> None:
     done = CliRunner().invoke(main, ["--quick"])
     assert done.exit_code == 0, done.output

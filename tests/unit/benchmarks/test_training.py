@@ -75,6 +75,7 @@ def test_one_step_of_nemo_rl_runs_as_a_job_and_is_measured(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_without_the_image_of_nemo_rl_the_reason_is_printed_and_in_the_report(tmp_path: Path) -> None:
     found, said = report("gpu.py", tmp_path / "gpu.json", "--only", "nemo_rl", RATCHET_NEMO_RL=str(tmp_path / "absent"))
     reason = found["sections"]["nemo_rl"]["skipped"]

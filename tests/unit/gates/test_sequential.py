@@ -132,7 +132,9 @@ def test_evidence_of_shares_has_the_sign_of_the_likelier_hypothesis() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("share", "base"), [(0.5, 0.01), (0.05, 0.01), (0.5, 0.0), (0.5, 0.2)])
+@pytest.mark.parametrize(
+    ("share", "base"), [(0.05, 0.01), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((0.5, 0.01), (0.5, 0.0), (0.5, 0.2)))]
+)
 def test_equal_shares_look_harmful_at_some_look_no_more_often_than_alpha(share: float, base: float) -> None:
     draw, worlds, alpha, missed = np.random.default_rng(7), 600, 0.05, 0
     for _ in range(worlds):

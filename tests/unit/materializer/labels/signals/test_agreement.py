@@ -55,7 +55,9 @@ def _noise_of_some_users(draw: random.Random, right: bool, taste: float) -> bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has", [_noise, _noise_of_some_users])
-@pytest.mark.parametrize(("good", "users"), [(0.5, 80), (0.7, 25), (0.9, 80), (0.95, 400)])
+@pytest.mark.parametrize(
+    ("good", "users"), [(0.7, 25), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((0.5, 80), (0.9, 80), (0.95, 400)))]
+)
 def test_signals_that_say_nothing_are_not_used(has: Has, good: float, users: int) -> None:
     lines = 200
     used = sum(any(belief.used for belief in _beliefs(seed, has, tuple(Signal), good=good, users=users)) for seed in range(lines))
