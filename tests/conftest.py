@@ -21,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import command, toy_line
 from tests.example_plugin import build, on_path
+from tests.examples import EXPLORES
 from tests.needs import REMEDIES, Need, need_of
 from tests.warm import COMMAND, Warm
 
@@ -32,7 +33,7 @@ BESIDE = pytest.StashKey[bool]()
 
 # No deadline: other workers may take the core in the middle of an example. The same examples in each run: a test that passed once passes
 # again on the same code. `make soak` tries new ones.
-settings.register_profile("shared-cores", deadline=None, derandomize=os.environ.get("RATCHET_EXPLORE") != "1")
+settings.register_profile("shared-cores", deadline=None, derandomize=not EXPLORES)
 settings.load_profile("shared-cores")
 gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 

@@ -17,6 +17,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.materializer import usable
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.partitioned import partitions
+from tests.examples import examples
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, logs, raw, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, TRAIN
@@ -97,7 +98,10 @@ def _loop(folder: Path, golden: bool, **more: Any) -> Loop:
 
 @pytest.mark.slow
 @settings(
-    max_examples=10, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(3, 10),
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.integers(0, 10_000), rows=st.sampled_from([1, 7, 40]), golden=st.booleans(), wait=st.sampled_from([0, 7]))
 def test_partitions_change_no_edition_and_no_snapshot(

@@ -23,6 +23,7 @@ from ratchet.materializer.training_sets import near_duplicates, prompt_sides, sp
 from ratchet.materializer.training_sets.near_duplicates import InMemorySignatures, clusters, may_be_near, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import FILE, PromptSides
 from ratchet.materializer.workers import signing
+from tests.examples import examples
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import LATER
@@ -58,7 +59,7 @@ def held(root: str) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(8, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), cut=st.integers(0, 150))
 def test_prompts_without_a_possible_near_duplicate_need_no_search(tmp_path_factory: pytest.TempPathFactory, seed: int, cut: int) -> None:
     """The result is that of a search for every prompt."""

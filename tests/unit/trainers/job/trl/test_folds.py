@@ -70,7 +70,7 @@ def chosen(events: list[JobEvent]) -> JobEvent:
     return next(event for event in events if event.kind == "cross_validated")
 
 
-@pytest.mark.parametrize("method", [Method.SFT, Method.DPO])
+@pytest.mark.parametrize("method", [pytest.param(Method.SFT, marks=pytest.mark.soak), Method.DPO])
 def test_the_number_of_steps_is_found_on_prompts_that_each_fold_is_not_trained_on(workshop: Workshop, method: Method) -> None:
     spec = workshop.spec(planned(workshop, method))
     checkpoint = finish(workshop, spec)
@@ -96,9 +96,9 @@ SOAK = pytest.mark.soak
 @pytest.mark.parametrize(
     ("after", "method"),
     [
-        ("first fold", Method.SFT),
+        pytest.param("first fold", Method.SFT, marks=SOAK),
         ("in the second fold", Method.DPO),
-        ("run", Method.SFT),
+        pytest.param("run", Method.SFT, marks=SOAK),
         pytest.param("first fold", Method.DPO, marks=SOAK),
         pytest.param("in the second fold", Method.SFT, marks=SOAK),
         pytest.param("run", Method.DPO, marks=SOAK),

@@ -74,7 +74,7 @@ def measured(events: list[JobEvent]) -> dict[int, float]:
     return {event.step: event.data["score"] for event in events if event.kind == "measured"}
 
 
-@pytest.mark.parametrize("method", [Method.SFT, Method.DPO])
+@pytest.mark.parametrize("method", [Method.SFT, pytest.param(Method.DPO, marks=pytest.mark.soak)])
 def test_a_run_ends_when_unseen_answers_no_longer_become_better(workshop: Workshop, method: Method) -> None:
     spec = workshop.spec(planned(workshop, method))
     checkpoint = finish(workshop, spec)
@@ -114,7 +114,7 @@ def tensors(path: Path) -> dict[str, Any]:
     ("step", "method"),
     [
         (12, Method.DPO),
-        (70, Method.SFT),
+        pytest.param(70, Method.SFT, marks=pytest.mark.soak),
         pytest.param(12, Method.SFT, marks=pytest.mark.soak),
         pytest.param(70, Method.DPO, marks=pytest.mark.soak),
     ],
