@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 # Go builds the test cluster; `make tools` installs it into .venv where the machine has none.
 export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 DEAL := --dist loadscope --no-loadscope-reorder
-# What `make unit` and `make check` run.
-TESTS ?= tests/unit tests/contract tests/architecture
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
@@ -56,7 +54,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(DEAL) $(TESTS) -m "not slow and not soak"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
 
 reference: $(VENV)/.dev  ## write docs/reference from the code
 	@$(BIN)/python docs/reference.py

@@ -57,7 +57,7 @@ def test_rollback_with_a_kill_at_the_boundaries(tmp_path: Path, every: int) -> N
     assert len(lives) * every > 20
 
 
-@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.soak)])
 def test_search_with_a_kill_at_the_boundaries(tmp_path: Path, every: int) -> None:
     calm = undisturbed(tmp_path / "calm", "search")
     rows = [row for row in calm["projection"] if row[1] in ("trial_intended", "trial_ended", "chosen")]
