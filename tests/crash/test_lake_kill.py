@@ -90,7 +90,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(tmp_path_factory.mktemp("lake"))
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
 def test_upkeep_that_is_killed_at_each_boundary_loses_and_doubles_nothing(site: Site, every: int) -> None:
     kill_at, killed = 1, 0
     while True:
