@@ -21,8 +21,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import command, toy_line
 from tests.example_plugin import build, on_path
-from tests.examples import EXPLORES
 from tests.needs import REMEDIES, Need, need_of
+from tests.property_examples import EXPLORES
 from tests.warm import COMMAND, Warm
 
 CLUSTER = "tests/cluster/"

@@ -6,7 +6,7 @@ supervisor of a job forks once more for its trainer. Apart from that, everything
 its own environment, session and process group, that can be killed, and each imports the product's modules and `sitecustomize` afresh.
 
 Other tests start the same programs in interpreters of their own: the undisturbed runs of the trainers and the runs with several processes,
-the demo, the service, and all jobs and servers that a command starts.
+the demo, the quickstart, the service, and all jobs and servers that a command starts.
 
     python -m tests.warm SOCKET LIBRARY...        accepts one program per connection
 """
@@ -234,7 +234,7 @@ _PROGRAM = """#!{python} -IS
 import json, os, signal, socket, sys
 
 command = {command!r} + sys.argv[1:]
-if sys.argv[1:2] in [[name] for name in {fresh!r}]:
+if sys.argv[1:] and sys.argv[1] in {fresh!r}:
     os.execv(command[0], command)
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({socket!r})
@@ -247,7 +247,7 @@ signal.signal(signal.SIGTERM, lambda *_: os.killpg(child, signal.SIGTERM))
 code = int(answers.readline() or -9)
 sys.exit(code if code >= 0 else 128 - code)
 """
-"""A program that asks the warm process to run a command."""
+"""A program that asks the warm process to run a command, as `Started` does, which would load the product's libraries first."""
 
 
 class Started:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.walk import ROOT, WITHOUT_QUICKSTART, blocks, flaws
-from tests.e2e.terminals import reading
+from tests.docs.walk import FOLLOWED, NEW_FOLDER, ROOT, begin, blocks, flaws, runs
+from tests.e2e.terminals import processes_of, reading
 from tests.s3 import S3, served_by_default
 from tests.unit.materializer.receive.langfuse.api_server import KEYS, langfuse_server
 from tests.warm import Warm
@@ -28,8 +28,9 @@ KEPT = {
 """Page -> (traces, feedback, reasons for traces) that its source gives."""
 
 
-def test_all_pages_that_need_no_quickstart_are_followed_here() -> None:
-    assert {*KEPT, "read-the-lake.md"} == set(WITHOUT_QUICKSTART)
+def test_all_pages_that_begin_in_a_new_folder_are_followed_here() -> None:
+    found = {page.name for page in FOLLOWED if runs(page) and begin(page) == NEW_FOLDER}
+    assert found == {*KEPT, "own-traces.md", "read-the-lake.md"}
 
 
 @pytest.mark.parametrize("page", list(KEPT))
@@ -85,6 +86,14 @@ def test_the_settings_of_the_api_work(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / "loop.toml").write_text(head + block.text.replace("https://cloud.langfuse.com", server.url))
         report = json.loads(reader.ratchet("ingest", "loop.toml", "--json"))
     assert (report["kept"], report["feedback"]["kept"]) == (1, 1)
+
+
+def test_the_page_on_own_traces_can_be_followed(tmp_path: Path, commands: Warm) -> None:
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    with reading(folder, tmp_path, commands) as reader:
+        reader.follow(blocks(ROOT / "docs" / "howto" / "own-traces.md"), 300)
+    assert processes_of(folder) == []
 
 
 def test_the_lake_is_read_with_polars_and_duckdb(tmp_path: Path, commands: Warm) -> None:

@@ -24,8 +24,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLLOWED = [ROOT / "README.md", *sorted((ROOT / "loops").rglob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 """The pages whose shell blocks all have a mark, besides the quickstart."""
-WITHOUT_QUICKSTART = ("connect-langfuse.md", "connect-litellm.md", "read-collector-files.md", "read-tables.md", "read-the-lake.md")
-"""Those that `tests/docs/test_source_pages.py` follows. `tests/e2e/test_quickstart.py` follows the others."""
 AFTER_QUICKSTART, WITH_MODEL = "after quickstart", "with the quickstart's model"
 IN_FOLDER, NEW_FOLDER = "in this folder", "in a new folder"
 _FENCE = re.compile(

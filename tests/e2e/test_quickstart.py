@@ -1,7 +1,8 @@
 """Follows the quickstart, and then each page whose commands can run here, word by word: takes the commands out of the pages and runs them.
 
 The quickstart is followed once, with the installed command. The pages that need its result begin with a copy of its folder, at the same
-path; their commands start from a process that has loaded the libraries.
+path; their commands start from a process that has loaded the libraries. `tests/docs/test_source_pages.py` follows those that begin in a new
+folder.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.command import ROOT
-from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, WITH_MODEL, WITHOUT_QUICKSTART, begin, blocks, runs
+from tests.docs.walk import AFTER_QUICKSTART, FOLLOWED, NEW_FOLDER, WITH_MODEL, begin, blocks, runs
 from tests.e2e.terminals import processes_of, reading, replace
 from tests.needs import Need, lacks
 from tests.warm import Warm
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
-PAGES = [page for page in FOLLOWED if runs(page) and page.name not in WITHOUT_QUICKSTART]
+PAGES = [page for page in FOLLOWED if runs(page) and begin(page) != NEW_FOLDER]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 

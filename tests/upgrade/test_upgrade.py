@@ -7,7 +7,6 @@ import json
 import shutil
 import sqlite3
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -29,23 +28,20 @@ from ratchet.materializer.lake.schemas import read_parquet
 from ratchet.materializer.lake.tables import Lake
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.jobs.job_protocol import IncarnationFile
+from tests import command
 from tests.cluster.rig.site import free_ports
-from tests.upgrade.record_homes import HOMES, PLACE, ROOT, STATES, alone, environment, releases
-from tests.warm import Warm
+from tests.upgrade.record_homes import HOMES, PLACE, STATES, alone, releases
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 RELEASES = releases()
 every_release = pytest.mark.parametrize("release", RELEASES)
 READS = (["status"], ["explain", "old", "--rows"], ["report", "old"], ["verify"])
 LOOP = PLACE / "loop" / "loop.toml"
-WARM: list[Warm] = []
-"""The process from which the commands start, set by the fixture of each test."""
 
 
 @pytest.fixture(autouse=True)
-def place(commands: Warm) -> Iterator[None]:
+def place() -> Iterator[None]:
     """Reserve the place in which the homes were recorded, and stop every process of the home at the end."""
-    WARM[:] = [commands]
     with alone():
         yield
         if (PLACE / "home").exists():
@@ -74,9 +70,8 @@ def unpack(release: str, state: str) -> None:
 
 def ratchet(*args: str, code: int = 0, home: Path = PLACE / "home") -> subprocess.CompletedProcess[str]:
     """Run a command of the present release on the recorded home, and assert its exit code and that it prints no traceback."""
-    command = [sys.executable, "-m", "ratchet.flows.cli.main", *args]
-    known = {**environment(ROOT), "RATCHET_HOME": str(home), "COLUMNS": "400"}
-    done = WARM[0].run(command, PLACE / "loop", known, 600)
+    alike = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    done = command.ratchet(*args, home=home, cwd=PLACE / "loop", timeout=600, **alike)
     assert done.returncode == code, f"{args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done
@@ -103,8 +98,8 @@ def rows() -> list[tuple[object, ...]]:
 def test_recorded_home_is_readable(release: str, state: str) -> None:
     unpack(release, state)
     written = rows()
-    for command in READS:
-        ratchet(*command)
+    for read in READS:
+        ratchet(*read)
     found = json.loads(ratchet("doctor", str(LOOP), "--json", code=1).stdout)  # the recorded model server does not run
     assert {finding["about"] for finding in found if finding["level"] == "error"} == {"serving", "router"}
     assert next(finding for finding in found if finding["about"] == "ledger")["level"] == "ok"
@@ -245,8 +240,8 @@ def test_row_of_a_newer_release_is_a_clear_error_and_nothing_is_changed(release:
     unpack(release, "planned")
     known = set_version(SCHEMA_VERSION + 1)
     written = rows()
-    for command in (*READS, ["run", str(LOOP), "--no-ingest", "--wait", "0"]):
-        said = ratchet(*command, code=1).stderr
+    for read in (*READS, ["run", str(LOOP), "--no-ingest", "--wait", "0"]):
+        said = ratchet(*read, code=1).stderr
         assert "row 2 of cycle/old/0001 was written by a newer release of Ratchet" in said
         assert "upgrade Ratchet" in said
     found = json.loads(ratchet("doctor", "--json", code=1).stdout)

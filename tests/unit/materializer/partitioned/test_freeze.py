@@ -17,7 +17,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.materializer import usable
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.partitioned import partitions
-from tests.examples import examples
+from tests.property_examples import examples
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, logs, raw, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, TRAIN

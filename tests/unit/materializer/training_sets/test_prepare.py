@@ -23,7 +23,7 @@ from ratchet.materializer.training_sets import near_duplicates, prompt_sides, sp
 from ratchet.materializer.training_sets.near_duplicates import InMemorySignatures, clusters, may_be_near, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import FILE, PromptSides
 from ratchet.materializer.workers import signing
-from tests.examples import examples
+from tests.property_examples import examples
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, span, spans
 from tests.unit.materializer.small_datasets import LATER

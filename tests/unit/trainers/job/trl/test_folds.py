@@ -17,6 +17,7 @@ from tests.unit.trainers.runs import asked, finish, weights
 from tests.waiting import has_result
 
 pytestmark = pytest.mark.slow
+SOAK = pytest.mark.soak
 
 MOST = 60
 FOLDS = 2
@@ -70,7 +71,7 @@ def chosen(events: list[JobEvent]) -> JobEvent:
     return next(event for event in events if event.kind == "cross_validated")
 
 
-@pytest.mark.parametrize("method", [pytest.param(Method.SFT, marks=pytest.mark.soak), Method.DPO])
+@pytest.mark.parametrize("method", [pytest.param(Method.SFT, marks=SOAK), Method.DPO])
 def test_the_number_of_steps_is_found_on_prompts_that_each_fold_is_not_trained_on(workshop: Workshop, method: Method) -> None:
     spec = workshop.spec(planned(workshop, method))
     checkpoint = finish(workshop, spec)
@@ -88,9 +89,6 @@ def test_the_number_of_steps_is_found_on_prompts_that_each_fold_is_not_trained_o
     assert [event.step for event in steps] == list(range(1, checkpoint.step + 1)), "steps of folds are no steps of the run"
     assert steps[-1].data["learning_rate"] < 0.5 * max(event.data["learning_rate"] for event in steps)
     assert any("cross_validated_score" in event.data for event in steps)
-
-
-SOAK = pytest.mark.soak
 
 
 @pytest.mark.parametrize(
