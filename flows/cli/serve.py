@@ -285,11 +285,9 @@ def _stop(installation: Installation, context_of: Callable[[str], LineContext], 
             refused.append(error)
         else:
             lines[context.line] = context
-    if not lines and len(refused) == 1:
-        raise refused[0]
     failures = [str(error) for error in refused]
     if not lines:
-        raise ConfigError("\n".join(failures))
+        raise refused[0] if len(refused) == 1 else ConfigError("\n".join(failures))
     stopped = _stop_serving(installation)
     mark_stopped(installation.home)
     say(f"stopping; answers that have begun are finished first, within {DRAIN_SECONDS} s")

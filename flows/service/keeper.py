@@ -60,10 +60,11 @@ COLLECT_SECONDS = 86_400.0
 UPKEEP_SECONDS = 300.0
 """Seconds between two upkeeps of a line's lake."""
 INGEST_SHARE = 0.2
-"""Highest share of the time that a line spends on ingests of its spool. Commits to the lake cost about the same for one trace as for
-hundreds, so under steady traffic the requests of some seconds are committed together. The first ones after a pause are not delayed."""
+"""Share of the time that a line spends on ingests of its spool under steady traffic, unless they take so long that the pause is
+SPOOL_SECONDS. A commit to the lake costs about the same for one trace as for hundreds. The first requests after a quiet time do not wait.
+"""
 SPOOL_SECONDS = 10.0
-"""The longest pause after an ingest of the spool because of INGEST_SHARE."""
+"""The longest pause between two ingests of the spool."""
 URGENT_SECONDS = 1.0
 """Seconds between two attempts to carry out a rollback, for example while another process holds its lease."""
 _NEVER = float("-inf")
