@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import cast
+
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 
 class LeanTransaction(Transaction):  # type: ignore[misc]
@@ -31,3 +37,23 @@ class LeanTransaction(Transaction):  # type: ignore[misc]
         The rows of an append were looked up in the former snapshot. Another writer may have stored them meanwhile.
         """
         raise CommitFailedException("another writer has committed meanwhile")
+
+    def replace_files(self, replaced: Sequence[DataFile], made: Sequence[DataFile], properties: dict[str, str]) -> None:
+        """Let new files take the place of others in one snapshot with `properties`."""
+        with _Replacement(Operation.OVERWRITE, self, self._table.io, snapshot_properties=properties) as update:
+            for file in replaced:
+                update.delete_data_file(file)
+            for file in made:
+                update.append_data_file(file)
+
+
+class _Replacement(_OverwriteFiles):  # type: ignore[misc]
+    """An overwrite that finds the replaced files with any number of threads.
+
+    pyiceberg lets several threads share one evaluator, which stores the manifest that it looks at in itself. A thread then may judge its
+    manifest by the partitions of another one, and pyiceberg reports that the files of its manifest do not exist.
+    """
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        build = super()._build_manifest_evaluator
+        return lambda manifest: cast(bool, build(spec_id)(manifest))

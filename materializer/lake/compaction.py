@@ -150,12 +150,8 @@ def write_merged(table: Table, files: Sequence[FileScanTask], ordered: Callable[
 
 def replace_files(table: Table, replaced: Sequence[DataFile], made: Sequence[DataFile]) -> None:
     """Let new files take the place of others with the same rows, in one commit."""
-    properties = {COMPACTION: "true"}
-    with LeanTransaction(table) as change, change.update_snapshot(snapshot_properties=properties).overwrite() as update:
-        for file in replaced:
-            update.delete_data_file(file)
-        for file in made:
-            update.append_data_file(file)
+    with LeanTransaction(table) as change:
+        change.replace_files(replaced, made, {COMPACTION: "true"})
 
 
 def day_of(day: date) -> BooleanExpression:

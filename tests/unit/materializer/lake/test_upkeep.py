@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, BrokenBarrierError, Thread
 
 import pytest
+from pyiceberg.expressions import visitors
 
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge
@@ -226,6 +228,25 @@ def test_a_writer_without_upkeep_merges_what_has_piled_up_and_expires_snapshots(
     assert datasets.ingest(batch(*(spans(span(n, f"question {n}", at=T0 + (n % 2) * DAY)) for n in range(1, 31)))).traces.kept == 1
     merges = [one for one in datasets.lake.table("traces").metadata.snapshots if one.summary and one.summary[COMPACTION]]
     assert merges
+
+
+@pytest.mark.slow
+def test_files_are_replaced_however_the_threads_of_pyiceberg_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit has a manifest. The thread that looks at one waits before it compares the partitions, so that others look at theirs."""
+    datasets = make_datasets(tmp_path)
+    fill(datasets, 1, 13)
+    compare, waiting = visitors._ManifestEvalVisitor.visit_equal, Barrier(2)
+
+    def slow(self: object, term: object, literal: object) -> object:
+        with suppress(BrokenBarrierError):
+            waiting.wait(0.05)
+        return compare(self, term, literal)
+
+    monkeypatch.setattr(visitors._ManifestEvalVisitor, "visit_equal", slow)
+    before = datasets.lake.scan("traces").sort("id")
+    assert upkeep.compact(datasets.lake, "traces", LONG_AFTER) is not None
+    assert upkeep.state(datasets.lake, "traces").files == 2
+    assert datasets.lake.scan("traces").sort("id").equals(before)
 
 
 @pytest.mark.slow
