@@ -1,4 +1,4 @@
-"""Commits to an Iceberg table that copy its metadata once, and that fail if another writer was faster."""
+"""Commits to an Iceberg table that copy its metadata once, fail if another writer was faster, and replace files in a thread-safe way."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class LeanTransaction(Transaction):  # type: ignore[misc]
 
 
 class _Replacement(_OverwriteFiles):  # type: ignore[misc]
-    """An overwrite that finds the replaced files with any number of threads.
+    """An overwrite whose threads do not share an evaluator of manifests.
 
-    pyiceberg lets several threads share one evaluator, which stores the manifest that it looks at in itself. A thread then may judge its
-    manifest by the partitions of another one, and pyiceberg reports that the files of its manifest do not exist.
+    In pyiceberg they do, and the evaluator stores the partitions of the manifest that it evaluates as its own state. A thread then may
+    evaluate its manifest by the partitions of another one and skip it, and the commit fails because the replaced files are missing.
     """
 
     def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:

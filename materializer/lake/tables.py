@@ -114,7 +114,7 @@ class Lake:
             yield
         except ValidationError:  # its text may quote a token of a REST catalog
             raise Retryable(f"cannot {what} in {self.place}: a reply has not the form of the REST protocol; {self.place.remedy}") from None
-        except (CommitFailedException, ValidationException) as error:  # another writer, not the disk
+        except (CommitFailedException, ValidationException) as error:  # the storage works, but the table is not as expected
             raise Retryable(f"cannot {what} in {self.place}: {reason(error)}; try again") from error
         except FAILURES as error:
             raise Retryable(f"cannot {what} in {self.place}: {reason(error)}; {self.place.remedy}") from error
