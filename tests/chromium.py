@@ -45,7 +45,20 @@ class Page:
 
     def run(self, script: str) -> Any:
         """Evaluate an expression in the page and return its value; None while the page loads."""
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True).get("result", {}).get("value")
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True).get("result", {}).get("value")
+
+    def enter(self, field: str, value: str) -> None:
+        """Wait for the field that a script finds, give it a value, and wait until the page has drawn itself again.
+
+        A form keeps its fields in one object that it copies for each change: a second change before the page is drawn loses the first.
+        """
+        given = f"""(field => {{
+            if (!field) return false;
+            Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), 'value').set.call(field, {json.dumps(value)});
+            for (const kind of ['input', 'change']) field.dispatchEvent(new Event(kind, {{bubbles: true}}));
+            return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))));
+        }})({field})"""
+        until(lambda: self.run(given), 120, pause=0.2, why=lambda: self.run("document.body.innerText"))
 
     def click(self, text: str) -> None:
         """Wait for a button with this text, and click it."""

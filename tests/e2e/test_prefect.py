@@ -120,19 +120,6 @@ def test_submitted_form_is_written_to_the_ledger_and_the_same_run_goes_on(servic
 def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, tmp_path: Path, line: str, decision: str) -> None:
     run, login = service.suspended(line), service.home.prefect_login().read_text()
     page_of, stored = service.url.removesuffix("/api"), base64.b64encode(login.encode()).decode()
-    fill = """(() => {
-        const set = (field, value) => {
-            Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), 'value').set.call(field, value);
-            for (const kind of ['input', 'change']) field.dispatchEvent(new Event(kind, {bubbles: true}));
-        };
-        const choice = [...document.querySelectorAll('select')].find(one => one.textContent.includes('approve'));
-        const texts = [...document.querySelectorAll('textarea')];
-        if (!choice || texts.length < 2) return false;
-        choice.selectedIndex = [...choice.options].findIndex(one => one.textContent.trim() === 'DECISION');
-        choice.dispatchEvent(new Event('change', {bubbles: true}));
-        set(texts[0], 'Grace'); set(texts[1], 'seen in the browser');
-        return true;
-    })()""".replace("DECISION", decision)
     with chromium(tmp_path) as page:
         page.open(page_of)
         until(lambda: page.run("document.readyState") == "complete", 120)
@@ -141,7 +128,9 @@ def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, t
         def filled() -> None:
             page.open(f"{page_of}/runs/flow-run/{run['id']}")
             page.click("Resume")
-            until(lambda: page.run(fill), 120, pause=0.2)
+            page.enter("[...document.querySelectorAll('select')].find(one => one.textContent.includes('approve'))", decision)
+            for place, text in enumerate(("Grace", "seen in the browser")):
+                page.enter(f"document.querySelectorAll('textarea')[{place}]", text)
 
         filled()
         policy = httpx.get(page_of, auth=tuple(login.split(":", 1)), trust_env=False).headers["content-security-policy"]  # type: ignore[arg-type]
