@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from pathlib import Path
 SOURCES = Path(__file__).with_name("go")
 STAMP = "k8s.io/component-base/version"
 KUBERNETES = "v1.35.3"
+FASTER = ("-gcflags=all=-dwarf=false",)
+"""The linker removes debug information (`-s -w`), so the compiler need not make it: a tenth of the build time."""
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion={KUBERNETES} -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
 
 
@@ -39,6 +42,8 @@ class Part:
     """The Go package of a program, or the Go module that contains the CRDs."""
     folders: tuple[str, ...] = ()
     """The folders of the module that contain CRDs; empty for a program."""
+    lighter: str = ""
+    """A Go module of which the build uses a copy, with the component's files in `instead/` in place of the original ones."""
 
     @property
     def path(self) -> Path:
@@ -64,7 +69,7 @@ PARTS = (
     Part("aws", "crds-aws", "github.com/aws/karpenter-provider-aws", ("pkg/apis/crds",)),
     Part("kuberay", "crds-kuberay", "github.com/ray-project/kuberay/ray-operator", ("config/crd/bases",)),
     Part("gateway", "crds-gateway", "sigs.k8s.io/gateway-api", ("config/crd/standard",)),
-    Part("traefik", "traefik", "github.com/traefik/traefik/v3/cmd/traefik"),
+    Part("traefik", "traefik", "github.com/traefik/traefik/v3/cmd/traefik", lighter="github.com/go-acme/lego/v5"),
     Part("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 )
 PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok")
@@ -145,24 +150,50 @@ def _alone(component: str) -> Iterator[None]:
         yield
 
 
-def _go(component: str, *arguments: str) -> str:
-    env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
-    ran = subprocess.run(["go", *arguments], cwd=SOURCES / component, env=env, capture_output=True, text=True, check=False)
+def _go(folder: Path, *arguments: str) -> str:
+    # The compiler collects garbage less often: it takes 6 % less time, and more memory.
+    env = {"GOGC": "400"} | os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"}
+    ran = subprocess.run(["go", *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        raise RigError(f"go {arguments[0]} in {SOURCES / component} failed:\n{ran.stderr[-3000:]}")
+        raise RigError(f"go {arguments[0]} in {folder} failed:\n{ran.stderr[-3000:]}")
     return ran.stdout
 
 
 def _program(one: Part) -> None:
     target = home(one.component) / one.path
     partial = target.with_name(f".{one.name}.partial")
-    _go(one.component, "build", "-trimpath", "-ldflags", LDFLAGS, "-o", str(partial), one.package)
+    with _lightened(one) as folder:
+        _go(folder, "build", "-trimpath", *FASTER, "-ldflags", LDFLAGS, "-o", str(partial), one.package)
     partial.rename(target)
+
+
+@contextmanager
+def _lightened(one: Part) -> Iterator[Path]:
+    """Give the folder to build a program in: its component's, or a temporary copy of that with a lighter copy of one module."""
+    component = SOURCES / one.component
+    if not one.lighter:
+        yield component
+        return
+    with tempfile.TemporaryDirectory(prefix="ratchet-rig-") as place:
+        folder, module = Path(place, "component"), Path(place, "module")
+        shutil.copytree(component, folder)
+        # Go makes the folders of its module cache read-only; files could not be added to copies of them.
+        shutil.copytree(_module(component, one.lighter), module, copy_function=shutil.copyfile)
+        for at in [module, *module.rglob("*")]:
+            at.chmod(0o755 if at.is_dir() else 0o644)
+        shutil.copytree(folder / "instead", module, dirs_exist_ok=True)
+        _go(folder, "mod", "edit", f"-replace={one.lighter}={module}")
+        yield folder
+
+
+def _module(folder: Path, name: str) -> Path:
+    """Return the folder of a Go module in the module cache; downloads it if necessary."""
+    return Path(json.loads(_go(folder, "mod", "download", "-json", name))["Dir"])
 
 
 def _crds(one: Part) -> None:
     """Copy the CRDs of a module into the cache, so that a running test cluster needs neither Go nor the module cache."""
-    module = Path(json.loads(_go(one.component, "mod", "download", "-json", one.package))["Dir"])
+    module = _module(SOURCES / one.component, one.package)
     target = home(one.component) / one.path
     partial = target.with_name(f".{one.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
