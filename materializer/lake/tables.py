@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import polars as pl
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, RESTError, ValidationException
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, LessThanOrEqual
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -38,6 +37,7 @@ from ratchet.materializer.lake.commits import LeanTransaction
 from ratchet.materializer.lake.compaction import is_appended, is_compaction
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
 from ratchet.materializer.lake.places.files import LakeFile, LakeFiles, files_of
+from ratchet.materializer.lake.places.keeping import KeepingCatalog
 from ratchet.materializer.lake.places.moved import adopt_place, was_moved
 from ratchet.materializer.lake.places.place import CATALOG, CATALOG_NAME, LakePlace, place_of, reason
 from ratchet.materializer.lake.places.size import table_size
@@ -99,7 +99,7 @@ class Lake:
             warehouse = self.root / "warehouse"
             warehouse.mkdir(parents=True, exist_ok=True)
             self._adopt_place()
-            catalog = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
+            catalog = KeepingCatalog(CATALOG_NAME, uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
         catalog.create_namespace_if_not_exists(self.place.namespace)
         return catalog
 

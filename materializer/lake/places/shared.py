@@ -1,7 +1,7 @@
 """Catalog in Postgres or behind REST, and files in a bucket, for lakes whose place is shared. Every process has one catalog for all lines.
 
-pyiceberg opens a new client of the bucket for each table that it loads, and reads the metadata of a table anew each time. Both cost a
-request or more, with roles also one for credentials. Here, a process opens one client, and reads each metadata file once: it never changes.
+pyiceberg opens a new client of the bucket for each table that it loads. That costs a request or more, with roles also one for credentials.
+Here, a process opens one client.
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSystem
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import PY_IO_IMPL, S3_CONNECT_TIMEOUT, S3_ENDPOINT, S3_REGION, S3_REQUEST_TIMEOUT
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from ratchet.materializer.lake.places.files import bucket_of
+from ratchet.materializer.lake.places.keeping import KeepingCatalog
 from ratchet.materializer.lake.places.place import CATALOG_NAME, catalog_engine
 from ratchet.materializer.lake.places.rest import is_rest, rest_catalog
 from ratchet.runtime.bucket import CONNECT, READ
-
-_METADATA = 64
-"""Number of metadata files that are kept in memory."""
 
 
 class SharedIO(PyArrowFileIO):  # type: ignore[misc]
@@ -40,12 +35,11 @@ def _client(properties: tuple[tuple[str, str], ...], bucket: str | None) -> File
     return PyArrowFileIO(dict(properties))._initialize_s3_fs(bucket)
 
 
-class SharedCatalog(SqlCatalog):  # type: ignore[misc]
-    """A catalog in Postgres that keeps the metadata which it has read."""
+class SharedCatalog(KeepingCatalog):
+    """A catalog in Postgres."""
 
     def __init__(self, name: str, url: str, **properties: str) -> None:
         self._url = url
-        self._read = lru_cache(maxsize=_METADATA)(self._read_metadata)
         super().__init__(name, uri=url, **properties)
 
     def _init_catalog(self) -> None:
@@ -54,19 +48,6 @@ class SharedCatalog(SqlCatalog):  # type: ignore[misc]
             super()._init_catalog()
         except (IntegrityError, ProgrammingError):  # another process creates the same tables at this moment
             super()._init_catalog()
-
-    def _read_metadata(self, location: str) -> tuple[TableMetadata, str]:
-        from pyiceberg.serializers import FromInputFile
-
-        io = self._load_file_io(location=location)
-        return FromInputFile.table_metadata(io.new_input(location)), location
-
-    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
-        if not orm_table.metadata_location:
-            return super()._convert_orm_to_iceberg(orm_table)
-        metadata, location = self._read(str(orm_table.metadata_location))
-        identifier = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)
 
 
 @lru_cache(maxsize=4)
