@@ -6,7 +6,7 @@ Three oracles with tuned length and rate train on the same requests: with the tr
 product's last training set contains, and with this training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--source NAME...] [--similarity 0.8] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table.
+[--source NAME...] [--similarity auto] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table.
 `--all` runs the committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh
 tasks. Loops that have a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
@@ -211,7 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cycles", type=int, default=5)
     parser.add_argument("--start", default="champion", choices=("champion", "held"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
-    parser.add_argument("--similarity", type=float, default=SIMILARITY, help="Least similarity of near-duplicates (`holdout.similarity`).")
+    parser.add_argument(
+        "--similarity",
+        type=lambda given: given if given == "auto" else float(given),
+        default="auto",
+        help="Least similarity of near-duplicates (`holdout.similarity`).",
+    )
     parser.add_argument(
         "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SHARES), help="Who gives missing right answers."
     )

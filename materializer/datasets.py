@@ -76,6 +76,7 @@ from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, in_order, scorable, usual
+from ratchet.materializer.training_sets.questions import golden_questions
 from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
 from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
@@ -114,10 +115,10 @@ class LakeDatasets:
         self._masker = Masker(loop.privacy)
         self._seen = DedupIndex(self.lake)
         self.dialects = dialects
-        self._split = Split(loop, artifacts, self.lake)
+        self._split = Split(loop, artifacts, self.lake, rewards)
         self._settled = SettledReader(self.lake, placeholder_pattern(loop.privacy))
         self._identities: Identities | None = None
-        self._mirror = MirrorReader(self.lake, loop, rewards)
+        self._mirror = MirrorReader(self.lake, loop, rewards, self._split.similarity)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.
@@ -233,7 +234,9 @@ class LakeDatasets:
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
         """Return what may be used. A cycle freezes its edition and then its snapshot, from the same prompts, so their ids are kept once."""
         known, self._identities = self._identities, None
-        found = usable(settled, self.loop, self._split.place, as_of, known)
+        golden = self._golden()
+        told = [] if golden is None else golden_questions(golden)
+        found = usable(settled, self.loop, lambda roots, asked: self._split.place(roots, lambda: told + asked()), as_of, known)
         if as_of is None:
             self._identities = found.identities
         return found
@@ -364,6 +367,7 @@ class LakeDatasets:
             teachers=teachers.beliefs,
             masked=placeholders.summary(self.loop.privacy),
             largest_cluster=every.sides.largest_cluster() if near else None,
+            near=self._split.rule(),
             silent_scorers=silent_scorers(self.rewards, totals.samples(), totals.references),
         )
 

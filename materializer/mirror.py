@@ -14,7 +14,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,16 @@ _Known = tuple[str, str, dict[str, Any]]
 
 
 class MirrorReader:
-    """Reads the prompts of a line's rollout from its lake. `rewards` are the scorers of the loop file."""
+    """Reads the prompts of a line's rollout from its lake.
 
-    def __init__(self, lake: Lake, loop: Loop, rewards: ScorerSet) -> None:
+    `rewards` are the scorers of the loop file, and `similarity` returns the least similarity of near-duplicates.
+    """
+
+    def __init__(self, lake: Lake, loop: Loop, rewards: ScorerSet, similarity: Callable[[], float]) -> None:
         self._lake = lake
         self._loop = loop
         self._rewards = rewards
+        self._similarity = similarity
         self._placeholder = placeholder_pattern(loop.privacy)
         self._known: set[str] = set()  # users who do not wait any more
         self._begin: Any = None  # when the line's first trace was ingested
@@ -133,7 +137,7 @@ class MirrorReader:
 
     def _chosen(self, known: list[_Known], asks: MirrorAsk) -> Iterator[_Known]:
         """Yield prompts in turns of people, those with the fewest turns first, and for each person in the order of the keys."""
-        taken, index = Counter(asks.turns), NearIndex(self._loop.holdout.similarity)
+        taken, index = Counter(asks.turns), NearIndex(self._similarity())
         for key, _, row in known:
             if key in asks.asked:
                 text = _text(row)

@@ -7,7 +7,7 @@ their messages, and go into partitions by ranges of ids. Feedback finds its trac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind
+from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import Loop
 from ratchet.materializer.consent import spoken
 from ratchet.materializer.governance import Governed, govern
@@ -24,11 +25,16 @@ from ratchet.materializer.labels.masked_answers import without_masked
 from ratchet.materializer.labels.scores import PARTITION, attach, counting, linked
 from ratchet.materializer.labels.signals.sessions import SESSION, calls_of, signals_of_parts
 from ratchet.materializer.partitioned.partitions import Partitions, by_hash, range_of
-from ratchet.materializer.partitioned.prompts import Identities, Place, PromptRoots, Sides
+from ratchet.materializer.partitioned.prompts import Identities, PromptRoots, Sides
 from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.settled import Settled
 from ratchet.materializer.texts import PLACE, TextFile
+from ratchet.materializer.training_sets.prompt_sides import Placed
+from ratchet.materializer.training_sets.questions import Question, known_questions
 
+PlaceBy = Callable[[PromptRoots, Callable[[], list[Question]]], Callable[[Sequence[Digest]], list[Placed]]]
+"""Decides the sides of new roots, if needed by the questions whose right answer is known. Returns a function that returns the sides of
+sorted roots."""
 _IS_SIGNAL = pl.col("kind") == FeedbackKind.SIGNAL.value
 _RANGE = "range"
 _FEEDBACK = 100_000
@@ -93,7 +99,7 @@ class Usable:
             yield UsablePart(traces, questions, asked, feedback, signals)
 
 
-def usable(settled: Settled, loop: Loop, place: Place, as_of: datetime | None = None, known: Identities | None = None) -> Usable:
+def usable(settled: Settled, loop: Loop, place: PlaceBy, as_of: datetime | None = None, known: Identities | None = None) -> Usable:
     """Apply the rules of `loop` to the records of a lake.
 
     Without `as_of`, new users do not wait, and no signals of sessions are computed. `known` are the ids of a former result.
@@ -124,7 +130,7 @@ def usable(settled: Settled, loop: Loop, place: Place, as_of: datetime | None = 
     ignored |= dict(sorted(unattached.items())) | rest
     return Usable(
         rows=made.rows,
-        sides=Sides(folder, made.roots, place),
+        sides=Sides(folder, made.roots, lambda roots: place(roots, lambda: known_questions(made.rows[2], made.rows[3], settled.texts))),
         ignored={reason: n for reason, n in ignored.items() if n},
         out=_in_order(made.out),
         refused_references=dict(made.refused_references),
@@ -239,7 +245,8 @@ class _Made:
         identified = self.identities.identify(number, prompts, self._settled.texts)
         self.roots.add(identified)
         ids = identified.drop(PLACE)
-        placed = [frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions, governed.asked)]
+        placed = [frame.join(ids, on=["messages", "tools"], nulls_equal=True) for frame in (governed.used, questions)]
+        placed.append(governed.asked.join(identified, on=["messages", "tools"], nulls_equal=True))
         for rows, frame in zip(self.rows, placed, strict=False):
             rows.add_digests(frame, "prompt_id")
         of = pl.concat([frame.select("source", "id", range_of("prompt_id", self.roots.count).alias(_RANGE)) for frame in placed[:2]])

@@ -129,7 +129,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
     for (_, task, trap, start, search, source, similarity), found in sorted(groups.items()):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
-        notes += [source] * (source != "none") + [f"similarity {similarity:g}"] * (similarity != SIMILARITY)
+        notes += [source] * (source != "none") + [f"similarity {similarity}"] * (similarity != SIMILARITY)
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
         for oracle in ("evidence", "training_truth", "truth"):

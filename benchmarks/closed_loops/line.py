@@ -109,7 +109,7 @@ max_completion = 48
 SMALL = "gradient_checkpointing = false\nmicro_batch = 16\nsave_every = 1000\nmax_grad_norm = 1.0"
 """What describes the machine and the size of the model. Steps and learning rates are the product's own."""
 SIMILARITY = 0.8
-"""The product's default of `holdout.similarity`."""
+"""`holdout.similarity` of the rows of results that name none: the product's default before "auto"."""
 TURN = 600.0
 """Seconds between two turns of a rollout, in which one request arrives per second."""
 METHODS: dict[str, Any] = {"sft": SFT(), "dpo": DPO(), "grpo": GRPO()}
@@ -272,14 +272,14 @@ class ClosedLine:
         budget: float,
         more: str = "",
         teacher: Teacher | None = None,
-        similarity: float = SIMILARITY,
+        similarity: float | str = SIMILARITY,
     ) -> None:
         """`more` are sections of the loop file about a judge or a `teacher`; empty without them. `similarity` makes near-duplicates."""
         seed = people.seed
         folder.mkdir(parents=True)
         rows = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        words = {"seed": seed, "start_from": start_from, "budget": budget, "small": SMALL, "similarity": similarity}
+        words = {"seed": seed, "start_from": start_from, "budget": budget, "small": SMALL, "similarity": json.dumps(similarity)}
         (folder / "loop.toml").write_text(LOOP.format(**words) + more)
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.seed, self.clock = seed, VirtualClock()

@@ -224,6 +224,25 @@ class MaskedData(Frozen):
     """Kind -> number of placeholders in the distinct prompts and answers of the snapshot. Records keep the rules of their ingest."""
 
 
+class NearRung(Frozen):
+    """Pairs of prompts with a similarity in [least, below), both with a known right answer."""
+
+    least: float
+    below: float
+    pairs: int
+    different: int
+    """Pairs that are different questions: the right answer of each would be a wrong answer to the other."""
+
+
+class NearRule(Frozen):
+    """From which similarity the prompts of a line count as near-duplicates, and why."""
+
+    similarity: float
+    """Least Jaccard similarity of near-duplicates."""
+    measured: tuple[NearRung, ...] = ()
+    """What `holdout.similarity = "auto"` has measured. Empty: the loop file sets the similarity."""
+
+
 class Snapshot(Frozen):
     """Frozen set of samples and prompts for training, independent of the training method."""
 
@@ -256,6 +275,8 @@ class Snapshot(Frozen):
     """What was masked in the texts."""
     largest_cluster: PromptCluster | None = None
     """Largest cluster of near-duplicate prompts, on any side of the split. None: they were not searched, or there are no prompts."""
+    near: NearRule | None = None
+    """None: near-duplicates were not searched."""
     silent_scorers: dict[str, str] = Field(default_factory=dict)
     """Scorer that gave no score to any logged answer -> why, with the remedy. Judges are not part of it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ratchet.contracts.data.beliefs import SignalBelief
-from ratchet.contracts.data.datasets import MaskedData, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import MaskedData, NearRule, PromptCluster, Snapshot
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
@@ -37,6 +37,22 @@ def crowding(cluster: PromptCluster | None) -> str | None:
         f"example because they come from one template; {_CONSEQUENCE[cluster.side]}. To separate the prompts that come later, send the "
         "template as the system message and its values as the user message, or raise holdout.similarity"
     )
+
+
+def near_note(rule: NearRule | None) -> str | None:
+    """Return which prompts count as near-duplicates and what was measured; None if nothing was."""
+    if rule is None or not rule.measured:
+        return None
+    begin = rule.measured[0].least
+    told = [
+        f"{rung.different:,} of {rung.pairs:,} with a similarity of {rung.least:g} to {rung.below:g}"
+        for rung in rule.measured
+        if rung.pairs
+    ]
+    if rule.similarity == begin and not told:
+        return None
+    found = f": of pairs with known right answers, different questions are {', '.join(told)}" if told else ", as an earlier cycle measured"
+    return f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{found}"
 
 
 def masking_note(masked: MaskedData) -> str:

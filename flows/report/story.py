@@ -25,6 +25,7 @@ from ratchet.flows.core.data_notes import (
     feedback_note,
     left_out,
     masking_note,
+    near_note,
     references_note,
     signal_rows,
     warned,
@@ -194,6 +195,7 @@ def signals_section(snapshot: Snapshot) -> Section | None:
 def _notes(snapshot: Snapshot) -> list[str]:
     """Return sentences about the frozen data."""
     notes = [f"{masking_note(snapshot.masked)}.", *filter(None, [feedback_note(snapshot.counts), references_note(snapshot.counts)])]
+    notes += [f"{one}." for one in [near_note(snapshot.near)] if one]
     return [*notes, *(f"Warning: {one}." for one in data_warnings(snapshot))]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import orjson
 import polars as pl
 
+from ratchet.contracts.data.datasets import NearRule, NearRung
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
 from ratchet.contracts.loop import Loop
@@ -18,7 +19,9 @@ from ratchet.materializer.training_sets.development import Part, is_development,
 from ratchet.materializer.training_sets.holdout import held_out
 from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Roots, Side
+from ratchet.materializer.training_sets.questions import RUNGS, Question, compared, least_similarity
 from ratchet.materializer.workers.signing import signatures_of
+from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.compute.inline import InlineCompute
 
 _SIGNED = 2000
@@ -28,11 +31,13 @@ _SIGNED = 2000
 class Split:
     """The split of one line."""
 
-    def __init__(self, loop: Loop, artifacts: Artifacts, lake: Lake) -> None:
+    def __init__(self, loop: Loop, artifacts: Artifacts, lake: Lake, rewards: ScorerSet) -> None:
         self._line = loop.line
         self._settings = loop.holdout
         self._artifacts = artifacts
         self._lake = lake
+        self._rewards = rewards
+        self._measured: tuple[NearRung, ...] = ()
 
     def pin(self) -> None:
         """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently.
@@ -66,8 +71,11 @@ class Split:
         self._artifacts.bind(f"near/{line}", self._artifacts.put(stamped({"recipe": RECIPE, "founding": not is_new})))
         return True
 
-    def place(self, roots: Roots) -> Callable[[Sequence[Digest]], list[Placed]]:
-        """Decide and store the sides of new prompts. Returns a function that returns the sides of sorted roots. Raises Retryable."""
+    def place(self, roots: Roots, known: Callable[[], Sequence[Question]]) -> Callable[[Sequence[Digest]], list[Placed]]:
+        """Decide and store the sides of new prompts. Returns a function that returns the sides of sorted roots. Raises Retryable.
+
+        `known` returns the questions whose right answer is known. They may raise the similarity of near-duplicates before.
+        """
 
         def is_held(root: Digest) -> bool:
             return held_out(root, self._line.salt, self._settings.fraction)
@@ -76,10 +84,33 @@ class Split:
             return lambda found: [Placed(Side(is_held(root)), root) for root in found]
         bound = self._artifacts.resolve(f"near/{self._line.name}")
         founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
-        sides = PromptSides(self._lake.root, self._settings.similarity)
+        self._measure(known)
+        sides = PromptSides(self._lake.root, self.similarity())
         with self._lake.writing():
             sides.place(roots, is_held, founding)
         return sides.placed
+
+    def similarity(self) -> float:
+        """Return the least similarity of near-duplicates: that of the loop file, or the highest one that was ever measured."""
+        if self._settings.similarity != "auto":
+            return self._settings.similarity
+        return max([RUNGS[0], *(rung for rung in RUNGS[1:] if self._artifacts.resolve(self._risen(rung)) is not None)])
+
+    def rule(self) -> NearRule | None:
+        """Return what counts as a near-duplicate, with what the last call of `place` has measured. None: nothing does."""
+        return NearRule(similarity=self.similarity(), measured=self._measured) if self.near() else None
+
+    def _risen(self, similarity: float) -> str:
+        return f"similarity/{self._line.name}/{similarity:g}"
+
+    def _measure(self, known: Callable[[], Sequence[Question]]) -> None:
+        """Raise the similarity for good if known right answers show that more similar prompts are different questions."""
+        if self._settings.similarity == "auto":
+            self._measured = compared(known(), self._rewards.compare)
+            if (least := least_similarity(self._measured)) > self.similarity():
+                self._artifacts.bind(
+                    self._risen(least), self._artifacts.put(stamped({"measured": [one.model_dump() for one in self._measured]}))
+                )
 
     def sign(self, compute: Compute) -> None:
         """Compute the signatures of the prompts that were ingested since the last call. An interrupted call goes on where it ended.
@@ -87,7 +118,7 @@ class Split:
         Does nothing if near-duplicates are not considered. Decides no side: that happens when a prompt may first be used.
         """
         newest = self._lake.snapshot("traces")
-        sides = PromptSides(self._lake.root, self._settings.similarity)
+        sides = PromptSides(self._lake.root)
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
         for part in self._lake.parts_added("traces", since, ("messages",)):
@@ -128,7 +159,7 @@ class Split:
 
     def clusters(self, prompts: Mapping[str, str]) -> dict[str, str]:
         """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""
-        return prompt_clusters(prompts, self._settings.similarity)
+        return prompt_clusters(prompts, self.similarity())
 
     def like(self, roots: Roots, golden: Mapping[Digest, str], is_asked: Callable[[Sequence[Digest]], Sequence[Digest]]) -> list[Digest]:
         """Return the roots that are near-duplicates of golden prompts, which are no part of the split.
@@ -137,7 +168,7 @@ class Split:
         """
         if not golden or not self.near():
             return []
-        index, sides = NearIndex(self._settings.similarity), PromptSides(self._lake.root)
+        index, sides = NearIndex(self.similarity()), PromptSides(self._lake.root)
         for root, text in golden.items():
             index.add(root, signature(shingles(text)), text)
         alike = []

@@ -35,12 +35,26 @@ def refusal(send: Callable[[], object]) -> str:
 
 
 def guarded(prepared: PreparedNamespace) -> Cluster:
-    """Prepare the namespace, wait until its rules are in force, and return a client with the rights of the service."""
+    """Prepare the namespace, wait until all its rules are in force, and return a client with the rights of the service.
+
+    The API server learns of each rule by itself, so the rules take effect one after another.
+    """
     prepared.prepare()
     service = prepared.acting_as(CONTROLLER)
-    wrong = manifest(prepared.gang())
-    wrong["spec"]["queue"] = "another"
-    until(lambda: "not a queue of these lines" in refusal(lambda: service.create(JOB, wrong, dry_run=True)), 30, "the rules to take effect")
+    job = manifest(prepared.gang())
+    job["spec"]["queue"] = "another"
+    network = manifest(gang_network_policy("a-gang", prepared.name))
+    network["spec"]["egress"] = [{}]
+    refused = {
+        "not a queue of these lines": lambda: service.create(JOB, job, dry_run=True),
+        "must name the peers": lambda: service.apply(NETWORK_POLICY, network, dry_run=True),
+    }
+    if prepared.pool["kind"] != "none":
+        settings = samples.settings(profile=prepared.profile, **prepared.changes)
+        pool = manifest(static_pool("a-gang", 2, settings, load_profile(prepared.profile))) | {"metadata": {"name": "nobodys"}}
+        refused["only objects with the label"] = lambda: service.apply(NODE_POOL, pool, dry_run=True)
+    for reason, send in refused.items():
+        until(lambda reason=reason, send=send: reason in refusal(send), 30, f"the rule to take effect: {reason}")  # type: ignore[misc]
     return service
 
 
