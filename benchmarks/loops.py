@@ -6,7 +6,8 @@ Three oracles with tuned length and rate train on the same requests: with the tr
 product's last training set contains, and with this training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--source NAME...] [--similarity auto] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a table.
+[--source NAME...] [--similarity 0.8|auto] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a
+table.
 `--all` runs the committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh
 tasks. Loops that have a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
@@ -214,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--similarity",
         type=lambda given: given if given == "auto" else float(given),
-        default="auto",
+        default=SIMILARITY,
         help="Least similarity of near-duplicates (`holdout.similarity`).",
     )
     parser.add_argument(

@@ -130,7 +130,7 @@ def usable(settled: Settled, loop: Loop, place: PlaceBy, as_of: datetime | None 
     ignored |= dict(sorted(unattached.items())) | rest
     return Usable(
         rows=made.rows,
-        sides=Sides(folder, made.roots, lambda roots: place(roots, lambda: known_questions(made.rows[2], made.rows[3], settled.texts))),
+        sides=Sides(folder, made.roots, lambda roots: place(roots, made.known_questions)),
         ignored={reason: n for reason, n in ignored.items() if n},
         out=_in_order(made.out),
         refused_references=dict(made.refused_references),
@@ -225,6 +225,11 @@ class _Made:
         self.roots = PromptRoots(folder, count, settled.texts)
         self.ignored, self.out, self.refused_references = Counter[str](), Counter[str](), Counter[str]()
         self.left_out = self.sent_signals = 0
+
+    def known_questions(self) -> list[Question]:
+        """Return prompts whose right answer is known."""
+        asked, feedback = self.rows[2], self.rows[3]
+        return known_questions(asked, feedback, self._settled.texts, self._loop.line.salt)
 
     def add(self, number: int, found: pl.DataFrame, seen: pl.DataFrame) -> None:
         """Add a partition of traces. `found` is the feedback on it, `seen` are the signals of all sessions."""

@@ -125,11 +125,11 @@ class ScorerSet:
         scorers = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.version.tier is Tier.VERIFIABLE]
         return _labels(samples, _rows(scorers, samples))
 
-    def compare(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
-        """Score new answers by the verifiable scorers that compare with the right answer."""
+    def compare(self, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, float | None]]:
+        """Return the scores of each new answer by the verifiable scorers that compare with the right answer, by their names."""
         scorers = [one for one in self.scorers if _for_unseen(one) and one.version.tier is Tier.VERIFIABLE]
         comparing = [one for one in scorers if "reference" in one.function.needs]
-        return [label.reward for label in _labels(samples, _rows(comparing, samples))]
+        return [label.parts for label in _labels(samples, _rows(comparing, samples))]
 
     def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label logged answers, and measure whether judges are believed.

@@ -127,7 +127,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth of the training prompts", "oracle: truth"]
     head += ["share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
-    for (_, task, trap, start, search, source, similarity), found in sorted(groups.items()):
+    for (_, task, trap, start, search, source, similarity), found in sorted(
+        groups.items(), key=lambda group: (*group[0][:-1], str(group[0][-1]))
+    ):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
         notes += [source] * (source != "none") + [f"similarity {similarity}"] * (similarity != SIMILARITY)
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]

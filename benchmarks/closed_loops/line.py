@@ -109,7 +109,7 @@ max_completion = 48
 SMALL = "gradient_checkpointing = false\nmicro_batch = 16\nsave_every = 1000\nmax_grad_norm = 1.0"
 """What describes the machine and the size of the model. Steps and learning rates are the product's own."""
 SIMILARITY = 0.8
-"""`holdout.similarity` of the rows of results that name none: the product's default before "auto"."""
+"""The product's default of `holdout.similarity`, also of rows of results that name none."""
 TURN = 600.0
 """Seconds between two turns of a rollout, in which one request arrives per second."""
 METHODS: dict[str, Any] = {"sft": SFT(), "dpo": DPO(), "grpo": GRPO()}

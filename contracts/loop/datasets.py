@@ -36,10 +36,11 @@ class HoldoutSettings(Frozen):
     near_duplicates: bool = True
     """Whether near-duplicates of a prompt are on the same side of the split: they differ in a few characters or words. If it is switched on
     later, it applies to the prompts that are new then. It cannot be switched off again."""
-    similarity: Annotated[float, Field(ge=0.7, le=1)] | Literal["auto"] = "auto"
-    """Least Jaccard similarity of the character 5-grams of near-duplicates. "auto" begins with 0.8, and rises to 0.9, 0.95 or 1 if known
-    right answers show that more similar prompts are different questions, as those of a template are that differ in a number. It never
-    falls. A change applies to prompts that are frozen for the first time afterwards."""
+    similarity: Annotated[float, Field(ge=0.7, le=1)] | Literal["auto"] = 0.8
+    """Least Jaccard similarity of the character 5-grams of near-duplicates. A higher value separates prompts of one template, which
+    otherwise are all on one side. "auto" begins with 0.8, and rises to 0.9, 0.95 or 1 if right answers show that more similar prompts are
+    different questions; it never falls. A change applies to the sides of prompts that are frozen for the first time afterwards, and at
+    once to what is left out because of golden prompts."""
     development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
     """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
     measure with them how long to train (`steps = "auto"`). Bound at first use. 0: none."""

@@ -35,7 +35,7 @@ def crowding(cluster: PromptCluster | None) -> str | None:
     return (
         f"{cluster.prompts:,} of {cluster.of:,} prompts ({cluster.prompts / cluster.of:.0%}) are near-duplicates of each other, for "
         f"example because they come from one template; {_CONSEQUENCE[cluster.side]}. To separate the prompts that come later, send the "
-        "template as the system message and its values as the user message, or raise holdout.similarity"
+        'template as the system message and its values as the user message, or set holdout.similarity to "auto" or a higher value'
     )
 
 
@@ -51,8 +51,9 @@ def near_note(rule: NearRule | None) -> str | None:
     ]
     if rule.similarity == begin and not told:
         return None
-    found = f": of pairs with known right answers, different questions are {', '.join(told)}" if told else ", as an earlier cycle measured"
-    return f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{found}"
+    risen = ", as this or an earlier cycle has measured" if rule.similarity > begin else ""
+    found = f"; of pairs with known right answers, different questions are {', '.join(told)}" if told else ""
+    return f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{risen}{found}"
 
 
 def masking_note(masked: MaskedData) -> str:
@@ -102,7 +103,7 @@ def near_golden(counts: Mapping[str, int]) -> str | None:
         return None
     return (
         f"{found:,} of {of:,} traces ({found / of:.0%}) are not trained on, because their prompts are near-duplicates of golden ones; if "
-        "such prompts are different questions, for example with other numbers, raise holdout.similarity"
+        'such prompts are different questions, for example with other numbers, set holdout.similarity to "auto" or a higher value'
     )
 
 

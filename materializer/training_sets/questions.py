@@ -7,15 +7,17 @@ that was trained on one of them would have an unfair advantage with the other.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import polars as pl
 
+from ratchet.contracts.conversation import person_answer
 from ratchet.contracts.data.datasets import NearRung
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.ids import root_text
+from ratchet.contracts.ids import hash_share, root_text
 from ratchet.materializer.labels.scores import references
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.texts import PLACE, Texts
@@ -24,11 +26,15 @@ from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, NearIn
 RUNGS = (THRESHOLD, 0.9, 0.95, 1.0)
 """Similarities from which prompts may count as near-duplicates, from the first one."""
 MEASURED = 2_000
-"""Prompts with a known right answer that are compared: those with the least ids, which are hashes."""
+"""Golden prompts, and prompts of the traffic, that are compared at most."""
 LEAST_PAIRS = 30
-"""Pairs of a rung below which it shows nothing."""
+"""Pairs of a rung below which it does not show that its prompts are different questions."""
 LEAST_SHARE = 0.9
 """Share of different questions among the pairs of a rung from which the prompts of this rung are no near-duplicates."""
+_MOST_PAIRS = 100
+"""Pairs of a rung that are scored: a scorer may take a second for an answer."""
+_PER_USER = 3
+"""Prompts of one user that are compared, so that no user decides alone."""
 _ALIKE = 8
 """Near-duplicates of a prompt that are looked at, the most similar ones first."""
 _RIGHT = 0.5
@@ -41,90 +47,113 @@ class Question(NamedTuple):
     text: str
     """Its normalised text."""
     messages: Sequence[Mapping[str, Any]]
+    tools: str | None
     reference: str
 
+    def sample(self, answer: Question) -> dict[str, Any]:
+        """Return the right answer of a question as an answer to this one, for scorers."""
+        written = person_answer(answer.reference, self.tools)
+        return {"prompt": self.messages, "answer": written, "reference": self.reference, "tools": self.tools, "feedback": []}
 
-Score = Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None]]
-"""Returns the scores of answers by the scorers that compare with the right answer."""
+    def context(self) -> tuple[str, str | None]:
+        """Return what the prompt has besides the user's message. Documents, for example, decide what is right."""
+        return json.dumps([message for message in self.messages if message["role"] != "user"], sort_keys=True), self.tools
 
 
-def known_questions(asked: Partitions, feedback: Partitions, texts: Texts) -> list[Question]:
-    """Return up to MEASURED prompts with a right answer that the application has logged or a reviewer has given.
+Compare = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, float | None]]]
+"""Returns the scores of each answer, by the names of the scorers that compare with the right answer. None: the scorer abstains."""
 
-    A user's correction is none of them: otherwise a user could separate prompts by wrong corrections. `asked` and `feedback` are those of
-    `Usable.rows`.
+
+def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt: str) -> list[Question]:
+    """Return up to MEASURED prompts with a right answer that the application has logged or a reviewer has given, chosen by salted hashes.
+
+    A user's correction is no such answer: otherwise a user could separate prompts by wrong corrections. Of a conversation, only its first
+    call counts. `asked` and `feedback` are those of `Usable.rows`.
     """
-    columns = ["root_id", "prompt_id", "messages", PLACE]
     found = list[pl.DataFrame]()
     for number in range(asked.count):
         rows, said = asked.read(number), feedback.read(number)
         known = references(rows, said.filter(pl.col("kind") == FeedbackKind.REFERENCE.value)).select("prompt_id", "reference")
-        first = rows.select(columns).sort("prompt_id", PLACE).unique("prompt_id", keep="first", maintain_order=True)
-        found = [pl.concat([*found, first.join(known, on="prompt_id")]).sort("root_id", "prompt_id").head(MEASURED)]
-    filled = texts.filled(found[0]).unique("root_id", keep="first", maintain_order=True)
-    return _questions(filled.select("messages", "reference"))
+        answered = rows.drop("reference").join(known, on="prompt_id").sort("time", "source", "id").unique("root_id", keep="first")
+        ranks = [hash_share("questions", salt, root) for root in answered["root_id"].to_list()]
+        ranked = answered.select("root_id", "time", "user", "messages", "tools", PLACE, "reference").with_columns(pl.Series("rank", ranks))
+        both = pl.concat([*found, ranked]).sort("rank", "time").unique("root_id", keep="first", maintain_order=True)
+        few = pl.col("user").is_null() | (pl.int_range(pl.len()).over("user") < _PER_USER)
+        found = [both.filter(few).head(MEASURED)]
+    return _questions(texts.filled(found[0]).select("messages", "tools", "reference"))
 
 
 def golden_questions(golden: pl.DataFrame) -> list[Question]:
-    """Return up to MEASURED golden prompts (records.PROMPTS) with a right answer, the first ones of their file."""
-    return _questions(golden.filter(pl.col("reference").is_not_null()).select("prompt", "reference").head(MEASURED))
+    """Return up to MEASURED golden prompts (records.PROMPTS) with a right answer, those with the least ids."""
+    known = golden.filter(pl.col("reference").is_not_null()).sort("prompt_id").head(MEASURED)
+    return _questions(known.select("prompt", "tools", "reference"))
 
 
 def _questions(known: pl.DataFrame) -> list[Question]:
-    """Return the questions among the rows, which have messages and a right answer."""
-    every = ((orjson.loads(messages), reference) for messages, reference in known.iter_rows())
+    """Return the questions among the rows, which have messages, tools and a right answer."""
+    every = ((orjson.loads(messages), tools, reference) for messages, tools, reference in known.iter_rows())
     return [
-        Question(root_text(messages), messages, reference)
-        for messages, reference in every
-        if [message["role"] for message in messages if message["role"] != "system"] == ["user"]
+        Question(root_text(messages), messages, tools, reference)
+        for messages, tools, reference in every
+        if [message["role"] for message in messages if message["role"] not in ("system", "developer")] == ["user"]
     ]
 
 
-def compared(questions: Sequence[Question], score: Score) -> tuple[NearRung, ...]:
+def compared(questions: Sequence[Question], compare: Compare) -> tuple[NearRung, ...]:
     """Compare near-duplicates, and return for each rung how many pairs were found and how many of them are different questions.
 
-    Two questions are different if the right answer of each would be a wrong answer to the other. A pair counts only if the scorers accept
-    the right answer of each as an answer to itself. A question begins one pair of a rung.
+    Two questions are different if the right answer of each would be a wrong answer to the other. A pair counts only if a scorer accepts the
+    right answer of each as an answer to itself, and if no such scorer abstains on the answer of the other. Both have the same context. A
+    question begins one pair of a rung.
     """
-    index, pairs = NearIndex(RUNGS[0]), list[tuple[int, Question, Question]]()
-    for number, one in enumerate(questions):
+    pairs = _pairs(questions)
+    members = sorted({place for rung in pairs for pair in rung for place in pair})
+    own = dict(zip(members, compare([questions[place].sample(questions[place]) for place in members]), strict=True))
+
+    def accepting(place: int) -> set[str]:
+        return {name for name, score in own[place].items() if score is not None and score >= _RIGHT}
+
+    able = [[pair for pair in rung if accepting(pair[0]) & accepting(pair[1])] for rung in pairs]
+    tried = [(of, by) for rung in able for one, other in rung for of, by in ((one, other), (other, one))]
+    scores = iter(compare([questions[of].sample(questions[by]) for of, by in tried]))
+    found = []
+    for least, below, rung in zip(RUNGS, RUNGS[1:], able, strict=False):
+        counted = different = 0
+        for one, other in rung:
+            names, (there, back) = accepting(one) & accepting(other), (next(scores), next(scores))
+            both = [score[name] for score in (there, back) for name in names]
+            if None not in both:
+                counted += 1
+                different += all(score is not None and score < _RIGHT for score in both)
+        found.append(NearRung(least=least, below=below, pairs=counted, different=different))
+    return tuple(found)
+
+
+def _pairs(questions: Sequence[Question]) -> list[list[tuple[int, int]]]:
+    """Return for each rung the places of near-duplicates with the same context, at most _MOST_PAIRS."""
+    index, pairs = NearIndex(RUNGS[0]), [list[tuple[int, int]]() for _ in RUNGS[1:]]
+    for place, one in enumerate(questions):
         found = shingles(one.text)
-        signed = signature(found)
-        rungs = dict[int, Question]()
+        signed, seen = signature(found), {len(pairs)}
         for key in index.near(one.text, signed)[:_ALIKE]:
             other = questions[int(key)]
-            rungs.setdefault(_rung(jaccard(found, shingles(other.text))), other)
-        pairs += [(rung, one, other) for rung, other in sorted(rungs.items()) if rung < len(RUNGS) - 1]
-        index.add(str(number), signed, one.text)
-    tried = [(one, answer) for _, *pair in pairs for one in pair for answer in pair]
-    scores = score(
-        [{"prompt": one.messages, "answer": answer.reference, "reference": one.reference, "feedback": []} for one, answer in tried]
-    )
-    counts = [[0, 0] for _ in RUNGS[1:]]
-    for at, (rung, _, _) in enumerate(pairs):
-        own, there, back, own_too = (value is not None and value >= _RIGHT for value in scores[4 * at : 4 * at + 4])
-        if own and own_too:
-            counts[rung][0] += 1
-            counts[rung][1] += not (there or back)
-    return tuple(
-        NearRung(least=least, below=below, pairs=n, different=different)
-        for least, below, (n, different) in zip(RUNGS, RUNGS[1:], counts, strict=False)
-    )
-
-
-def _rung(similarity: float) -> int:
-    return sum(similarity >= rung for rung in RUNGS) - 1
+            rung = sum(jaccard(found, shingles(other.text)) >= least for least in RUNGS) - 1
+            if rung not in seen and len(pairs[rung]) < _MOST_PAIRS and one.context() == other.context():
+                pairs[rung].append((place, int(key)))
+                seen.add(rung)
+        index.add(str(place), signed, one.text)
+    return pairs
 
 
 def least_similarity(rungs: Sequence[NearRung]) -> float:
     """Return the similarity from which prompts are near-duplicates.
 
-    It rises over a rung whose pairs are shown to be different questions, and stays below one whose pairs are not.
+    It rises over a rung with enough pairs, and not beyond one whose pairs are not shown to be different questions, be they few.
     """
     least = RUNGS[0]
     for rung in rungs:
+        if rung.different < LEAST_SHARE * rung.pairs:
+            break
         if rung.pairs >= LEAST_PAIRS:
-            if rung.different < LEAST_SHARE * rung.pairs:
-                break
             least = rung.below
     return least

@@ -122,12 +122,12 @@ def test_what_counts_as_a_near_duplicate_is_told_with_the_pairs_that_show_it() -
     rungs = [(0.8, 0.9, 118, 117), (0.9, 0.95, 30, 30), (0.95, 1.0, 0, 0)]
     measured = tuple(NearRung(least=least, below=below, pairs=pairs, different=different) for least, below, pairs, different in rungs)
     assert near_note(NearRule(similarity=0.95, measured=measured)) == (
-        "Prompts with a similarity from 0.95 on count as near-duplicates: of pairs with known right answers, different questions are "
-        "117 of 118 with a similarity of 0.8 to 0.9, 30 of 30 with a similarity of 0.9 to 0.95"
+        "Prompts with a similarity from 0.95 on count as near-duplicates, as this or an earlier cycle has measured; of pairs with known "
+        "right answers, different questions are 117 of 118 with a similarity of 0.8 to 0.9, 30 of 30 with a similarity of 0.9 to 0.95"
     )
     none = tuple(rung.model_copy(update={"pairs": 0, "different": 0}) for rung in measured)
     said = near_note(NearRule(similarity=0.95, measured=none))
-    assert said == "Prompts with a similarity from 0.95 on count as near-duplicates, as an earlier cycle measured"
+    assert said == "Prompts with a similarity from 0.95 on count as near-duplicates, as this or an earlier cycle has measured"
     assert near_note(NearRule(similarity=0.8, measured=none)) is None
     assert near_note(NearRule(similarity=0.9)) is None
     assert near_note(None) is None
