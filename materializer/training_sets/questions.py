@@ -27,10 +27,9 @@ RUNGS = (THRESHOLD, 0.9, 0.95, 1.0)
 """Similarities from which prompts may count as near-duplicates, from the first one."""
 MEASURED = 2_000
 """Golden prompts, and prompts of the traffic, that are compared at most."""
-LEAST_PAIRS = 30
-"""Pairs of a rung below which it does not show that its prompts are different questions."""
-LEAST_SHARE = 0.9
-"""Share of different questions among the pairs of a rung from which the prompts of this rung are no near-duplicates."""
+LEAST_SHARE, LEVEL = 0.8, 0.95
+"""The prompts of a rung are no near-duplicates if the share of different questions is shown, at this level, to be at least this high: for
+example by 14 of 14 pairs, or by 28 of 30."""
 _MOST_PAIRS = 100
 """Pairs of a rung that are scored: a scorer may take a second for an answer."""
 _PER_USER = 3
@@ -148,12 +147,15 @@ def _pairs(questions: Sequence[Question]) -> list[list[tuple[int, int]]]:
 def least_similarity(rungs: Sequence[NearRung]) -> float:
     """Return the similarity from which prompts are near-duplicates.
 
-    It rises over a rung with enough pairs, and not beyond one whose pairs are not shown to be different questions, be they few.
+    It rises over a rung that is shown to have different questions, and not beyond one with fewer of them than LEAST_SHARE, be its pairs
+    few. The bound is exact (Clopper and Pearson, Biometrika 1934).
     """
+    from scipy import special  # its import takes 15 MB, which only this setting needs
+
     least = RUNGS[0]
     for rung in rungs:
         if rung.different < LEAST_SHARE * rung.pairs:
             break
-        if rung.pairs >= LEAST_PAIRS:
+        if rung.different and special.betaincinv(rung.different, rung.pairs - rung.different + 1, 1 - LEVEL) >= LEAST_SHARE:
             least = rung.below
     return least
