@@ -11,7 +11,7 @@ from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
 from ratchet.flows.cli.terminal import show
-from ratchet.flows.core.data_notes import data_warnings, left_out, warned
+from ratchet.flows.core.data_notes import data_warnings, left_out, near_note, warned
 from ratchet.flows.core.searches.highest_cost import HighestCost, highest_cost
 from ratchet.flows.core.searches.search import LEAST_PROMPTS
 from ratchet.flows.core.searches.search_results import SPACE_COLUMNS, space
@@ -57,6 +57,8 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         *(f"Warning: {one}." for one in data_warnings(found.snapshot)),
     ]:
         show(sentence, fg="yellow")
+    if (note := near_note(found.snapshot.near)) is not None:
+        show(f"{note}.")
     if teacher is not None:
         who, price = f"{teacher['model']} ({teacher['region']})", f"{teacher['highest_cost']:.4f} {teacher['currency']}"
         show(f"Before it freezes the data, a cycle would send {teacher['requests']:,} questions to the teacher {who}, for at most {price}.")

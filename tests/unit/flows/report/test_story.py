@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.data.beliefs import SignalBelief, TeacherBelief
-from ratchet.contracts.data.datasets import MaskedData, ProbeReport, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import MaskedData, NearRule, NearRung, ProbeReport, PromptCluster, Snapshot
 from ratchet.contracts.data.records import Signal
 from ratchet.contracts.data.teaching import TeacherRound
 from ratchet.contracts.errors import Permanent
@@ -68,6 +68,9 @@ def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> No
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
     assert _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=None)) == said[:1]
+    rule = NearRule(similarity=0.9, measured=(NearRung(least=0.8, below=0.9, pairs=14, different=14),))
+    measured = _notes(Snapshot.model_construct(masked=masked, counts={}, near=rule))
+    assert measured[1].startswith("Prompts with a similarity from 0.9 on count as near-duplicates, as this")
 
 
 def test_signals_are_told_with_their_agreement_and_why_they_have_no_weight() -> None:
