@@ -76,7 +76,7 @@ from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, in_order, scorable, usual
-from ratchet.materializer.training_sets.questions import golden_questions
+from ratchet.materializer.training_sets.questions import questions_of
 from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
 from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
@@ -234,9 +234,8 @@ class LakeDatasets:
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
         """Return what may be used. A cycle freezes its edition and then its snapshot, from the same prompts, so their ids are kept once."""
         known, self._identities = self._identities, None
-        golden = self._golden()
-        told = [] if golden is None else golden_questions(golden)
-        found = usable(settled, self.loop, lambda roots, asked: self._split.place(roots, lambda: told + asked()), as_of, known)
+        place = self._split.place
+        found = usable(settled, self.loop, lambda roots, more: place(roots, lambda: questions_of(self._golden()) + more()), as_of, known)
         if as_of is None:
             self._identities = found.identities
         return found

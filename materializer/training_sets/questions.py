@@ -82,8 +82,10 @@ def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt:
     return _questions(texts.filled(found[0]).select("messages", "tools", "reference"))
 
 
-def golden_questions(golden: pl.DataFrame) -> list[Question]:
-    """Return up to MEASURED golden prompts (records.PROMPTS) with a right answer, those with the least ids."""
+def questions_of(golden: pl.DataFrame | None) -> list[Question]:
+    """Return up to MEASURED prompts of a golden set (records.PROMPTS) with a right answer, those with the least ids; none without a set."""
+    if golden is None:
+        return []
     known = golden.filter(pl.col("reference").is_not_null()).sort("prompt_id").head(MEASURED)
     return _questions(known.select("prompt", "tools", "reference"))
 
