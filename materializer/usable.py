@@ -33,7 +33,7 @@ from ratchet.materializer.training_sets.prompt_sides import Placed
 from ratchet.materializer.training_sets.questions import Question, known_questions
 
 PlaceBy = Callable[[PromptRoots, Callable[[], list[Question]]], Callable[[Sequence[Digest]], list[Placed]]]
-"""Decides the sides of new roots, if needed by the questions whose right answer is known. Returns a function that returns the sides of
+"""Decides the sides of new roots. It may ask for the questions whose right answer is known. Returns a function that returns the sides of
 sorted roots."""
 _IS_SIGNAL = pl.col("kind") == FeedbackKind.SIGNAL.value
 _RANGE = "range"

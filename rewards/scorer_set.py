@@ -110,8 +110,11 @@ class ScorerSet:
 
     def proves_alone(self) -> bool:
         """Return whether some verifiable scorer of new answers needs no reference."""
-        able = [one for one in self.scorers if _for_unseen(one) and one.version.tier is Tier.VERIFIABLE]
-        return any("reference" not in scorer.function.needs for scorer in able)
+        return any("reference" not in scorer.function.needs for scorer in self._verifiers())
+
+    def _verifiers(self) -> list[Scorer]:
+        """Return the verifiable scorers of new answers."""
+        return [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.version.tier is Tier.VERIFIABLE]
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label new answers, for which only prompt, answer and reference are known."""
@@ -122,13 +125,11 @@ class ScorerSet:
 
     def verify(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:
         """Label new answers by verifiable scorers alone."""
-        scorers = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.version.tier is Tier.VERIFIABLE]
-        return _labels(samples, _rows(scorers, samples))
+        return _labels(samples, _rows(self._verifiers(), samples))
 
     def compare(self, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, float | None]]:
         """Return the scores of each new answer by the verifiable scorers that compare with the right answer, by their names."""
-        scorers = [one for one in self.scorers if _for_unseen(one) and one.version.tier is Tier.VERIFIABLE]
-        comparing = [one for one in scorers if "reference" in one.function.needs]
+        comparing = [scorer for scorer in self._verifiers() if "reference" in scorer.function.needs]
         return [label.parts for label in _labels(samples, _rows(comparing, samples))]
 
     def label(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:

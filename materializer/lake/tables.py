@@ -36,8 +36,8 @@ from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.commits import LeanTransaction
 from ratchet.materializer.lake.compaction import is_appended, is_compaction
 from ratchet.materializer.lake.deletion import Change, forget_history, rewrite, unreachable
+from ratchet.materializer.lake.places.caching import CachingCatalog
 from ratchet.materializer.lake.places.files import LakeFile, LakeFiles, files_of
-from ratchet.materializer.lake.places.keeping import KeepingCatalog
 from ratchet.materializer.lake.places.moved import adopt_place, was_moved
 from ratchet.materializer.lake.places.place import CATALOG, CATALOG_NAME, LakePlace, place_of, reason
 from ratchet.materializer.lake.places.size import table_size
@@ -99,7 +99,7 @@ class Lake:
             warehouse = self.root / "warehouse"
             warehouse.mkdir(parents=True, exist_ok=True)
             self._adopt_place()
-            catalog = KeepingCatalog(CATALOG_NAME, uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
+            catalog = CachingCatalog(CATALOG_NAME, uri=f"sqlite:///{self.root / CATALOG}", warehouse=f"file://{warehouse}")
         catalog.create_namespace_if_not_exists(self.place.namespace)
         return catalog
 

@@ -37,7 +37,8 @@ def refusal(send: Callable[[], object]) -> str:
 def guarded(prepared: PreparedNamespace) -> Cluster:
     """Prepare the namespace, wait until all its rules are in force, and return a client with the rights of the service.
 
-    The API server learns of each rule by itself, so the rules take effect one after another.
+    The API server learns of the rules one after another, in the order in which they were created. The rule of dry runs is created before
+    that of networks, so it needs no wait of its own.
     """
     prepared.prepare()
     service = prepared.acting_as(CONTROLLER)

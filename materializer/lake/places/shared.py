@@ -16,8 +16,8 @@ from pyiceberg.io import PY_IO_IMPL, S3_CONNECT_TIMEOUT, S3_ENDPOINT, S3_REGION,
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
+from ratchet.materializer.lake.places.caching import CachingCatalog
 from ratchet.materializer.lake.places.files import bucket_of
-from ratchet.materializer.lake.places.keeping import KeepingCatalog
 from ratchet.materializer.lake.places.place import CATALOG_NAME, catalog_engine
 from ratchet.materializer.lake.places.rest import is_rest, rest_catalog
 from ratchet.runtime.bucket import CONNECT, READ
@@ -35,7 +35,7 @@ def _client(properties: tuple[tuple[str, str], ...], bucket: str | None) -> File
     return PyArrowFileIO(dict(properties))._initialize_s3_fs(bucket)
 
 
-class SharedCatalog(KeepingCatalog):
+class SharedCatalog(CachingCatalog):
     """A catalog in Postgres."""
 
     def __init__(self, name: str, url: str, **properties: str) -> None:

@@ -177,7 +177,7 @@ def _lightened(one: Part) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ratchet-rig-") as place:
         folder, module = Path(place, "component"), Path(place, "module")
         shutil.copytree(component, folder)
-        # Go makes the folders of its module cache read-only; files could not be added to copies of them.
+        # The module cache is read-only. The copy needs write permission, because files of `instead/` replace some of its files.
         shutil.copytree(_module(component, one.lighter), module, copy_function=shutil.copyfile)
         for at in [module, *module.rglob("*")]:
             at.chmod(0o755 if at.is_dir() else 0o644)

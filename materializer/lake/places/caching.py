@@ -17,7 +17,7 @@ _FILES = 64
 """Number of metadata files that are kept in memory."""
 
 
-class KeepingCatalog(SqlCatalog):  # type: ignore[misc]
+class CachingCatalog(SqlCatalog):  # type: ignore[misc]
     """A catalog in SQLite or Postgres that keeps the metadata which it has read."""
 
     def __init__(self, name: str, **properties: Any) -> None:
