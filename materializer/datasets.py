@@ -24,6 +24,7 @@ from ratchet.contracts.data.datasets import (
     RawBatch,
     Snapshot,
     TrainingSet,
+    TrainingSides,
 )
 from ratchet.contracts.data.records import (
     CROSS_VALIDATION,
@@ -370,12 +371,15 @@ class LakeDatasets:
             silent_scorers=silent_scorers(self.rewards, totals.samples(), totals.references),
         )
 
+    def sides(self, snapshot: Snapshot) -> TrainingSides:
+        """Return the development prompts of the snapshot, those that are used for nothing, and the clusters of all."""
+        return self._split.training_sides(read_parquet(self.artifacts.get(snapshot.prompts)))
+
     def sendable(self, snapshot: Snapshot) -> Sendable:
         """Return the prompts of the snapshot that may be sent to the line's teacher. Raises ConfigError if the loop file names none."""
         if self.loop.teacher is None:
             raise ConfigError("the loop file names no teacher; add a section [teacher]")
-        settled = self._settled.read(snapshot.as_of, snapshot.name)
-        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
+        settled, prompts = self._settled.read(snapshot.as_of, snapshot.name), read_parquet(self.artifacts.get(snapshot.prompts))
         said = Statements((now := self._settled.current()).settled(), now.consent)  # a refusal counts at once
         trained = prompts_by_part(prompts, self._split.parts)[Part.TRAIN]
         asked = (part.asked.join(prompts, on="prompt_id", how="semi") for part in self._usable(settled, snapshot.as_of))
@@ -385,13 +389,10 @@ class LakeDatasets:
     def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
         if not self.rewards.unseen():
             raise ConfigError("no reward in the loop file can score unseen answers; add one, for example `exact_match`, to [[rewards]]")
-        settings = self.loop.probe
-        salt = f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
-        known = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
-        prompts = choose_prompts(known, settings.prompts, salt)
+        settings, salt = self.loop.probe, f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
+        prompts = choose_prompts(scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards), settings.prompts, salt)
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
-        groups = group_rewards(probed.answers)
-        rewards = probed.answers["reward"].drop_nulls()
+        groups, rewards = group_rewards(probed.answers), probed.answers["reward"].drop_nulls()
         reward, error = usual(probed.answers, prompts)
         return ProbeReport(
             name=name,

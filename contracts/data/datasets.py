@@ -211,6 +211,17 @@ class PromptCluster(Frozen):
     """Side of the holdout split."""
 
 
+class TrainingSides(Frozen):
+    """Which prompts of a snapshot a line never trains on, and which are near-duplicates. Prompts are named by prompt_id."""
+
+    development: tuple[Digest, ...] = ()
+    """Development prompts: a right answer to one measures how long to train."""
+    neither: tuple[Digest, ...] = ()
+    """Prompts of which a right answer is used for nothing."""
+    clusters: dict[Digest, str] = Field(default_factory=dict)
+    """Prompt -> cluster of near-duplicates. A prompt that is missing here is alone in its cluster."""
+
+
 class MaskedData(Frozen):
     """What was masked in the texts of a snapshot."""
 

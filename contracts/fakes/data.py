@@ -15,6 +15,7 @@ from ratchet.contracts.data.datasets import (
     RawBatch,
     Snapshot,
     TrainingSet,
+    TrainingSides,
 )
 from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from ratchet.contracts.data.teaching import Sendable
@@ -78,6 +79,7 @@ class FakeDatasets:
         self.mirrored: Sequence[MirrorPrompt] = ()
         self.secret = ""
         self.quarantine = FakeQuarantine()
+        self.training_sides = TrainingSides()
         self.may_be_sent = Sendable(prompts=(), refused={}, provable=False)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
@@ -125,6 +127,10 @@ class FakeDatasets:
             masked=MaskedData(rules="none", on=(), off=(), found={}),
         )
         return parse(Snapshot, self.world.once(name, lambda: stamped(made)))
+
+    def sides(self, snapshot: Snapshot) -> TrainingSides:  # noqa: ARG002
+        """Return the configured sides."""
+        return self.training_sides
 
     def sendable(self, snapshot: Snapshot) -> Sendable:  # noqa: ARG002
         """Return the configured prompts."""

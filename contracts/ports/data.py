@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Protocol
 
-from ratchet.contracts.data.datasets import Cursor, HoldoutEdition, IngestReport, ProbeReport, RawBatch, Snapshot, TrainingSet
+from ratchet.contracts.data.datasets import (
+    Cursor,
+    HoldoutEdition,
+    IngestReport,
+    ProbeReport,
+    RawBatch,
+    Snapshot,
+    TrainingSet,
+    TrainingSides,
+)
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from ratchet.contracts.data.teaching import Sendable
@@ -114,6 +123,10 @@ class Datasets(Protocol):
 
     def freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         """Freeze the samples and prompts that were ingested up to `as_of` and have consent at the time of the call, without the holdout."""
+        ...
+
+    def sides(self, snapshot: Snapshot) -> TrainingSides:
+        """Return which of the snapshot's prompts the line never trains on, and its clusters of near-duplicates. Stores nothing."""
         ...
 
     def sendable(self, snapshot: Snapshot) -> Sendable:

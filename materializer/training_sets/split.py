@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.datasets import NearRule, NearRung
+from ratchet.contracts.data.datasets import NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
 from ratchet.contracts.loop import Loop
@@ -15,7 +15,7 @@ from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
 from ratchet.contracts.schema import stamped, unstamped
 from ratchet.materializer.lake.tables import Lake
-from ratchet.materializer.training_sets.development import Part, is_development, part_of
+from ratchet.materializer.training_sets.development import Part, is_development, part_of, prompts_by_part
 from ratchet.materializer.training_sets.holdout import held_out
 from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
 from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Roots, Side
@@ -149,6 +149,14 @@ class Split:
                 f"line {self._line.name!r} was split with holdout.development = {known:g}, and its models were never trained on these "
                 "prompts; restore the value, or create a line with a new name"
             )
+
+    def training_sides(self, prompts: pl.DataFrame) -> TrainingSides:
+        """Return the parts and the clusters of `prompts` (records.PROMPTS) of the training side."""
+        parts = prompts_by_part(prompts, self.parts)
+        known = PromptSides(self._lake.root).clusters() if self.near() else {}
+        roots = {row["prompt_id"]: root_id(orjson.loads(row["prompt"])) for row in prompts.select("prompt_id", "prompt").to_dicts()}
+        clusters = {prompt: known[root][1][0] for prompt, root in roots.items() if root in known}
+        return TrainingSides(development=tuple(parts[Part.DEVELOPMENT]), neither=tuple(parts[Part.NEITHER]), clusters=clusters)
 
     def parts(self, roots: Iterable[Digest]) -> dict[Digest, Part]:
         """Return the part of each prompt of the training side."""

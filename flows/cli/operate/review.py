@@ -72,9 +72,12 @@ def export(line: str, out: Path, count: int, form: str, by: str, as_json: bool) 
         for one in chosen.questions[:SHOWN]
     ]
     table(f"Questions of {context.line} in {out}", ["question", "requests", "wrong", "slice", "expected gain"], rows)
+    few = " No other question of the training side is answered wrong and has no right answer." if len(chosen.questions) < count else ""
+    measuring = sum(one.measures for one in chosen.questions)
+    apart = f" {measuring} of them are development prompts, whose answers measure how long to train." if measuring else ""
     show(
-        f"{len(chosen.questions)} questions of {chosen.requests:,} requests. If the model learns all right answers and nothing else, "
-        f"its accuracy rises by {gain:.3f}. `ratchet review results {context.line}` says later what was learned."
+        f"{len(chosen.questions)} questions of {chosen.requests:,} requests.{few}{apart} If the model learns all right answers and nothing "
+        f"else, its accuracy rises by {gain:.3f}. `ratchet review results {context.line}` says later what was learned."
     )
 
 

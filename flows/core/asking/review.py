@@ -2,22 +2,26 @@
 
 A right answer teaches something where the model answers wrong, nobody has given a right answer yet, and users ask often. The expected gain
 of an answer is the share of all requests that ask its question and are answered wrong: the accuracy that the line gains if the model learns
-it and nothing else.
+it and nothing else. The line never trains on a development prompt, so the answer to one has no gain: it only measures how long to train.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from ratchet.contracts.data.datasets import TrainingSides
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.ids import content_text
 
 UNKNOWN = 0.5
-"""Share of wrong answers of a question whose answers no scorer could judge."""
+"""Share of wrong answers where nothing was judged."""
+PRIOR = 10
+"""Requests for which the share of all judged answers counts in the share of a slice, and UNKNOWN in that of all: a few judged answers say
+little."""
 SHOWN = 3
 """Maximum number of the model's answers that a reviewer sees."""
 RIGHT = 1.0
@@ -39,12 +43,14 @@ class ReviewQuestion:
     """Different answers of the model with their mean rewards, the most frequent first."""
     requests: int
     wrong: float
-    """Share of the answers that are wrong, by their mean reward."""
+    """Share of the answers that are wrong, by their mean reward. If no answer was judged: that of the slice."""
     slice: str | None
     fell: bool
     """Whether the newest evaluation estimated a loss in the slice."""
     expected_gain: float
-    """Accuracy over all requests that the right answer can add."""
+    """Accuracy over all requests that the right answer can add. 0 for a development prompt."""
+    measures: bool = False
+    """Whether it is a development prompt, whose right answer measures how long to train."""
 
 
 @dataclass
@@ -61,15 +67,19 @@ class _Asked:
 
 
 def choose_questions(
-    samples: Iterable[Mapping[str, Any]], answered: frozenset[str], fallen: frozenset[str], count: int
+    samples: Iterable[Mapping[str, Any]], answered: frozenset[str], fallen: frozenset[str], count: int, sides: TrainingSides
 ) -> tuple[list[ReviewQuestion], int]:
-    """Return the questions with the highest expected gain, and the number of requests of all questions.
+    """Return the questions whose answers would teach most, and the number of requests of all questions.
+
+    The expected gain decides, divided by one more than the number of near-duplicates that have a right answer or come earlier: they teach a
+    part of the same. Development prompts come last.
 
     Args:
         samples: Rows with the columns of records.SAMPLES, whose prompts are lists of messages.
         answered: prompt_id of the questions with a known right answer.
         fallen: Slices in which the newest evaluation estimated a loss. Their questions count twice in the order.
         count: Maximum number of questions.
+        sides: The development prompts and the clusters of near-duplicates.
     """
     asked: dict[str, _Asked] = {}
     total = 0
@@ -83,10 +93,40 @@ def choose_questions(
         one.answers[row["answer"]].append((row["reward"], row["repeats"]))
         one.is_verified |= row["reward"] == RIGHT and row["tier"] != Tier.FEEDBACK
         one.votes[row["answer"]] += row["votes"]
-    found = [_question(key, one, total, fallen) for key, one in asked.items() if key not in answered and not _is_known(one)]
-    usable = [one for one in found if one.wrong > 0]
-    usable.sort(key=lambda one: (-one.expected_gain * (2 if one.fell else 1), one.prompt_id))
-    return usable[:count], total
+    known = {key for key, one in asked.items() if key in answered or _is_known(one)}
+    usual, measures, out = _wrong_by_slice(asked.values()), frozenset(sides.development), known.union(sides.neither)
+    found = [_question(key, one, total, fallen, usual[one.slice], key in measures) for key, one in asked.items() if key not in out]
+    return _ordered([one for one in found if one.wrong > 0], known, sides.clusters)[:count], total
+
+
+def _ordered(questions: Sequence[ReviewQuestion], known: Iterable[str], clusters: Mapping[str, str]) -> list[ReviewQuestion]:
+    """Return the questions by what their answers teach. `known` are the prompts with a right answer."""
+    taught = Counter(clusters.get(key, key) for key in known)
+
+    def value(one: ReviewQuestion) -> float:
+        return one.expected_gain * (2 if one.fell else 1)
+
+    worth: dict[str, float] = {}
+    for one in sorted(questions, key=lambda one: (one.measures, -value(one), one.prompt_id)):
+        cluster = clusters.get(one.prompt_id, one.prompt_id)
+        worth[one.prompt_id] = value(one) / (1 + taught[cluster])
+        taught[cluster] += 1
+    return sorted(questions, key=lambda one: (one.measures, -worth[one.prompt_id], -one.requests * one.wrong, one.prompt_id))
+
+
+def _wrong_by_slice(asked: Iterable[_Asked]) -> dict[str | None, float]:
+    """Return the share of wrong answers of each slice, by its judged answers."""
+    pairs: dict[str | None, list[tuple[float | None, int]]] = defaultdict(list)
+    for one in asked:
+        pairs[one.slice] += [pair for rewards in one.answers.values() for pair in rewards]
+    overall = _shrunk([pair for group in pairs.values() for pair in group], UNKNOWN)
+    return {name: _shrunk(group, overall) for name, group in pairs.items()}
+
+
+def _shrunk(rewards: Sequence[tuple[float | None, int]], before: float) -> float:
+    """Return the share of wrong answers, to which `before` contributes like PRIOR requests."""
+    known = [(reward, n) for reward, n in rewards if reward is not None]
+    return (sum((1.0 - reward) * n for reward, n in known) + before * PRIOR) / (sum(n for _, n in known) + PRIOR)
 
 
 def _is_known(one: _Asked) -> bool:
@@ -94,11 +134,12 @@ def _is_known(one: _Asked) -> bool:
     return one.is_verified or any(_mean(rewards) == RIGHT and one.votes[text] >= VOTES for text, rewards in one.answers.items())
 
 
-def _question(key: str, one: _Asked, total: int, fallen: frozenset[str]) -> ReviewQuestion:
+def _question(key: str, one: _Asked, total: int, fallen: frozenset[str], usual: float, measures: bool) -> ReviewQuestion:
+    """Return a question. `usual` is the share of wrong answers of its slice."""
     answers = {text: _mean(rewards) for text, rewards in one.answers.items()}
     often = sorted(answers, key=lambda text: (-sum(n for _, n in one.answers[text]), text))
     mean = _mean([pair for rewards in one.answers.values() for pair in rewards])
-    wrong = UNKNOWN if mean is None else 1.0 - mean
+    wrong = usual if mean is None else 1.0 - mean
     return ReviewQuestion(
         prompt_id=key,
         trace=one.trace,
@@ -108,7 +149,8 @@ def _question(key: str, one: _Asked, total: int, fallen: frozenset[str]) -> Revi
         wrong=wrong,
         slice=one.slice,
         fell=one.slice in fallen,
-        expected_gain=one.requests / total * wrong,
+        expected_gain=0.0 if measures else one.requests / total * wrong,
+        measures=measures,
     )
 
 

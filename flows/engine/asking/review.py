@@ -39,7 +39,7 @@ def choose(context: LineContext, snapshot: Snapshot, count: int) -> Chosen:
     prompts = rows_of(context.artifacts.get(snapshot.prompts), ("prompt_id", "reference"))
     answered = frozenset(row["prompt_id"] for row in prompts if row["reference"] is not None)
     plain = [{**row, "prompt": json.loads(row["prompt"])} for row in rows if not json.loads(row["tools"] or "[]")]
-    questions, requests = choose_questions(plain, answered, _fallen(context), count)
+    questions, requests = choose_questions(plain, answered, _fallen(context), count, context.datasets.sides(snapshot))
     return Chosen(tuple(questions), requests)
 
 

@@ -83,6 +83,23 @@ def test_with_few_development_prompts_the_trained_prompts_are_stored_with_their_
     assert training.cross_validated_prompts == len(set(clusters.values())) < len(clusters)
 
 
+def test_the_sides_name_the_development_prompts_and_the_clusters_of_all(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    texts = [sentence(n) for n in range(40)]
+    datasets.ingest(asked([*texts, *(varied(text, n) for n, text in enumerate(texts))]))
+    snapshot = datasets.freeze("s", LATER, datasets.edition(1))
+    sides = datasets.sides(snapshot)
+    prompts = {row["prompt_id"]: json.loads(row["prompt"])[0]["content"] for row in rows(datasets, snapshot.prompts)}
+    training = datasets.assemble("t", snapshot, None)
+    assert {prompts[key] for key in sides.development} == texts_of(datasets, training.development)
+    assert sides.clusters.keys() == prompts.keys()
+    by_text = {text: sides.clusters[key] for key, text in prompts.items()}
+    alike = [(text, varied(text, n)) for n, text in enumerate(texts) if text in by_text and varied(text, n) in by_text]
+    assert alike
+    assert all(by_text[text] == by_text[other] for text, other in alike)
+    assert len(set(by_text.values())) > 1
+
+
 def test_with_enough_development_prompts_none_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratchet.materializer.datasets.CROSS_VALIDATED_BELOW", 3)
     datasets = make_datasets(tmp_path)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ratchet.contracts.data.datasets import TrainingSides
 from ratchet.contracts.errors import ConfigError
-from ratchet.flows.core.asking.review import ReviewAnswer, agreement, choose_questions
+from ratchet.flows.core.asking.review import ReviewAnswer, ReviewQuestion, agreement, choose_questions
 from ratchet.flows.core.asking.review_forms import as_lines, as_tasks, read_answers
 
 
@@ -28,10 +29,18 @@ def row(key: str, reward: float | None = 0.0, repeats: int = 1, **changes: Any) 
     }
 
 
-def keys(
-    rows: list[dict[str, Any]], answered: frozenset[str] = frozenset(), fallen: frozenset[str] = frozenset(), count: int = 9
-) -> list[str]:
-    return [one.prompt_id for one in choose_questions(rows, answered, fallen, count)[0]]
+def chosen(
+    rows: list[dict[str, Any]],
+    answered: tuple[str, ...] = (),
+    fallen: tuple[str, ...] = (),
+    count: int = 9,
+    sides: TrainingSides | None = None,
+) -> tuple[list[ReviewQuestion], int]:
+    return choose_questions(rows, frozenset(answered), frozenset(fallen), count, sides or TrainingSides())
+
+
+def keys(rows: list[dict[str, Any]], answered: tuple[str, ...] = (), count: int = 9, sides: TrainingSides | None = None) -> list[str]:
+    return [one.prompt_id for one in chosen(rows, answered, count=count, sides=sides)[0]]
 
 
 def test_frequent_and_wrong_questions_come_first() -> None:
@@ -40,7 +49,7 @@ def test_frequent_and_wrong_questions_come_first() -> None:
 
 def test_what_has_a_right_answer_is_not_asked() -> None:
     rows = [row("known"), row("right", reward=1.0), row("mixed"), row("mixed", reward=1.0, answer="b"), row("open")]
-    assert keys(rows, answered=frozenset({"known"})) == ["open"]
+    assert keys(rows, answered=("known",)) == ["open"]
 
 
 @pytest.mark.parametrize(("votes", "asked"), [(1, ["q"]), (2, []), (9, [])])
@@ -53,20 +62,51 @@ def test_one_good_rating_does_not_show_that_an_answer_is_right(votes: int, asked
 
 
 def test_answers_that_nobody_judged_count_as_half_wrong() -> None:
-    [one] = choose_questions([row("q", reward=None, repeats=3)], frozenset(), frozenset(), 5)[0]
+    [one] = chosen([row("q", reward=None, repeats=3)])[0]
     assert (one.wrong, one.requests, one.expected_gain) == (0.5, 3, 0.5)
+
+
+def test_answers_that_nobody_judged_count_as_wrong_as_often_as_those_of_their_slice() -> None:
+    judged = [row(f"{slice_}{n}", reward=reward, slice=slice_) for slice_, reward in (("bad", 0.0), ("good", 1.0)) for n in range(90)]
+    found = {
+        one.prompt_id: one for one in chosen([*judged, *(row(f"new {name}", None, slice=name) for name in ("bad", "good"))], count=99)[0]
+    }
+    assert found["new bad"].wrong == pytest.approx(0.95)
+    assert found["new good"].wrong == pytest.approx(0.05)
+    assert found["new bad"].expected_gain == pytest.approx(0.95 / 182)
+
+
+def test_a_few_judged_answers_do_not_decide_for_a_slice() -> None:
+    rows = [row("one", reward=0.0, slice="s"), row("new", reward=None, slice="s")]
+    assert {one.prompt_id: round(one.wrong, 2) for one in chosen(rows)[0]} == {"one": 1.0, "new": 0.59}
+
+
+def test_development_prompts_come_last_and_promise_no_gain() -> None:
+    sides = TrainingSides(development=("often",), neither=("lost",))
+    found, total = chosen([row("often", repeats=7), row("rare"), row("lost", repeats=2)], sides=sides)
+    assert [(one.prompt_id, one.expected_gain, one.measures) for one in found] == [("rare", 0.1, False), ("often", 0.0, True)]
+    assert total == 10
+
+
+def test_near_duplicates_of_a_question_with_a_right_answer_come_later() -> None:
+    """The answers of a cluster teach a part of the same. Without an answer in the cluster, a question comes first."""
+    clusters = {"known": "c", "near": "c", "twin": "d", "other twin": "d"}
+    rows = [row("known"), row("near", repeats=3), row("twin", repeats=4), row("other twin", repeats=4), row("alone", repeats=2)]
+    assert keys(rows, answered=("known",), sides=TrainingSides(clusters=clusters)) == ["other twin", "twin", "alone", "near"]
+    found, _ = chosen(rows, answered=("known",), sides=TrainingSides(clusters=clusters))
+    assert {one.prompt_id: one.expected_gain for one in found}["near"] == pytest.approx(3 / 14), "only the order changes"
 
 
 def test_slices_that_fell_count_twice_in_the_order_but_not_in_the_gain() -> None:
     rows = [row("other", repeats=3, slice="a"), row("fallen", repeats=2, slice="b")]
-    found, total = choose_questions(rows, frozenset(), frozenset({"b"}), 5)
+    found, total = chosen(rows, fallen=("b",))
     assert [(one.prompt_id, round(one.expected_gain, 2)) for one in found] == [("fallen", 0.4), ("other", 0.6)]
     assert total == 5
 
 
 def test_the_gains_of_all_questions_are_the_share_of_wrong_answers() -> None:
     rows = [row(f"q{n}", reward=n / 10, repeats=n + 1) for n in range(10)]
-    found, total = choose_questions(rows, frozenset(), frozenset(), 100)
+    found, total = chosen(rows, count=100)
     wrong = sum((1 - n / 10) * (n + 1) for n in range(10)) / total
     assert sum(one.expected_gain for one in found) == pytest.approx(wrong)
 
@@ -81,7 +121,7 @@ def test_the_newest_trace_and_the_most_frequent_answers_are_shown() -> None:
         row("q", trace="log/2", answer="y", repeats=3),
         *(row("q", answer=f"z{n}") for n in range(4)),
     ]
-    [one] = choose_questions(rows, frozenset(), frozenset(), 1)[0]
+    [one] = chosen(rows, count=1)[0]
     assert one.trace == "log/q"
     assert [text for text, _ in one.answers] == ["y", "x", "z0"]
 
@@ -94,7 +134,7 @@ def test_agreement_ignores_case_and_space() -> None:
     assert agreement([]) == (0, 0)
 
 
-QUESTIONS = choose_questions([row("q1", slice="s"), row("q2", repeats=2)], frozenset(), frozenset(), 5)[0]
+QUESTIONS = chosen([row("q1", slice="s"), row("q2", repeats=2)])[0]
 
 
 def test_lines_come_back_with_their_answers() -> None:
@@ -138,7 +178,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_place(text: str, problem: 
 
 
 def test_a_number_is_an_answer_and_separators_of_lines_are_parts_of_texts() -> None:
-    [one] = choose_questions([row("q1", prompt=[{"role": "user", "content": "pasted\u2028text\u0085"}])], frozenset(), frozenset(), 5)[0]
+    [one] = chosen([row("q1", prompt=[{"role": "user", "content": "pasted\u2028text\u0085"}])])[0]
     record = json.loads(as_lines([one]))
     assert as_lines([one]).count("\n") == 1
     text = json.dumps(record | {"answer": 0, "reviewer": 7}, ensure_ascii=False) + "\r\n"
