@@ -5,9 +5,9 @@ correct, and a cycle probes, chooses, trains, judges, and rolls out. After each 
 Three oracles with tuned length and rate train on the same requests: with the true answers to all, with the true answers to those that the
 product's last training set contains, and with this training set.
 
-`python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held] [--search SECONDS]
-[--source NAME...] [--similarity 0.8|auto] [--no-oracles] [--all] [--quick] [--table] [--out FILE]` appends one row per loop and prints a
-table.
+`python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held|base]
+[--search SECONDS] [--source NAME...] [--similarity 0.8|auto] [--holdout 0.2] [--no-oracles] [--all] [--quick] [--table] [--out FILE]`
+appends one row per loop and prints a table.
 `--all` runs the committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh
 tasks. Loops that have a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.closed_loops.figures import goals, table, told, traps
 from benchmarks.closed_loops.judges import judging
-from benchmarks.closed_loops.line import SIMILARITY, ClosedLine
+from benchmarks.closed_loops.line import HOLDOUT, SIMILARITY, ClosedLine
 from benchmarks.closed_loops.oracles import on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
@@ -119,7 +119,9 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     with judging(trap, known) as judge:
         teacher = _teacher(source, EVERY[task], seed, known)
         more = judge + (TEACHER if teacher else "")
-        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher, given.similarity)
+        line = ClosedLine(
+            folder / "line", base, world.golden, people, given.start, given.search, more, teacher, (given.similarity, given.holdout)
+        )
         for number in range(given.cycles):
             questions = people.questions(pool, number)
             requests = people.asked(questions, number)
@@ -155,6 +157,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
         "search": given.search,
         **({} if source == "none" else {"source": source}),
         **({} if given.similarity == SIMILARITY else {"similarity": given.similarity}),
+        **({} if given.holdout == HOLDOUT else {"holdout": given.holdout}),
         "base": fmean(before),
         "final": fmean(current),
         "cycles": cycles,
@@ -175,8 +178,8 @@ def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what identifies the loop of a row."""
-    source, similarity = row.get("source", "none"), row.get("similarity", SIMILARITY)
-    return *(row[name] for name in ("task", "seed", "trap", "start", "search")), source, similarity, len(row["cycles"]), row["tests"]
+    line = row.get("source", "none"), row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT)
+    return *(row[name] for name in ("task", "seed", "trap", "start", "search")), *line, len(row["cycles"]), row["tests"]
 
 
 def _wanted(given: argparse.Namespace) -> Iterator[Wanted]:
@@ -210,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--trap", nargs="*", default=["none"], choices=TRAPS)
     parser.add_argument("--cycles", type=int, default=5)
-    parser.add_argument("--start", default="champion", choices=("champion", "held"))
+    parser.add_argument("--start", default="champion", choices=("champion", "held", "base"))
     parser.add_argument("--search", type=float, default=0.0, help="Seconds of `training.search.budget`.")
     parser.add_argument(
         "--similarity",
@@ -221,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SHARES), help="Who gives missing right answers."
     )
+    parser.add_argument("--holdout", type=float, default=HOLDOUT, help="Share of held-out prompts (`holdout.fraction`).")
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
     parser.add_argument("--all", action="store_true", help="Run the committed set of loops.")
@@ -234,7 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
     for number, wanted in enumerate(() if given.table else _wanted(given)):
-        found = rows.get((*wanted[:3], given.start, given.search, wanted.source, given.similarity, given.cycles, given.tests))
+        settings = given.start, given.search, wanted.source, given.similarity, given.holdout
+        found = rows.get((*wanted[:3], *settings, given.cycles, given.tests))
         complete = found is not None and bool(found["oracles"] or not _has_oracles(wanted, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):
             continue

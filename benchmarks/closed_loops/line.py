@@ -78,7 +78,7 @@ name = "exact_match"
 [[rewards]]
 name = "user_feedback"
 [holdout]
-fraction = 0.2
+fraction = {holdout}
 similarity = {similarity}
 golden = "golden.jsonl"
 [snapshot]
@@ -110,6 +110,8 @@ SMALL = "gradient_checkpointing = false\nmicro_batch = 16\nsave_every = 1000\nma
 """What describes the machine and the size of the model. Steps and learning rates are the product's own."""
 SIMILARITY = 0.8
 """The product's default of `holdout.similarity`, also of rows of results that name none."""
+HOLDOUT = 0.2
+"""The product's default of `holdout.fraction`, also of rows of results that name none."""
 TURN = 600.0
 """Seconds between two turns of a rollout, in which one request arrives per second."""
 METHODS: dict[str, Any] = {"sft": SFT(), "dpo": DPO(), "grpo": GRPO()}
@@ -272,14 +274,16 @@ class ClosedLine:
         budget: float,
         more: str = "",
         teacher: Teacher | None = None,
-        similarity: float | str = SIMILARITY,
+        split: tuple[float | str, float] = (SIMILARITY, HOLDOUT),
     ) -> None:
-        """`more` are sections of the loop file about a judge or a `teacher`; empty without them. `similarity` makes near-duplicates."""
+        """`more` are sections of the loop file about a judge or a `teacher`; empty without them. `split` are the similarity of
+        near-duplicates and the share of held-out prompts."""
         seed = people.seed
         folder.mkdir(parents=True)
         rows = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        words = {"seed": seed, "start_from": start_from, "budget": budget, "small": SMALL, "similarity": json.dumps(similarity)}
+        words = {"seed": seed, "start_from": start_from, "budget": budget, "small": SMALL}
+        words |= {"similarity": json.dumps(split[0]), "holdout": split[1]}
         (folder / "loop.toml").write_text(LOOP.format(**words) + more)
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.seed, self.clock = seed, VirtualClock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ratchet.contracts.data.beliefs import SignalBelief
-from ratchet.contracts.data.datasets import MaskedData, NearRule, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, PromptCluster, Snapshot
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
@@ -16,6 +16,12 @@ NEAR_SHARE = 0.1
 """Share of the traces above which near-duplicates of golden prompts are reported."""
 _LEAST_NEAR = 20
 """Number of traces on near-duplicates of golden prompts below which they are not reported."""
+HELD_SHARE = 0.1
+"""Share of the traces above which a holdout of little use is reported."""
+_LEAST_HELD = 50
+"""Number of held-out traces below which they are not reported."""
+_GOLDEN_FACTOR = 10
+"""A holdout is of little use if the golden set has this many times its prompts that the gate can ask."""
 MASKED_SHARE = 0.1
 """Share of the answers, or of the right answers, above which masked values in them are reported."""
 _LEAST_MASKED = 5
@@ -104,6 +110,21 @@ def near_golden(counts: Mapping[str, int]) -> str | None:
     return (
         f"{found:,} of {of:,} traces ({found / of:.0%}) are not trained on, because their prompts are near-duplicates of golden ones; if "
         'such prompts are different questions, for example with other numbers, set holdout.similarity to "auto" or a higher value'
+    )
+
+
+def spare_holdout(edition: HoldoutEdition, counts: Mapping[str, int]) -> str | None:
+    """Return a warning, with the remedy, if the holdout costs many traces and adds little to the golden set; otherwise None.
+
+    `counts` are those of the snapshot. The gate asks held-out prompts with a right answer only.
+    """
+    found, of = counts.get("holdout", 0), counts.get("considered", 0)
+    if found < _LEAST_HELD or found <= HELD_SHARE * of or edition.golden_size < _GOLDEN_FACTOR * max(1, edition.size):
+        return None
+    return (
+        f"{found:,} of {of:,} traces ({found / of:.0%}) are held out and not trained on, but the gate asks only {edition.size:,} of their "
+        f"prompts beside {edition.golden_size:,} golden ones; where training prompts are few, a new line with a lower holdout.fraction "
+        "learns from most of them"
     )
 
 

@@ -28,6 +28,7 @@ from ratchet.flows.core.data_notes import (
     near_note,
     references_note,
     signal_rows,
+    spare_holdout,
     warned,
 )
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -152,6 +153,7 @@ def _data(cycle: CycleView) -> Section | None:
         for belief in snapshot.judges
     ]
     text += _notes(snapshot)
+    text += [f"Warning: {one}." for one in [spare_holdout(edition, snapshot.counts)] if one]
     return Section("Data", tuple(text), Table(("what", "records"), tuple(count_rows(snapshot.counts))))
 
 

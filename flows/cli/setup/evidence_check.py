@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 def newest_freeze(context: LineContext) -> list[Finding]:
     """Warn about the data of the newest freeze: near-duplicates, masked answers, and scorers that scored no answer."""
     from ratchet.contracts.steps import FreezeResult
-    from ratchet.flows.core.data_notes import prompt_warnings, silent_scorers
+    from ratchet.flows.core.data_notes import prompt_warnings, silent_scorers, spare_holdout
 
     frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
     if frozen is None:
         return []
     known = {version.name for version in context.rewards.versions}
     silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
+    held = spare_holdout(frozen.edition, frozen.snapshot.counts)
     return [
         *(("warning", "prompts", text) for text in prompt_warnings(frozen.snapshot)),
+        *([("warning", "prompts", held)] if held else []),
         *(("warning", "reward", text) for text in silent_scorers(silent)),
     ]
 

@@ -149,6 +149,12 @@ def test_loops_with_a_source_are_told_apart_and_share_the_truth_of_the_loop_with
     assert "truth 60% of 1 loops" in goals([row(), row(source="reviews", oracles={}, final=0.9)])
 
 
+def test_loops_with_another_holdout_or_start_are_told_apart() -> None:
+    told = table([row(), row(holdout=0.05, start="base", similarity="auto", final=0.9)])
+    assert "| dates (start: base, similarity auto, holdout 0.05) | 1 | 0.500 | 0.900 |" in told
+    assert "truth 60% of 1 loops" in goals([row(), row(holdout=0.05, final=0.9)])
+
+
 def test_loops_with_another_similarity_are_told_apart() -> None:
     told = table([row(), row(similarity=0.95, final=0.9, oracles={"training_truth": {"accuracy": 0.95}})])
     assert "| dates | 1 | 0.500 | 0.800 |" in told

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.contracts.data.datasets import MaskedData, NearRule, NearRung, PromptCluster
+from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, NearRung, PromptCluster
+from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
 from ratchet.flows.core.data_notes import (
     count_rows,
@@ -17,6 +18,7 @@ from ratchet.flows.core.data_notes import (
     near_golden,
     near_note,
     references_note,
+    spare_holdout,
     warned,
 )
 from tests.builders import make_facts
@@ -116,6 +118,21 @@ def test_many_near_duplicates_of_golden_prompts_are_reported_with_the_remedy() -
     assert near_golden({"considered": 798, "out:near_golden": 79}) is None
     assert near_golden({"considered": 30, "out:near_golden": 19}) is None
     assert near_golden({}) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "golden", "warned"),
+    [(491, 13, 400, True), (491, 41, 400, False), (491, 13, 0, False), (300, 13, 400, False), (491, 0, 9, False), (491, 0, 10, True)],
+)
+def test_a_holdout_that_adds_little_to_the_golden_set_is_reported_with_the_remedy(held: int, asked: int, golden: int, warned: bool) -> None:
+    edition = HoldoutEdition(
+        line="l", number=1, prompts=digest([]), size=asked, golden=None, golden_size=golden, normaliser=1, fraction=0.2
+    )
+    said = spare_holdout(edition, {"considered": 3189, "holdout": held})
+    assert (said is not None) == warned
+    if said and golden == 400:
+        assert said.startswith("491 of 3,189 traces (15%) are held out and not trained on, but the gate asks only 13 of their prompts")
+        assert "holdout.fraction" in said
 
 
 def test_what_counts_as_a_near_duplicate_is_told_with_the_pairs_that_show_it() -> None:
