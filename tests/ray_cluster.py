@@ -46,7 +46,8 @@ class RayCluster:
 
     def _node(self, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--num-cpus", "1", "--object-store-memory", "200000000"]
-        environment = {**os.environ, **NO_TELEMETRY, **self.environment, "PYTHONPATH": str(ROOT)}
+        # With gRPC's support for forks, the client server fails at one connection in ten (docs/howto/scale-out.md).
+        environment = {**os.environ, **NO_TELEMETRY, **self.environment, "PYTHONPATH": str(ROOT), "GRPC_ENABLE_FORK_SUPPORT": "0"}
         output = {"stdout": self._log, "stderr": self._log}
         return subprocess.Popen([*command, "--disable-usage-stats", "--block"], env=environment, cwd=ROOT, start_new_session=True, **output)
 

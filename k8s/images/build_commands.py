@@ -19,8 +19,10 @@ class Image(NamedTuple):
 
 
 DIGEST = "BASE_DIGEST=sha256:DIGEST"
+CONTROL_PLANE = "control-plane.Dockerfile"
+WITH_RAY = "PACKAGES=pods_ray"
 IMAGES = (
-    Image("ratchet", "control-plane.Dockerfile", "image.repository of the chart, serving.options.fetch_image", (DIGEST,)),
+    Image("ratchet", CONTROL_PLANE, "image.repository of the chart, serving.options.fetch_image", (DIGEST,)),
     Image("ratchet-trainer", "trainer.Dockerfile", "cluster.image, and serving.options.image for the embedded server", (DIGEST,)),
     Image(
         "ratchet-nemo",
@@ -38,9 +40,10 @@ def definition(image: Image) -> str:
     return (resources.files("ratchet.k8s.images") / image.definition).read_text(encoding="utf-8")
 
 
-def build_commands(registry: str, tag: str, builder: str) -> list[str]:
+def build_commands(registry: str, tag: str, builder: str, ray: bool = False) -> list[str]:
     """Return the lines of a shell script that builds and pushes all images, with comments. `builder` is docker, podman or buildah.
 
+    With `ray`, the image of the control plane has Ray, for `compute.engine = "ray"`.
     The lines are run in the root of a clone, because the images are built from its lock files.
     """
     lines = [
@@ -50,7 +53,8 @@ def build_commands(registry: str, tag: str, builder: str) -> list[str]:
     build = "buildah build" if builder == "buildah" else f"{builder} build"
     for image in IMAGES:
         reference = f"{registry}/{image.name}:{tag}"
-        arguments = "".join(f" --build-arg {one}" for one in image.arguments)
+        given = (*image.arguments, *((WITH_RAY,) if ray and image.definition == CONTROL_PLANE else ()))
+        arguments = "".join(f" --build-arg {one}" for one in given)
         lines += [
             "",
             f"# {image.used_as}",

@@ -4,11 +4,13 @@
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 ARG BASE_DIGEST
 FROM ${BASE_IMAGE}@${BASE_DIGEST}
+# pods_ray also has Ray, for the service and the pods of a Ray cluster (compute.engine = "ray").
+ARG PACKAGES=pods
 
 # Python packages are below /opt, which every user can read. The lock is complete, and pins each package by hash.
 RUN python3 -m venv /opt/ratchet
 ENV PATH=/opt/ratchet/bin:$PATH
-COPY requirements/pods.lock /opt/ratchet/packages.lock
+COPY requirements/${PACKAGES}.lock /opt/ratchet/packages.lock
 RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes -r /opt/ratchet/packages.lock
 COPY dist/*.whl /opt/ratchet/dist/
 RUN pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index /opt/ratchet/dist/*.whl && rm -r /opt/ratchet/dist

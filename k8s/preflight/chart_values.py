@@ -53,6 +53,7 @@ def _named_keys(values: Mapping[str, Any], lines: Sequence[str]) -> Iterator[tup
     if not prefect["url"]:
         yield prefect["database"]["secret"], prefect["database"]["key"]
     yield service["kubeconfigSecret"], "config"
+    yield values["ray"]["secret"], values["ray"]["key"]
     for reference in (service["secrets"] or {}).values():
         name, _, key = str(reference).partition("/")
         yield name, key
@@ -78,6 +79,9 @@ def requested(values: Mapping[str, Any]) -> dict[str, Fraction]:
     resources = {name: values[name]["resources"] for name in _COMPONENTS}
     if not values["prefect"]["url"]:
         replicas["prefect"], resources["prefect"] = 1, values["prefect"]["resources"]
+    if workers := int(values["ray"]["workers"]):
+        replicas |= {"ray": workers, "ray head": 1}
+        resources |= {"ray": values["ray"]["resources"], "ray head": values["ray"]["head"]["resources"]}
     total: dict[str, Fraction] = {"pods": Fraction(sum(replicas.values()))}
     for name, count in replicas.items():
         for kind in ("requests", "limits"):

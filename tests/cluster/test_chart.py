@@ -70,6 +70,8 @@ def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str,
         ({"service": {"replicas": 2}}, "replicas"),
         ({"service": {"secrets": {"KEY": "a-value"}}}, "KEY"),
         ({"prefect": {}}, "prefect.database.secret"),
+        ({"ray": {"workers": 2}}, "ray.secret"),
+        ({"ray": {"replicas": 2}}, "replicas"),
     ],
 )
 def test_wrong_values_are_refused_with_their_place(
@@ -100,7 +102,8 @@ def test_a_real_api_server_takes_every_object(
     rig.kubectl("apply", "--server-side", "-f", str(crds("gateway")))
     rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crds("gateway")))
     on = {"enabled": True, "maxReplicas": 5, "cpu": 70}
-    objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on})
+    ray = {"workers": 2, "secret": "ratchet-ray", "existing": {"labels": {"ray.io/node-type": "head"}}}
+    objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on}, ray=ray)
     for one in objects:
         if one["metadata"].get("namespace") == "ratchet":
             one["metadata"]["namespace"] = namespace
@@ -193,3 +196,37 @@ def test_a_line_without_a_port_is_refused_unless_a_gateway_routes_it(helm: Calla
     done = helm("template", "prod", values={**VALUES, "lines": [{**bare, "router": "gatway"}]})
     assert done.returncode != 0
     assert "router" in done.stderr
+
+
+def test_without_workers_of_ray_nothing_of_it_is_rendered(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    assert "ray" not in yaml.safe_dump_all(rendered()).lower().replace("array", "")
+
+
+def test_pods_of_ray_are_restricted_and_know_only_their_token(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    objects = rendered(ray={"workers": 3, "secret": "ratchet-ray", "cpus": 4})
+    pods = pods_of(objects)
+    for name in ("prod-ray-head", "prod-ray-worker"):
+        [container] = pods[name]["containers"]
+        assert pods[name]["securityContext"]["runAsNonRoot"] is True
+        assert pods[name]["automountServiceAccountToken"] is False
+        assert container["image"] == pods["prod-service"]["containers"][0]["image"], "workers with other code are refused"
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        secrets = [one["valueFrom"]["secretKeyRef"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})]
+        assert secrets == [{"name": "ratchet-ray", "key": "token"}]
+        assert not [volume for volume in pods[name]["volumes"] if "emptyDir" not in volume]
+    worker = next(one for one in objects if one["metadata"]["name"] == "prod-ray-worker")
+    assert worker["spec"]["replicas"] == 3
+    command = pods["prod-ray-worker"]["containers"][0]["command"]
+    assert {"--address=prod-ray.ratchet.svc:6379", "--num-cpus=4"} <= set(command)
+    assert "--num-cpus=0" in pods["prod-ray-head"]["containers"][0]["command"], "no task runs beside the only head"
+
+
+def test_the_service_alone_proves_to_a_ray_cluster_who_it_is(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    pods = pods_of(rendered(ray={"secret": "rays", "key": "auth_token", "existing": {"labels": {"ray.io/node-type": "head"}}}))
+    assert "prod-ray-head" not in pods
+    for name, pod in pods.items():
+        given = {one["name"]: one for one in pod["containers"][0]["env"] if one["name"].startswith("RAY_")}
+        token = {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": {"name": "rays", "key": "auth_token"}}}
+        mode = {"name": "RAY_AUTH_MODE", "value": "token"}
+        assert list(given.values()) == ([mode, token] if name == "prod-service" else [])

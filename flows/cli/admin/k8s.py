@@ -145,14 +145,15 @@ def logs(loop: str, job: str | None, lines: int, follow: bool, as_json: bool) ->
 @click.option(
     "--builder", type=click.Choice(["docker", "podman", "buildah"]), default="docker", show_default=True, help="Program that builds images."
 )
-def images(registry: str, tag: str, builder: str) -> None:
+@click.option("--ray", is_flag=True, help='Build the image of the control plane with Ray, for compute.engine = "ray".')
+def images(registry: str, tag: str, builder: str, ray: bool) -> None:
     """Print the commands that build and push the images of an installation on a cluster.
 
     The definitions are in k8s/images. Nothing is built or pushed.
     """
     from ratchet.k8s.images.build_commands import build_commands
 
-    show("\n".join(build_commands(registry, tag, builder)))
+    show("\n".join(build_commands(registry, tag, builder, ray)))
 
 
 @k8s.command()

@@ -51,7 +51,9 @@ def test_every_package_is_checked_by_hash_or_comes_from_the_build_context(own: S
         assert "--no-deps --require-hashes -r /opt/ratchet/packages.lock" in install or "--no-deps --no-index" in install
 
 
-@pytest.mark.parametrize(("lock", "has_torch"), [("train.lock", True), ("grpo_vllm.lock", True), ("pods.lock", False)])
+@pytest.mark.parametrize(
+    ("lock", "has_torch"), [("train.lock", True), ("grpo_vllm.lock", True), ("pods.lock", False), ("pods_ray.lock", False)]
+)
 def test_only_the_image_of_jobs_has_torch(lock: str, has_torch: bool) -> None:
     text = (ROOT / "requirements" / lock).read_text()
     assert "--hash=sha256:" in text
@@ -62,7 +64,7 @@ def test_nothing_is_downloaded_past_the_package_managers(steps: Steps) -> None:
     assert not all_of(steps, "ADD")
     assert not re.search(r"https?://|curl|wget|git clone", "\n".join(rest for _, rest in steps))
     for copied in all_of(steps, "COPY"):
-        source = copied.split()[0].replace("${LOCK}", "train.lock")
+        source = copied.split()[0].replace("${LOCK}", "train.lock").replace("${PACKAGES}", "pods")
         assert source == "dist/*.whl" or (ROOT / source).is_file()
 
 
@@ -90,3 +92,16 @@ def test_every_image_is_built_from_its_definition_and_pushed() -> None:
         required = {name for name in all_of(steps_of(definition(image)), "ARG") if "=" not in name}
         assert given == required, "every build argument without a default is given"
         assert f"podman push registry.example/team/{image.name}:7" in script
+
+
+def test_the_image_of_the_control_plane_has_ray_only_if_it_is_asked_for() -> None:
+    def given(ray: bool) -> set[str]:
+        return {line for line in build_commands("registry.example/team", "7", "docker", ray) if "PACKAGES=pods_ray" in line}
+
+    [build] = given(ray=True)
+    assert "control-plane.Dockerfile" in build
+    assert given(ray=False) == set()
+    locks = {name: (ROOT / "requirements" / f"{name}.lock").read_text() for name in ("pods", "pods_ray")}
+    pins = {name: set(re.findall(r"^([a-z0-9_-]+==\S+)", text, re.MULTILINE)) for name, text in locks.items()}
+    assert pins["pods"] < pins["pods_ray"], "workers must have the packages of a service without Ray, in the same versions"
+    assert {one.partition("==")[0] for one in pins["pods_ray"] - pins["pods"]} == {"grpcio", "msgpack", "ray"}

@@ -292,6 +292,7 @@ def test_the_chart_names_these_secrets_and_keys() -> None:
     assert secret_keys(values(), ["support"]) == {name: set(keys) for name, keys in SOUND.secrets.items() if isinstance(keys, frozenset)}
     server = {"url": "http://prefect/api", "secret": "login", "database": {"secret": "", "key": "url"}}
     assert secret_keys(values(prefect=server), ["support"])["db"] == {"url"}
+    assert secret_keys(values(ray={"workers": 1, "secret": "ray"}), ["support"])["ray"] == {"token"}
 
 
 def test_the_requests_of_all_pods_are_added() -> None:
@@ -299,6 +300,9 @@ def test_the_requests_of_all_pods_are_added() -> None:
     assert asked["pods"] == 6
     assert asked["requests.cpu"] == asked["cpu"] == 1 + 2 * 0.5 + 2 * 0.25 + 0.25
     assert asked["persistentvolumeclaims"] == 3
+    with_ray = requested(values(ray={"workers": 3}))
+    assert with_ray["pods"] == 6 + 3 + 1
+    assert with_ray["requests.cpu"] == asked["requests.cpu"] + 3 * 1 + 0.5
 
 
 def test_the_image_without_a_tag_has_that_of_the_chart() -> None:

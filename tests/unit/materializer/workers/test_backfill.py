@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from ratchet.materializer.training_sets import split
 from ratchet.runtime.compute.children import Child
 from ratchet.runtime.compute.processes import ProcessCompute
 from ratchet.runtime.compute.ray_cluster import RayCompute
+from tests.made_up_traces import made_up_lines
 from tests.ray_cluster import RayCluster, ray_cluster
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.small_datasets import LATER
@@ -34,28 +33,9 @@ pytestmark = pytest.mark.slow
 TABLES = ("traces", "feedback", "quarantine", "consent")
 
 
-def made_up(seed: int, count: int = 1500) -> RawBatch:
-    """Return a batch of about 3 MB: calls of some users, with e-mail addresses, references, ratings, refusals and bad lines."""
-    draw, lines = random.Random(seed), []
-    for number in range(seed * count, (seed + 1) * count):
-        words = " ".join(f"word{draw.randrange(10_000)}" for _ in range(150))
-        lines.append(
-            {
-                "id": f"t{number}",
-                "timestamp": "2026-10-01T00:00:00Z",
-                "messages": f"{number}: {words}, asked by u{number % 70}@example.com",
-                "response": f"A: {draw.randrange(3)}",
-                "consent": draw.random() < 0.9,
-                "reference": "A: 1" if draw.random() < 0.5 else None,
-                "user": f"u{number % 70}",
-                "session": f"s{number // 3}",
-            }
-        )
-        if draw.random() < 0.3:
-            lines.append(
-                {"trace_id": f"t{number}", "rating": draw.randrange(2), "timestamp": "2026-10-02T00:00:00Z", "user": f"u{number % 70}"}
-            )
-    data = "\n".join([json.dumps(line) for line in lines] + ["{bad"]).encode()
+def made_up(seed: int) -> RawBatch:
+    """Return a batch of about 3 MB."""
+    data = made_up_lines(seed)
     return RawBatch("app", "jsonl", digest(data), f"file {seed}", lambda: io.BytesIO(data))
 
 
