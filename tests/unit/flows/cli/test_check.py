@@ -209,11 +209,23 @@ def test_a_method_for_which_the_cluster_has_no_room_is_said() -> None:
 def test_scorers_without_an_effect_are_said_while_the_loop_file_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimulatedLine(Scenario(seed=1, people="auto")).context
     context = replace(context, rewards=SimpleNamespace(versions=(SimpleNamespace(name="user_feedback"),)))
-    made = context.datasets.freeze("s", context.clock.now(), context.datasets.edition(1))
+    edition = context.datasets.edition(1)
+    made = context.datasets.freeze("s", context.clock.now(), edition)
     snapshot = made.model_copy(update={"silent_scorers": {"user_feedback": "it reads ratings", "gone": "it is removed"}})
-    cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot))
+    cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot, edition=edition))
     monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda _: [cycle])
     assert newest_freeze(context) == [("warning", "reward", "The scorer user_feedback has no effect: it reads ratings")]
+
+
+def test_a_holdout_that_adds_little_to_the_golden_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimulatedLine(Scenario(seed=1)).context
+    edition = context.datasets.edition(1).model_copy(update={"size": 13, "golden_size": 400})
+    snapshot = context.datasets.freeze("s", context.clock.now(), edition).model_copy(update={"counts": {"considered": 500, "holdout": 90}})
+    cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot, edition=edition))
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda _: [cycle])
+    [(level, area, text)] = newest_freeze(context)
+    assert (level, area) == ("warning", "prompts")
+    assert "90 of 500 traces (18%) are held out" in text
 
 
 def adapters(serving: dict[str, Any], **training: Any) -> list[tuple[str, str]]:
