@@ -8,7 +8,7 @@ it and nothing else. The line never trains on a development prompt, so the answe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -19,6 +19,9 @@ from ratchet.contracts.ids import content_text
 
 UNKNOWN = 0.5
 """Share of wrong answers where nothing was judged."""
+ENOUGH_MEASURED = 100
+"""Development prompts with a right answer from which on the others come last: more would hardly change how long a run trains
+(docs/trainers.md)."""
 PRIOR = 10
 """Requests for which the share of all judged answers counts in the share of a slice, and UNKNOWN in that of all: a few judged answers say
 little."""
@@ -71,8 +74,8 @@ def choose_questions(
 ) -> tuple[list[ReviewQuestion], int]:
     """Return the questions whose answers would teach most, and the number of requests of all questions.
 
-    The expected gain decides, divided by one more than the number of near-duplicates that have a right answer or come earlier: they teach a
-    part of the same. Development prompts come last.
+    The share of the requests that are answered wrong decides, divided by one more than the number of near-duplicates that have a right
+    answer or come earlier: they teach a part of the same. Development prompts come last once ENOUGH_MEASURED of them have a right answer.
 
     Args:
         samples: Rows with the columns of records.SAMPLES, whose prompts are lists of messages.
@@ -96,22 +99,26 @@ def choose_questions(
     known = {key for key, one in asked.items() if key in answered or _is_known(one)}
     usual, measures, out = _wrong_by_slice(asked.values()), frozenset(sides.development), known.union(sides.neither)
     found = [_question(key, one, total, fallen, usual[one.slice], key in measures) for key, one in asked.items() if key not in out]
-    return _ordered([one for one in found if one.wrong > 0], known, sides.clusters)[:count], total
+    return _ordered([one for one in found if one.wrong > 0], known, sides)[:count], total
 
 
-def _ordered(questions: Sequence[ReviewQuestion], known: Iterable[str], clusters: Mapping[str, str]) -> list[ReviewQuestion]:
-    """Return the questions by what their answers teach. `known` are the prompts with a right answer."""
-    taught = Counter(clusters.get(key, key) for key in known)
+def _ordered(questions: Sequence[ReviewQuestion], known: Set[str], sides: TrainingSides) -> list[ReviewQuestion]:
+    """Return the questions by what their answers teach or measure. `known` are the prompts with a right answer."""
 
     def value(one: ReviewQuestion) -> float:
-        return one.expected_gain * (2 if one.fell else 1)
+        return one.requests * one.wrong * (2 if one.fell else 1)
 
-    worth: dict[str, float] = {}
-    for one in sorted(questions, key=lambda one: (one.measures, -value(one), one.prompt_id)):
-        cluster = clusters.get(one.prompt_id, one.prompt_id)
+    taught = Counter(sides.clusters.get(key, key) for key in known)
+    missing = ENOUGH_MEASURED - len(known & frozenset(sides.development))
+    worth, last = dict[str, float](), set[str]()
+    for one in sorted(questions, key=lambda one: (-value(one), one.prompt_id)):
+        cluster = sides.clusters.get(one.prompt_id, one.prompt_id)
         worth[one.prompt_id] = value(one) / (1 + taught[cluster])
         taught[cluster] += 1
-    return sorted(questions, key=lambda one: (one.measures, -worth[one.prompt_id], -one.requests * one.wrong, one.prompt_id))
+        missing -= one.measures
+        if one.measures and missing < 0:
+            last.add(one.prompt_id)
+    return sorted(questions, key=lambda one: (one.prompt_id in last, -worth[one.prompt_id], -one.requests * one.wrong, one.prompt_id))
 
 
 def _wrong_by_slice(asked: Iterable[_Asked]) -> dict[str | None, float]:

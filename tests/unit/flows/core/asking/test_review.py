@@ -81,11 +81,14 @@ def test_a_few_judged_answers_do_not_decide_for_a_slice() -> None:
     assert {one.prompt_id: round(one.wrong, 2) for one in chosen(rows)[0]} == {"one": 1.0, "new": 0.59}
 
 
-def test_development_prompts_come_last_and_promise_no_gain() -> None:
-    sides = TrainingSides(development=("often",), neither=("lost",))
-    found, total = chosen([row("often", repeats=7), row("rare"), row("lost", repeats=2)], sides=sides)
-    assert [(one.prompt_id, one.expected_gain, one.measures) for one in found] == [("rare", 0.1, False), ("often", 0.0, True)]
-    assert total == 10
+def test_development_prompts_promise_no_gain_and_come_last_once_enough_are_known() -> None:
+    sides = TrainingSides(development=("often", "seldom", *(f"known{n}" for n in range(99))), neither=("lost",))
+    rows = [row("often", repeats=7), row("seldom", repeats=3), row("rare"), row("lost", repeats=2)]
+    rows += [row(f"known{n}", reward=1.0) for n in range(99)]
+    found, total = chosen(rows, sides=sides)
+    assert [(one.prompt_id, one.measures) for one in found] == [("often", True), ("rare", False), ("seldom", True)]
+    assert [one.expected_gain for one in found] == [0.0, 1 / 112, 0.0]
+    assert total == 112
 
 
 def test_near_duplicates_of_a_question_with_a_right_answer_come_later() -> None:
