@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Go builds the test cluster; `make tools` installs it into .venv where the machine has none.
 export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
+HARNESS_LOCKS := harness.lock harness_other.lock harness_frameworks.lock
 DEAL := --dist loadscope --no-loadscope-reorder
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
@@ -83,7 +84,7 @@ soak: $(VENV)/.dev    ## run the tests that are too long for CI: longer variants
 harness: $(VENV)/.dev $(VENV)-harness/.installed  ## compare what the dialects read of real, pinned libraries with the log of a model server (result in benchmarks/results/dialects.jsonl; NEWEST=1: with the newest releases instead)
 	@$(BIN)/python -m tests.harness.newest build/harness-newest
 	@if [ -n "$(NEWEST)" ]; then \
-	  $(BIN)/python -m tests.harness.environments --newest "$(abspath $(VENV)-harness)-newest" build/harness-newest/harness.lock build/harness-newest/harness_other.lock && \
+	  $(BIN)/python -m tests.harness.environments --newest "$(abspath $(VENV)-harness)-newest" $(addprefix build/harness-newest/,$(HARNESS_LOCKS)) && \
 	  cp build/harness-newest/releases.json "$(abspath $(VENV)-harness)-newest/" && \
 	  HARNESS_ENVIRONMENTS="$(abspath $(VENV)-harness)-newest" $(BIN)/python -m tests.harness --save; \
 	else $(BIN)/python -m tests.harness --save; fi
@@ -136,8 +137,8 @@ $(VENV)/.docs: $(VENV)/bin/uv requirements/docs.lock
 	@touch $@
 
 # An environment that cannot be installed is left out: the harness names its libraries and the reason.
-$(VENV)-harness/.installed: $(VENV)/bin/uv requirements/harness.lock requirements/harness_other.lock tests/harness/programs/node/package-lock.json
-	@$(BIN)/python -m tests.harness.environments "$(abspath $(VENV)-harness)" requirements/harness.lock requirements/harness_other.lock
+$(VENV)-harness/.installed: $(VENV)/bin/uv $(addprefix requirements/,$(HARNESS_LOCKS)) tests/harness/programs/node/package-lock.json
+	@$(BIN)/python -m tests.harness.environments "$(abspath $(VENV)-harness)" $(addprefix requirements/,$(HARNESS_LOCKS))
 	@touch $@
 
 $(VENV)-nemo/.installed: $(VENV)/bin/uv requirements/nemo_cpu.lock

@@ -8,14 +8,16 @@ from typing import Any
 from ratchet.contracts.conversation import Conversation, Message, is_answer, text_of
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Record
-from ratchet.materializer.dialects.conversations import gemini, langfuse, openinference, openllmetry, otel_genai, vercel
+from ratchet.materializer.dialects.conversations import gemini, langfuse, mlflow, openinference, openllmetry, otel_genai, vercel
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.screening.placeholders import check_redacted
 from ratchet.materializer.dialects.values import dump, fits
 
 Reader = Callable[[Record], Conversation | None]
 
-_OF_ATTRIBUTES: tuple[Reader, ...] = (otel_genai.read, openllmetry.read, vercel.read, gemini.read, openinference.read, langfuse.read)
+_OF_ATTRIBUTES: tuple[Reader, ...] = (
+    *(otel_genai.read, openllmetry.read, vercel.read, gemini.read, openinference.read, mlflow.read, langfuse.read),
+)
 _OF_BODIES: tuple[Reader, ...] = (langfuse.read, *_OF_ATTRIBUTES[:-1])
 
 _MOST_OF_PLACEHOLDER = 200
@@ -40,10 +42,13 @@ def _is_call(attributes: Attributes) -> bool:
         return operation.endswith(_AI_SDK_CALLS)
     kind = attributes.get("openinference.span.kind")
     if isinstance(kind, str):
-        return kind.upper() == "LLM"
+        return kind.upper() == "LLM" and not openinference.is_around_call(attributes)
     observed = attributes.get("langfuse.observation.type")
     if isinstance(observed, str):
         return observed.lower() == "generation"
+    of_mlflow = mlflow.is_call(attributes)
+    if of_mlflow is not None:
+        return of_mlflow
     given = attributes.get("gen_ai.operation.name")
     if given is not None:
         return isinstance(given, str) and given in _OPERATIONS
@@ -73,7 +78,7 @@ def read_conversation(record: Record) -> Conversation:
             rejected = rejected or Rejected("too_deep", "the content nests too deeply")
             continue
         if found is not None and found.messages and found.answer is not None:
-            if _has_lost_calls(found, record.attributes):
+            if _has_lost_calls(found, record):
                 rejected = rejected or Rejected("lost_calls", "the answer ended with tool calls, which the record does not have")
                 continue
             return found
@@ -88,12 +93,12 @@ def read_conversation(record: Record) -> Conversation:
 _CALLED = ("tool_calls", "tool-calls", "tool_use", "tool_call", "function_call")
 
 
-def _has_lost_calls(found: Conversation, attributes: Attributes) -> bool:
+def _has_lost_calls(found: Conversation, record: Record) -> bool:
     """Return whether the model ended its answer by calling tools, but the answer has no calls."""
     if found.answer is None or found.answer.get("tool_calls"):
         return False
-    reasons = attributes.get("gen_ai.response.finish_reasons")
-    told = [found.finish, attributes.get("ai.response.finishReason"), *(reasons if isinstance(reasons, list) else [reasons])]
+    reasons, of_sdk = record.attributes.get("gen_ai.response.finish_reasons"), record.attributes.get("ai.response.finishReason")
+    told = [found.finish, of_sdk, mlflow.stream_finish(record), *(reasons if isinstance(reasons, list) else [reasons])]
     return any(isinstance(reason, str) and reason.strip('[]"').lower() in _CALLED for reason in told)
 
 

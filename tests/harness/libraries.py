@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,13 @@ def _captured(where: str) -> tuple[str, str]:
 
 
 _PLAIN = ("metadata",)
+
+
+def _framework(name: str, program: str, *packages: str) -> Library:
+    """Return a framework whose users name the consent in the place `metadata`."""
+    return Library(name, f"frameworks.{program}", _PLAIN, packages, "frameworks")
+
+
 _V2 = ("opentelemetry-instrumentation-openai-v2", "openai")
 _LATEST = ("OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental")
 LIBRARIES = (
@@ -118,6 +125,13 @@ LIBRARIES = (
     ),
     Library("otel openai-v2 events", "otel_openai_v2", _PLAIN, _V2, variables=(_LATEST, _captured("EVENT_ONLY"))),
     Library("otel openai-v2 spans", "otel_openai_v2", _PLAIN, _V2, variables=(_LATEST, _captured("SPAN_ONLY"))),
+    *(_framework(f"mlflow {form}", f"mlflow_tracing {form}", "mlflow", "openai") for form in ("native", "genai")),
+    _framework("logfire", "logfire_openai", "logfire", "openai"),
+    _framework("llama-index", "llama_index_agents", "llama-index-core", "openinference-instrumentation-llama-index"),
+    _framework("smolagents", "models smolagents", "smolagents", "openinference-instrumentation-smolagents"),
+    _framework("dspy", "models dspy", "dspy", "openinference-instrumentation-dspy"),
+    replace(_framework("agno", "agents agno", "agno", "openinference-instrumentation-agno"), alike=(("system", "developer"),)),
+    _framework("agent-framework", "agents agent-framework", "agent-framework-core"),
     Library("ai sdk", "ai_sdk.mjs", ("ai.telemetry.metadata",), ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"), "node"),
 )
 

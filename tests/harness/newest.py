@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.harness.environments import NODE
 from tests.harness.libraries import LIBRARIES, ROOT
 
-LOCKS = {"harness": "harness.lock", "harness-other": "harness_other.lock"}
+LOCKS = {"harness": "harness.lock", "harness-other": "harness_other.lock", "harness-frameworks": "harness_frameworks.lock"}
 """Dependency group -> its lock in `requirements`."""
 _OPTIONS = ("--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-header")
 _PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)

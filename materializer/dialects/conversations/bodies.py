@@ -18,6 +18,7 @@ from ratchet.materializer.dialects.values import dump
 
 Found = TypeVar("Found", Request, Reply)
 
+_TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools", "ai.prompt.tools", "langfuse.observation.tools", "mlflow.chat.tools")
 _BEGINNINGS_OF_STREAMS = frozenset("dei:{0f")
 _MODULES = (gemini, responses, anthropic, langchain, vercel, openai_chat)
 """Dialects of bodies, the most specific first."""
@@ -75,7 +76,7 @@ def _read(value: dict[str, Any] | list[Any], readers: Sequence[Callable[[Any], F
 def tools_beside(record: Record) -> list[dict[str, Any]]:
     """Return the tools that the attributes of a call name, in the form of any dialect. Raises Rejected `unknown_tool`."""
     attributes = record.attributes
-    for name in ("gen_ai.tool.definitions", "gen_ai.request.tools", "ai.prompt.tools", "langfuse.observation.tools"):
+    for name in _TOOLS:
         if found := tools_of(attributes.get(name)):
             return found
     if found := tools_of([item.get("tool.json_schema") for item in attributes.indexed("llm.tools")]):

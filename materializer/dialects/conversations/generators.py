@@ -12,7 +12,7 @@ import orjson
 
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.canonical.exchange import Reply, answer_of, finish_of
-from ratchet.materializer.dialects.conversations.reply_shapes import is_converse_event, is_reply
+from ratchet.materializer.dialects.conversations.reply_shapes import is_converse_event, is_of_dspy, is_reply
 
 _ENDED = {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 """Stands for the mark that ends a stream of chunks. A finish reason before it counts."""
@@ -26,6 +26,8 @@ def reply(body: Any) -> Reply | None:
         if body and all(isinstance(item, dict) and is_converse_event(item) for item in body):
             return _converse(body)
         if len(body) == 1 and isinstance(body[0], dict):
+            if is_of_dspy(body[0]):
+                return _text(body[0]["text"], None)
             return reply(body[0]) if "generated_text" in body[0] else None
         ollama = len(body) > 1 and all(isinstance(item, dict) and "done" in item and "model" in item for item in body)
         return _ollama(body) if ollama else None

@@ -14,6 +14,16 @@ from ratchet.materializer.dialects.conversations.plain_text import unwrapped_tex
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 _INPUT, _OUTPUT = "llm.input_messages", "llm.output_messages"
+_OF_LLAMA_INDEX = '"ChatMessage(role=<MessageRole.'
+
+
+def is_around_call(attributes: Attributes) -> bool:
+    """Return whether a span prepares a call or contains the span of it. LlamaIndex marks these spans as calls, too.
+
+    They have the arguments of a function as input, with printed messages, and no indexed messages.
+    """
+    asked = attributes.get("input.value")
+    return isinstance(asked, str) and _OF_LLAMA_INDEX in asked and f"{_INPUT}.0.message.role" not in attributes
 
 
 def read(record: Record) -> Conversation | None:
@@ -261,12 +271,28 @@ def _reply(attributes: Attributes, body: Any) -> Reply | None:
     except Rejected:  # the body repeats the answer in a form that is not known
         told = None
     try:
-        answer = answer_of([_item(listed[0])])
+        answer = answer_of([_without_reasoning(_item(listed[0]), body)])
     except Rejected:  # the exporter leaves parts out, such as reasoning
         text = _shown(listed[0])[1]
-        if told is None or told.message is None or not text or text not in _shown_message(told.message)[1]:
+        whole = _shown_message(told.message)[1] if told is not None and told.message is not None else ""
+        if told is None or not text or text not in whole:
             raise
+        if whole == f"{listed[0].get('message.role')}: {text}":  # the printed form of LlamaIndex
+            return Reply(answer_of([_item(listed[0], gaps=True)]), told.finish)
         return told
     if told is not None and told.message is not None and told.message.get("tool_calls") and not (answer or {}).get("tool_calls"):
         return told  # some exporters lose the calls of the indexed message
     return Reply(answer, finish, told.tools if told else [], told.instructions if told else None)
+
+
+def _without_reasoning(item: dict[str, Any], body: Any) -> dict[str, Any]:
+    """Return a message of the answer with the one text that the body has: smolagents writes reasoning as another text."""
+    try:
+        stated = unwrapped_text(body)
+    except Rejected:
+        return item
+    text = stated.get("content") if isinstance(stated, dict) and stated.get("role") == item.get("role") else None
+    parts = item.get("content")
+    if not isinstance(text, str) or not isinstance(parts, list) or len(parts) < 2 or {"type": "text", "text": text} not in parts:
+        return item
+    return item | {"content": text}

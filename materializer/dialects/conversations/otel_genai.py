@@ -54,6 +54,8 @@ _BEGINNINGS = ('{"', "{'", *_PRINTED)
 """Beginnings of texts that are blocks: as JSON, as Python prints them, or in a printed form."""
 _BLOCKS_OF_BEDROCK = ("reasoningContent", "cachePoint", "image", "document", "video", "searchResult", "citationsContent")
 _BLOCKS_OF_ANTHROPIC = ("document", "search_result", "image", "container_upload")
+_OF_ITEMS = (None, "", "completed")
+"""Finish reasons of messages that are items of the Responses API: none, or the state of the item. A choice has a reason of its own."""
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
@@ -156,18 +158,21 @@ def _current(attributes: Attributes, record: Record) -> Conversation | None:
         given = request.messages if request else []
         is_repeated = bool(given) and given[0] == system[0]
         request = Request(given if is_repeated else [*system, *given], request.tools if request else [])
-    return conversation(request, _first(_without_items(_structured(answered))), tools_beside(Record(attributes)) or tools_beside(record))
+    reply = _answered(_without_items(_structured(answered)), unwrapped_text(record.attributes.get("gen_ai.response.finish_reasons")))
+    return conversation(request, reply, tools_beside(Record(attributes)) or tools_beside(record))
 
 
 def _without_items(messages: Any) -> Any:
     """Return messages without texts that are items or blocks of an API, which exporters write as texts if they have no part for them.
 
     Calls that their message has, reasoning and cache points are left out; the text of guarded content, and blocks of other kinds, are the
-    parts that they are. So a document is not taken for a text. A call that its message does not have stays.
+    parts that they are. So a document is not taken for a text. A call that its message does not have stays. A message with nothing else
+    is left out, too.
     """
     if not isinstance(messages, list):
         return messages
-    return [item | {"parts": _opened(item["parts"])} if _has_parts(item) else item for item in messages]
+    opened = [item | {"parts": _opened(item["parts"])} if _has_parts(item) else item for item in messages]
+    return [item for item, given in zip(opened, messages, strict=True) if item is given or item["parts"] or not given["parts"]]
 
 
 def _opened(parts: list[Any]) -> list[Any]:
@@ -195,6 +200,8 @@ def _of_block(part: Any, calls: set[Any]) -> list[Any]:
         if not isinstance(value, dict) or key not in _BLOCKS_OF_BEDROCK:
             return [part]
         return [] if key in ("reasoningContent", "cachePoint") else [item]
+    if kind == "output_text":
+        return [{"type": "text", "content": item["text"]}] if isinstance(item.get("text"), str) and "annotations" in item else [part]
     if kind == "function_call":
         return [] if item.get("call_id") in calls else [part]
     if kind == "reasoning":
@@ -234,15 +241,21 @@ def _structured(value: Any) -> Any:
     return parse_json(value) if isinstance(value, str) and _JSON.match(value) else value
 
 
-def _first(output: Any) -> Reply | None:
-    """Several messages of the output are choices, of which the first counts."""
+def _answered(output: Any, reasons: Any) -> Reply | None:
+    """Return the answer. `reasons` are the finish reasons of the call.
+
+    Several messages are choices, of which the first counts, or the items of one answer of the Responses API, which are put together.
+    """
     output = unwrapped_text(output)
-    choices = isinstance(output, list) and all(isinstance(item, dict) and "parts" in item and "role" in item for item in output)
-    if not choices or len(output) < 2:
+    listed = isinstance(output, list) and all(isinstance(item, dict) and "parts" in item and "role" in item for item in output)
+    if not listed or len(output) < 2:
         return reply_of(output, own_json=False)
     if any(item["role"] != "assistant" for item in output):
         raise Rejected("not_one_answer", "the output has messages that no model writes")
-    return reply_of(output[:1])
+    is_one = all(item.get("finish_reason") in _OF_ITEMS and _has_parts(item) for item in output)
+    if not is_one or (isinstance(reasons, list) and len(reasons) == len(output)):
+        return reply_of(output[:1])
+    return reply_of([output[-1] | {"parts": [part for item in output for part in item["parts"]]}])
 
 
 def _listed_events(attributes: Attributes) -> list[Event]:

@@ -43,6 +43,7 @@ _OF_VERCEL = frozenset(
         "text", "toolCalls", "tool_calls", "reasoning", "finishReason", "object", "files", "role", "content", "usage",
     )
 )  # fmt: skip
+_OF_DSPY = frozenset(("text", "reasoning_content", "logprobs", "citations"))
 _COMPLETION = frozenset(
     (
         "choices", "id", "object", "created", "model", "usage", "system_fingerprint", "service_tier", "provider",
@@ -93,7 +94,7 @@ def _is_list(items: list[Any]) -> bool:
         return False
     return any(
         all(test(item) for item in items)
-        for test in (_is_chunk, _is_message, _is_item, _is_part, _is_call, _of_tgi, _of_gemini, is_converse_event)
+        for test in (_is_chunk, _is_message, _is_item, _is_part, _is_call, _of_tgi, _of_gemini, is_converse_event, is_of_dspy)
     )
 
 
@@ -266,6 +267,11 @@ def _of_tgi(body: dict[str, Any]) -> bool:
 def is_converse_event(item: dict[str, Any]) -> bool:
     """Return whether an object is an event of Bedrock's ConverseStream."""
     return len(item) == 1 and all(key in _OF_CONVERSE and isinstance(value, dict) for key, value in item.items())
+
+
+def is_of_dspy(item: dict[str, Any]) -> bool:
+    """Return whether an object is an output of a model of DSPy that reasons. Without reasoning, the output is a text."""
+    return isinstance(item.get("text"), str) and isinstance(item.get("reasoning_content"), str) and item.keys() <= _OF_DSPY
 
 
 def _of_cohere(body: dict[str, Any]) -> bool:

@@ -26,9 +26,14 @@ def check_beside(body: dict[str, Any]) -> None:
     if holder is None:
         return
     for key, value in body.items():
-        if value in (None, "", [], {}) or key == holder or key in _READ:
+        if value in (None, "", [], {}) or key == holder or key in _READ or (key == "text" and _is_format(value)):
             continue
         if isinstance(value, str | list | dict) and _CONTENT.match(str(key)):
             raise Rejected("unknown_wrapper", f"the input has the key {named(key)} beside {holder!r}, which may be a part of the prompt")
         if holder in ("prompt", "input") and key in _HOLDERS:
             raise Rejected("unknown_wrapper", f"the input has both {holder!r} and {named(key)}")
+
+
+def _is_format(value: Any) -> bool:
+    """Return whether a value is the setting `text` of the Responses API: the format and the length of the answer."""
+    return isinstance(value, dict) and value.keys() <= {"format", "verbosity"}

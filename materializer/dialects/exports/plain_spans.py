@@ -14,7 +14,6 @@ from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.otlp import decode_request
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.told import Told, told, told_in_record
-from ratchet.materializer.dialects.values import parse_json
 
 _COLUMN = "attributes."
 _DEPTH = 12
@@ -23,7 +22,6 @@ _ENDS = ("end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano")
 _INDEXED = "llm."
 """OpenInference numbers the items of its lists: `llm.input_messages.0.message.role`. A nested form has lists."""
 _CONSENT = "metadata.consent"
-_MODEL_CALLS = ("CHAT_MODEL", "LLM")
 
 
 def is_plain_spans(record: Any) -> bool:
@@ -90,7 +88,7 @@ def _converted(span: Any, shared: Mapping[str, Any], around: Sequence[Told]) -> 
         "startTimeUnixNano": next((span[key] for key in _STARTS if span.get(key)), None),
         "endTimeUnixNano": next((span[key] for key in _ENDS if span.get(key)), None),
         "status": {"code": _status(span)},
-        "attributes": _attributes(_translated(flat)),
+        "attributes": _attributes(flat),
         "events": [
             {"name": event.get("name"), "timeUnixNano": event.get("timestamp"), "attributes": _attributes(event.get("attributes"))}
             for event in (span["events"] if isinstance(span.get("events"), list) else ())
@@ -122,23 +120,6 @@ def _flat(value: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str
                 yield from _flat(one, f"{where}.{number}", depth - 1)
         else:
             yield where, item
-
-
-def _translated(flat: dict[str, Any]) -> dict[str, Any]:
-    """Name the input and output of a model call of MLflow as OpenInference does. MLflow writes each value as JSON text."""
-    if _plain(flat.get("mlflow.spanType")) not in _MODEL_CALLS:
-        return flat
-    names = {"mlflow.spanInputs": "input.value", "mlflow.spanOutputs": "output.value", "mlflow.llm.model": "llm.model_name"}
-    found = {new: _plain(flat[old]) for old, new in names.items() if old in flat and new not in flat}
-    return {"openinference.span.kind": "LLM"} | flat | found
-
-
-def _plain(value: Any) -> Any:
-    """Return the value of a JSON text; other values are returned as they are."""
-    try:
-        return parse_json(value) if isinstance(value, str) and value.startswith('"') else value
-    except Rejected:
-        return value
 
 
 def _spans_of_mlflow(record: Mapping[str, Any]) -> list[Any]:

@@ -135,7 +135,8 @@ def _tell(made: Told, attributes: Attributes, key: str, found: Meaning) -> None:
     elif found.fact == "consent" and attributes.is_unreadable(key):
         made._add(found, False)
     else:
-        made._add(found, _unquoted(value) if key.startswith("mlflow.") else value)
+        is_answer = found.fact == "reference" and not key.startswith("mlflow.")  # an answer may have quotation marks of its own
+        made._add(found, value if is_answer else _unquoted(value))
 
 
 def _refuse_if_consent(made: Told, path: str) -> None:
@@ -252,7 +253,7 @@ def _person(value: Any) -> str | None:
 
 
 def _unquoted(value: Any) -> Any:
-    """Return an attribute of MLflow, which writes each value as JSON text."""
+    """Return an attribute, parsed if it is the JSON text of a text: MLflow writes each value, also those of applications, in this way."""
     if isinstance(value, str) and value[:1] == '"':
         try:
             return orjson.loads(value)

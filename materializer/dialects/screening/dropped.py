@@ -74,6 +74,7 @@ def _in_attributes(span: Mapping[str, Any]) -> bool:
         "llm.completion",
         "output.value",
         "gcp.vertex",
+        "mlflow.spanOutputs",
     )
     return any(key.startswith((*starts, "langfuse.observation.output")) for key in keys)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from openinference.instrumentation import using_attributes
 
-from tests.harness.programs import asked, langchain
+from tests.harness.programs import asked
 from tests.harness.programs.otel import anthropic_client, openai_client, provider
 from tests.harness.script import Scene
 
@@ -36,6 +36,8 @@ if __name__ == "__main__":
         asked.anthropic(anthropic_client(), about)
     else:
         from openinference.instrumentation.langchain import LangChainInstrumentor
+
+        from tests.harness.programs import langchain
 
         LangChainInstrumentor().instrument(tracer_provider=provider())
         langchain.all_calls(about)

@@ -1,0 +1,1 @@
+"""Programs of frameworks that call models, in the environment `frameworks`."""
