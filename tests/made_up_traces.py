@@ -22,12 +22,9 @@ def made_up_lines(seed: int, count: int = 1500) -> bytes:
                 "response": f"A: {draw.randrange(3)}",
                 "consent": draw.random() < 0.9,
                 "reference": "A: 1" if draw.random() < 0.5 else None,
-                "user": f"u{number % 70}",
-                "session": f"s{number // 3}",
+                "feedback": draw.randrange(2) if draw.random() < 0.3 else None,
+                "user_id": f"u{number % 70}",
+                "session_id": f"s{number // 3}",
             }
         )
-        if draw.random() < 0.3:
-            lines.append(
-                {"trace_id": f"t{number}", "rating": draw.randrange(2), "timestamp": "2026-10-02T00:00:00Z", "user": f"u{number % 70}"}
-            )
     return "\n".join([json.dumps(line) for line in lines] + ["{bad"]).encode()

@@ -13,6 +13,9 @@ from ratchet.runtime.compute.child_compute import IDLE_SECONDS, TRIES, ChildComp
 from ratchet.runtime.compute.children import Child, Lost
 from ratchet.runtime.telemetry import NO_TELEMETRY
 
+NO_OTHER_CLUSTER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
+"""Without this, Ray starts a cluster beside the service and gives it the work when the connection to the named one is lost."""
+
 
 class RayCompute(ChildCompute):
     """`Compute` with tasks of the Ray cluster at `address`, `workers` of them at the same time.
@@ -69,7 +72,7 @@ class RayCompute(ChildCompute):
 
     def _started(self) -> Child:
         command = [sys.executable, "-m", "ratchet.runtime.compute.ray_driver", self._address, str(self.tries)]
-        return Child(command, {**os.environ, **NO_TELEMETRY}, f"the Ray cluster at {self._address}")
+        return Child(command, {**os.environ, **NO_TELEMETRY, **NO_OTHER_CLUSTER}, f"the Ray cluster at {self._address}")
 
     def _away(self, error: Lost) -> str:
         return (

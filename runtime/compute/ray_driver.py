@@ -1,7 +1,8 @@
 """Process with the connection to a Ray cluster: `python -m ratchet.runtime.compute.ray_driver ADDRESS TRIES`.
 
 It submits the requests of its parent as tasks, and passes the results on. It is a process of its own because Ray ends the process of a
-driver that has lost its cluster. When the parent ends, this process ends at once, and Ray ends its tasks.
+driver that has lost its cluster; with ray://, this process then ends itself. When the parent ends, this process ends at once, and Ray ends
+its tasks.
 
 The function of the tasks belongs to the module `__main__`, so that Ray sends its code. It can therefore say that a worker has no Ratchet.
 """
@@ -77,10 +78,13 @@ class Driver:
 
     def _answer(self, number: int, data: bytes) -> None:
         outcome = self._outcome(number, data)
+        if outcome is None:
+            os._exit(1)  # the parent starts another process, which connects again and repeats the requests
         with self._lock:
             write_frame(self._replies, number, outcome)
 
-    def _outcome(self, number: int, data: bytes) -> bytes:
+    def _outcome(self, number: int, data: bytes) -> bytes | None:
+        """Return the pickled outcome of a request; None if the connection to the cluster is lost."""
         try:
             function, content = pickle.loads(data)  # noqa: S301 -- from the process that has started this one
             task = self._task.remote(self._code, self._put(function), self._ray.put(pickle.dumps(content, protocol=5)))
@@ -88,6 +92,8 @@ class Driver:
             self._flying[number] = task
             result: bytes = self._ray.get(task)
         except Exception as error:  # of Ray: a lost worker, node or object, or a lost connection
+            if isinstance(error, ConnectionError) or not self._ray.is_initialized():
+                return None
             return pickle.dumps(Outcome(None, Retryable.__name__, f"Ray gave no result ({_short(error)}); look at the logs of its nodes"))
         finally:
             self._flying.pop(number, None)

@@ -74,6 +74,7 @@ def assert_same(found: tuple[LakeDatasets, Snapshot], expected: tuple[LakeDatase
     for table in TABLES:
         one, other = (which[0].lake.scan(table).drop("ingested") for which in (found, expected))
         assert one.equals(other), table
+        assert len(one), table
     assert expected[1].counts["used"] > 500
     assert found[1].content == expected[1].content
     assert found[1].counts == expected[1].counts
