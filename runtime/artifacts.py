@@ -188,7 +188,7 @@ class FolderArtifacts:
                 yield str(bound["name"]), str(bound["digest"])
 
     def put_file(self, path: Path) -> Digest:
-        """Store a file and return its digest. Raises `Permanent` if the file does not exist."""
+        """Store a file and return its digest. Raises `Permanent` if the file does not exist or cannot be read."""
         try:
             key = digest_file(path)
             if not self._keep(key):
@@ -196,6 +196,8 @@ class FolderArtifacts:
         except FileNotFoundError as error:
             raise Permanent(f"cannot store {error.filename}: it does not exist") from error
         except OSError as error:
+            if isinstance(error, PermissionError) and str(error.filename) == str(path):
+                raise Permanent(f"cannot read {path}: this user must not; give it the right to, for example by `chmod a+r`") from error
             raise unwritable(f"store {path}", error) from error
         return self.adopt(key)
 

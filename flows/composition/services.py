@@ -28,7 +28,7 @@ def start_receiver(loop: Loop, home: Home) -> str:
     """
     if is_in_pods():
         open_credentials(home, loop.line.name).ensure_router()
-        return os.environ.get(variables.RECEIVER_URL) or "the receivers of the cluster"
+        return address_in_cluster(loop.line.name)
     from ratchet.materializer.receive.settings import ReceiverLine
 
     name, kept, process = loop.line.name, home.receiver_port(loop.line.name), receiver_process(home)
@@ -47,6 +47,13 @@ def start_receiver(loop: Loop, home: Home) -> str:
     if port != known:
         write_atomic(kept, canonical(port))
     return f"http://127.0.0.1:{port}"
+
+
+def address_in_cluster(line: str) -> str:
+    """Return the address of a line's receivers, for messages."""
+    given = os.environ.get(variables.RECEIVER_URL, "").split()
+    one = next((address for address in given if "://" in address.partition("=")[0]), "the receivers of the cluster")
+    return dict(pair.split("=", 1) for pair in given if "://" not in pair.partition("=")[0]).get(line, one)
 
 
 def receiver_is_alive(line: str, home: Home) -> bool:

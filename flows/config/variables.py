@@ -22,7 +22,8 @@ KEYS: Final = "RATCHET_KEYS"
 """Folder with the keys of an installation in pods, a mounted Secret: `user-keys.json`, and for each line a folder with `router` and
 `span-keys.json`. The operator sets it together with `RATCHET_EXCHANGE`."""
 RECEIVER_URL: Final = "RATCHET_RECEIVER_URL"
-"""Address at which senders reach the receivers of a cluster, for messages."""
+"""Address at which senders reach the receivers of a cluster, for messages: one for all lines, or `LINE=URL` for each line, separated by
+spaces."""
 PREFECT_OPEN: Final = "RATCHET_PREFECT_OPEN"
 """`accept` lets the service use an external Prefect server that answers without credentials. The operator sets it."""
 PREFECT_OWN: Final = "RATCHET_PREFECT_OWN"

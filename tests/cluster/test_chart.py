@@ -89,6 +89,8 @@ def test_each_line_has_its_ports_and_its_loop_file(rendered: Callable[..., list[
     ports = {name: [port["port"] for port in spec.get("ports", ())] for name, spec in services.items()}
     assert ports["prod-router"] == [8080, 8081]
     assert ports["prod-receiver"] == [4318, 4319]
+    told = {one["name"]: one.get("value") for one in pods_of(objects)["prod-service"]["containers"][0]["env"]}["RATCHET_RECEIVER_URL"]
+    assert told == "support=http://prod-receiver.ratchet.svc:4318 search=http://prod-receiver.ratchet.svc:4319"
     routes = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "HTTPRoute"}
     assert routes["prod-search"]["hostnames"] == ["search.example"]
     assert routes["prod-search"]["rules"][0]["backendRefs"] == [{"name": "prod-router", "port": 8081}]

@@ -71,6 +71,17 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
         FolderArtifacts(tmp_path).put_file(tmp_path / "absent")
 
 
+def test_a_file_of_another_user_is_named_as_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "model.safetensors"
+
+    def refused(path: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("ratchet.runtime.artifacts.digest_file", refused)
+    with pytest.raises(Permanent, match=r"cannot read .*model\.safetensors: .*chmod a\+r"):
+        FolderArtifacts(tmp_path / "store").put_file(source)
+
+
 @pytest.mark.parametrize("what", ["put", "put_file", "bind", "fetch"])
 def test_concurrent_threads_can_store_the_same_content(tmp_path: Path, what: str) -> None:
     store = FolderArtifacts(tmp_path / "store")

@@ -14,6 +14,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.pod_keys import ANCHOR_KEY, USER_KEYS, keys_secret
 from ratchet.flows.composition.pods import adopt_keys, refuse_local_parts
+from ratchet.flows.composition.services import address_in_cluster
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.flows.config.load import load_loop
@@ -146,3 +147,17 @@ def test_an_installation_in_pods_refuses_parts_of_one_pod(home: Home, tmp_path: 
         refuse_local_parts(loop, home)
     monkeypatch.setenv(variables.KEYS, "/keys")
     refuse_local_parts(loop, home)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("", "the receivers of the cluster"),
+        ("http://otlp.example:4318", "http://otlp.example:4318"),
+        ("other=http://r:4319 shop=http://r:4318", "http://r:4318"),
+        ("other=http://r:4319", "the receivers of the cluster"),
+    ],
+)
+def test_senders_are_told_the_address_of_their_line(given: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_RECEIVER_URL", given)
+    assert address_in_cluster("shop") == found
