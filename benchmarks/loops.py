@@ -6,8 +6,8 @@ Three oracles with tuned length and rate train on the same requests: with the tr
 product's last training set contains, and with this training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held|base]
-[--search SECONDS] [--source NAME...] [--similarity 0.8|auto] [--holdout 0.2] [--no-oracles] [--all] [--quick] [--table] [--out FILE]`
-appends one row per loop and prints a table.
+[--search SECONDS] [--source NAME...] [--similarity 0.8|auto] [--holdout 0.2] [--no-oracles] [--truth] [--all] [--quick] [--table]
+[--out FILE]` appends one row per loop and prints a table.
 `--all` runs the committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh
 tasks. Loops that have a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.closed_loops.figures import goals, table, told, traps
+from benchmarks.closed_loops.figures import goals, plain, table, told, traps
 from benchmarks.closed_loops.judges import judging
 from benchmarks.closed_loops.line import HOLDOUT, SIMILARITY, ClosedLine
-from benchmarks.closed_loops.oracles import on_evidence, on_truth, training_questions
+from benchmarks.closed_loops.oracles import form_of_a_plan, on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
 from benchmarks.closed_loops.tasks import EVERY, FRESH
@@ -43,6 +43,7 @@ from benchmarks.recipe_worlds import Question, Task, World
 from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.ids import digest, digest_file
 from ratchet.contracts.steps import PlanResult, State
+from ratchet.runtime.artifacts import FolderArtifacts
 
 HERE = Path(__file__).resolve().parent
 RESULTS, PICTURE = HERE / "results" / "loops.jsonl", HERE.parent / "docs" / "images" / "loops.svg"
@@ -170,6 +171,18 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     }
 
 
+def with_truth_alone(row: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the row of a loop without a trap, with the oracle on the truth about all its requests. The loop is not run again."""
+    torch.set_num_threads(1)
+    world, pool = world_of(EVERY[row["task"]], row["seed"], row["tests"])
+    people = People(row["seed"])
+    asked = [question for number in range(len(row["cycles"])) for question in people.questions(pool, number)]
+    base = pretrained(world, EVERY[row["task"]].base_steps[0.6], row["seed"], folder / "base")
+    artifacts = FolderArtifacts(folder / "artifacts")
+    model, recipe = on_truth(artifacts, base, asked, form_of_a_plan(artifacts), world.tuning, folder / "truth")
+    return row | {"oracles": row["oracles"] | {"truth": {"accuracy": fmean(right(model, world.test)), "recipe": recipe}}}
+
+
 def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) -> SimulatedTeacher | None:
     """Return the teacher of a source; None if it is another source."""
     blind = task.new[0] if source == "teacher-blind" else None
@@ -206,6 +219,16 @@ def read_rows(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     return {_key(row): row for row in rows}
 
 
+def _add_truths(given: argparse.Namespace) -> None:
+    """Add the oracle on the truth to the plain rows of the given tasks and seeds that lack it, which rows with a source use as well."""
+    for (task, seed), row in plain(list(read_rows(given.out).values())).items():
+        if task in given.tasks and seed in given.seeds and "truth" not in row["oracles"]:
+            with tempfile.TemporaryDirectory(prefix="loops-") as folder:
+                found = with_truth_alone(row, Path(folder))
+            with given.out.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark with these arguments; by default those of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -227,6 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--holdout", type=float, default=HOLDOUT, help="Share of held-out prompts (`holdout.fraction`).")
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
+    parser.add_argument("--truth", action="store_true", help="Run no loop; add the oracle on the truth to the plain rows that lack it.")
     parser.add_argument("--all", action="store_true", help="Run the committed set of loops.")
     parser.add_argument("--part", default="0/1", help="K/N: only every Nth of the loops, from the Kth on, to use several processors.")
     parser.add_argument("--quick", action="store_true", help="One task, two cycles, few tests, no oracles; writes nothing.")
@@ -235,9 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.quick:
         given.tasks, given.seeds, given.cycles, given.tests, given.no_oracles = given.tasks[:1], given.seeds[:1], 2, 200, True
+    if given.truth:
+        _add_truths(given)
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
-    for number, wanted in enumerate(() if given.table else _wanted(given)):
+    for number, wanted in enumerate(() if given.table or given.truth else _wanted(given)):
         settings = given.start, given.search, wanted.source, given.similarity, given.holdout
         found = rows.get((*wanted[:3], *settings, given.cycles, given.tests))
         complete = found is not None and bool(found["oracles"] or not _has_oracles(wanted, given))

@@ -17,11 +17,13 @@ from typing import Any
 
 from benchmarks.recipe_cell import BUILD, right, running_in, true_demonstrations
 from benchmarks.recipe_worlds import Question
-from ratchet.contracts.data.datasets import TrainingSet
+from ratchet.contracts.data.datasets import Facts, TrainingSet
+from ratchet.contracts.data.records import GRPO_PROMPTS, PAIRS
+from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Method, TrainingPlan
 from ratchet.contracts.model import model_ref
 from ratchet.contracts.schema import stamped
-from ratchet.materializer.lake.schemas import read_parquet
+from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.trainers.backends.trl import DPO, SFT
 from ratchet.trainers.code_digest import code_digest
@@ -41,6 +43,14 @@ def on_truth(
     distinct = {question.prompt: question for question in asked}.values()
     told = true_demonstrations(artifacts, {f"{i:064d}": question for i, question in enumerate(distinct)})
     return _best(artifacts, base, data.model_copy(update={"demonstrations": told}), (Method.SFT,), tuning, folder)
+
+
+def form_of_a_plan(artifacts: FolderArtifacts) -> TrainingSet:
+    """Return a training set without rows, which lends the form of a plan where no loop was run."""
+    pairs = artifacts.put(parquet(empty_frame(PAIRS), PAIRS, ["prompt_id"]))
+    prompts = artifacts.put(parquet(empty_frame(GRPO_PROMPTS), GRPO_PROMPTS, ["prompt_id"]))
+    facts = Facts.model_construct(demonstrations={}, pairs=0, pairs_by_tier={}, label_noise=None)
+    return TrainingSet.model_construct(pairs=pairs, prompts=prompts, demonstrations=pairs, facts=facts, content=digest("truth"))
 
 
 def training_questions(artifacts: FolderArtifacts, data: TrainingSet, asked: Sequence[Question]) -> list[Question]:
