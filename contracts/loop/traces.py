@@ -9,6 +9,10 @@ from pydantic import Field, model_validator
 from ratchet.contracts.loop.field_types import Days, Name, Positive, Seconds, Share
 from ratchet.contracts.model import Frozen
 
+DIGEST, CONSTANT = "#", "="
+"""Key of a mapping that stands for the digest of the record; beginning of one that is a text for all records."""
+_SAME_FOR_ALL = ("timestamp", "model", "region", "slice", "confidentiality")
+
 
 class SourceSettings(Frozen):
     """Settings of one trace source."""
@@ -23,7 +27,9 @@ class SourceSettings(Frozen):
     """A file, a folder that is read recursively, or a place on S3 (s3://BUCKET/PREFIX). Required for otlp, jsonl, parquet and litellm, not
     allowed for receiver. langfuse has a path or `options.base_url`."""
     mapping: dict[str, str] = Field(default_factory=dict)
-    """For jsonl, parquet and langfuse: Ratchet's column -> dotted key in the record, for keys with different names."""
+    """For jsonl, parquet and langfuse: Ratchet's column -> dotted key in the record, for keys with different names. For jsonl and parquet
+    also: `id = "#"` takes the digest of the whole record, and `=TEXT` states one text for all records (only of `timestamp`, `model`,
+    `region`, `slice` and `confidentiality`)."""
     queue: str | None = None
     """URL of a queue of SQS that gets the notifications of the bucket of `path`. They wake up the line, which otherwise looks every half
     minute. Each line needs a queue of its own."""
@@ -34,6 +40,21 @@ class SourceSettings(Frozen):
     are not named here. docs/howto/connect-an-application.md lists the places."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the source, which validates them."""
+
+    @model_validator(mode="after")
+    def _made_up_values(self) -> SourceSettings:
+        for column, key in self.mapping.items():
+            if key != DIGEST and not key.startswith(CONSTANT):
+                continue
+            if self.kind not in ("jsonl", "parquet"):
+                raise ValueError(f"source {self.name!r}: mapping.{column} = {key!r} needs a source of the kind jsonl or parquet")
+            if key == DIGEST and column != "id":
+                raise ValueError(f"source {self.name!r}: only mapping.id can be {DIGEST!r}, the digest of the record")
+            if key.startswith(CONSTANT) and (column not in _SAME_FOR_ALL or key == CONSTANT):
+                raise ValueError(
+                    f"source {self.name!r}: mapping.{column} = {key!r}: only {', '.join(_SAME_FOR_ALL)} can be a text for all records"
+                )
+        return self
 
     @model_validator(mode="after")
     def _queue_of_a_bucket(self) -> SourceSettings:

@@ -15,12 +15,16 @@ everything of that trace, response, session or user.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
+
+import orjson
 
 from ratchet.contracts.conversation import Conversation
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.loop.traces import CONSTANT, DIGEST
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.canonical.exchange import (
     Reply,
@@ -36,12 +40,13 @@ from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
-from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace
+from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace, json_object
 from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
 from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.screening.outcome import record_has_failed
 from ratchet.materializer.dialects.values import (
     consent,
+    held_rating,
     name,
     number,
     person,
@@ -83,10 +88,15 @@ class Record:
         return found
 
     def get(self, key: str) -> Any:
-        """Return the value of Ratchet's `key` after mapping; None if the record does not have it."""
+        """Return the value of Ratchet's `key` after mapping; None if the record does not have it. An object inside may be JSON text."""
         value: Any = self._raw
-        for part in self._mapping.get(key, key).split("."):
-            value = value.get(part) if isinstance(value, dict) else None
+        path = self._mapping.get(key, key)
+        if path == DIGEST:
+            return hashlib.sha256(orjson.dumps(self._raw, default=str, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        if path.startswith(CONSTANT):
+            return path.removeprefix(CONSTANT)
+        for part in path.split("."):
+            value = json_object(value).get(part)
         return value
 
 
@@ -123,9 +133,10 @@ def decode_record(raw: Any, position: str, limits: Limits, into: Decoded) -> Non
         into.reject("traces", position, error)
         return
     into.traces.append(row | {"position": position})
-    for key, kind in (("feedback", FeedbackKind.RATING), ("correction", FeedbackKind.CORRECTION)):
-        if record.get(key) is not None:
-            _decode_feedback(record, key, kind, row, position, into, limits)
+    told = (("feedback", FeedbackKind.RATING, held_rating(record.get("feedback"))),)
+    for key, kind, value in (*told, ("correction", FeedbackKind.CORRECTION, record.get("correction"))):
+        if value is not None:
+            _decode_feedback(value, key, kind, row, position, into, limits)
     _decode_signals(record.get("signals"), row, f"{position}, signals", into)
 
 
@@ -198,6 +209,8 @@ def _content(record: Record, failed: bool, limits: Limits) -> Conversation | Non
         reply = _reply(record.get("response"), failed)
         repeated = {"instructions": reply.instructions} if reply else None
         request = with_parameters(request, record.get("model_parameters"), record.get("optional_params"), repeated)
+        if reply is None and record.get("response") is None and not failed:
+            request, reply = _ended(request)
         found = conversation(request, reply, tools_of(record.get("tools")))
         found = found or Conversation([], None)
         return checked(found, not (failed or has_stopped(found)), limits.placeholders)
@@ -205,6 +218,14 @@ def _content(record: Record, failed: bool, limits: Limits) -> Conversation | Non
         if failed and error.reason in ("empty_prompt", "empty_response"):
             return None
         raise
+
+
+def _ended(request: Request | None) -> tuple[Request | None, Reply | None]:
+    """Return the messages of a conversation without its last one, and that one as the answer, if it is one of the model."""
+    if request is None or len(request.messages) < 2 or request.messages[-1]["role"] != "assistant":
+        return request, None
+    *asked, answer = request.messages
+    return Request(asked, request.tools), Reply(answer)
 
 
 def with_parameters(request: Request | None, *parameters: Any) -> Request | None:
@@ -224,14 +245,14 @@ def _reply(value: Any, failed: bool) -> Reply | None:
     return reply_of(value)
 
 
-def _decode_feedback(record: Record, key: str, kind: FeedbackKind, trace: Row, position: str, into: Decoded, limits: Limits) -> None:
+def _decode_feedback(stated: Any, key: str, kind: FeedbackKind, trace: Row, position: str, into: Decoded, limits: Limits) -> None:
     at = f"{position}, {key}"
     if kind == FeedbackKind.CORRECTION and trace["messages"] is None:
         into.skip("feedback", "no_consent")
         return
     try:
-        value = rating(record.get(key)) if kind == FeedbackKind.RATING else None
-        text = None if kind == FeedbackKind.RATING else answer_text(record.get(key), limits)
+        value = rating(stated) if kind == FeedbackKind.RATING else None
+        text = None if kind == FeedbackKind.RATING else answer_text(stated, limits)
         if value is None and text is None:
             raise Rejected("bad_value", f"{key} has no text")
     except Rejected as error:

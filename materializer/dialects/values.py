@@ -178,12 +178,47 @@ def slug(value: Any) -> str | None:
     return found if found and is_slice_name(found) else None
 
 
+_GOOD = frozenset(
+    {"like", "liked", "up", "upvote", "thumbs_up", "thumbsup", "thumb_up", "positive", "good", "helpful", "true", "\U0001f44d"}
+)
+_BAD = frozenset(
+    {
+        "dislike",
+        "disliked",
+        "down",
+        "downvote",
+        "thumbs_down",
+        "thumbsdown",
+        "thumb_down",
+        "negative",
+        "bad",
+        "unhelpful",
+        "false",
+        "\U0001f44e",
+    }
+)
+
+
 def rating(value: Any) -> float:
-    """Return a rating in [0, 1]; true is 1 and false is 0. Raises Rejected `bad_value` for any other value."""
+    """Return a rating in [0, 1]; true and words such as `like` are 1, false and words such as `dislike` are 0.
+
+    Raises Rejected `bad_value` for any other value.
+    """
+    word = value.strip().lower().replace("-", "_").replace(" ", "_") if isinstance(value, str) else None
+    if word in _GOOD or word in _BAD:
+        return float(word in _GOOD)
     found = float(value) if isinstance(value, bool) else number(value)
     if found is None or not 0 <= found <= 1:
-        raise Rejected("bad_value", "a rating must be in [0, 1]")
+        raise Rejected("bad_value", "a rating must be a number from 0 to 1, a boolean, or a word such as like and dislike")
     return found
+
+
+def held_rating(value: Any) -> Any:
+    """Return what is rated in a feedback object: its `rating`, `score` or `value`; None if these are null. Other values are themselves."""
+    if not isinstance(value, dict):
+        return value
+    keys = [key for key in ("rating", "score", "value") if key in value]
+    return value if not keys else next((value[key] for key in keys if value[key] is not None), None)
 
 
 def clean(text: str) -> str:

@@ -219,14 +219,22 @@ def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str |
 
 def _hints(found: Recognised, given: Mapping[str, str]) -> None:
     """Say what the user has to decide: columns without a key, right answers, and rewards."""
-    from ratchet.materializer.receive.trial.guess import REFERENCES, REWARDS
+    from ratchet.materializer.receive.trial.guess import REFERENCES, REWARDS, ends_with_answers
 
     columns = {one.column for one in found.guesses} | given.keys()
     if not found.guesses and not given:
         return
     missing = [column for column in ("id", "timestamp", "messages", "response") if column not in columns]
+    asked = given.get("messages") or next((one.key for one in found.guesses if one.column == "messages"), None)
+    if asked is not None and "response" in missing and ends_with_answers(found.rows, asked):
+        missing.remove("response")
+        say(f"the answer is the last message of {asked}")
     if missing:
         say(f"no key was found for {', '.join(missing)}; name it, for example with --mapping {missing[0]}=KEY")
+    if "id" in missing:
+        say("records without an id: --mapping id=# takes the digest of the record, so that equal records are stored once")
+    if "timestamp" in missing:
+        say("records without a time: --mapping timestamp==2026-01-31 states one time for all of them")
     keys = sorted({key for row in found.rows[:20] for key in row if key not in set(given.values()) | {one.key for one in found.guesses}})
     for key in keys:
         if REFERENCES.fullmatch(key) and "reference" not in columns:

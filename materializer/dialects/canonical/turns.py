@@ -20,7 +20,7 @@ _ROLES = {
     **dict.fromkeys(("system", "SystemMessage", "SystemMessageChunk"), "system"),
     "developer": "developer",
     **dict.fromkeys(("user", "human", "HumanMessage", "HumanMessageChunk"), "user"),
-    **dict.fromkeys(("assistant", "ai", "model", "AIMessage", "AIMessageChunk"), "assistant"),
+    **dict.fromkeys(("assistant", "ai", "model", "gpt", "AIMessage", "AIMessageChunk"), "assistant"),
     **dict.fromkeys(("tool", "function", "ToolMessage", "ToolMessageChunk", "FunctionMessage"), "tool"),
 }
 _ITEMS = ("function_call", "function_call_output", "reasoning")
@@ -122,6 +122,11 @@ def opened(item: Any) -> dict[str, Any]:
             if not isinstance(inner, dict):
                 raise Rejected("unknown_wrapper", "a message has no role and no content")
             item = inner
+        elif item.keys() >= {"from", "value"} and "role" not in item and "content" not in item:  # ShareGPT
+            item = {key: value for key, value in item.items() if key not in ("from", "value")} | {
+                "role": item["from"],
+                "content": item["value"],
+            }
         else:
             return item
     raise Rejected("unknown_wrapper", "a message has too many wrappers")

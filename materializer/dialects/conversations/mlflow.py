@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ratchet.contracts.conversation import Conversation
@@ -13,8 +14,8 @@ from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 KIND, INPUTS, OUTPUTS = "mlflow.spanType", "mlflow.spanInputs", "mlflow.spanOutputs"
 _CALLS = frozenset({"CHAT_MODEL", "LLM"})
-_PIECE = "mlflow.chunk.item."
-"""Beginning of the name of the event of a streamed piece; its number follows."""
+_NUMBERED = re.compile(r"mlflow\.chunk\.item\.([0-9]{1,9})")
+"""Name of the event of a streamed piece."""
 
 
 def is_call(attributes: Attributes) -> bool | None:
@@ -46,7 +47,8 @@ def _of_pieces(record: Record) -> Reply | None:
 def stream_finish(record: Record) -> str | None:
     """Return why a stream of the chat API ended, as its pieces say; None if they do not say it."""
     for _, body in reversed(_pieces(record)):
-        for choice in body.get("choices") or () if isinstance(body, dict) else ():
+        choices = body.get("choices") if isinstance(body, dict) else None
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and isinstance(choice.get("finish_reason"), str):
                 return str(choice["finish_reason"])
     return None
@@ -56,8 +58,9 @@ def _pieces(record: Record) -> list[tuple[int, Any]]:
     """Return the pieces with their numbers, in their order."""
     found: list[tuple[int, Any]] = []
     for name, attributes in record.events:
-        if name.startswith(_PIECE) and name.removeprefix(_PIECE).isdecimal():
-            found.append((int(name.removeprefix(_PIECE)), _parsed(attributes.get("mlflow.chunk.value"))))
+        number = _NUMBERED.fullmatch(name)
+        if number:
+            found.append((int(number[1]), _parsed(attributes.get("mlflow.chunk.value"))))
     return sorted(found, key=lambda one: one[0])
 
 

@@ -11,6 +11,7 @@ from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Requ
 from ratchet.materializer.dialects.canonical.tools import tools_of, unwrapped
 from ratchet.materializer.dialects.canonical.turns import opened, read_turns
 from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
+from ratchet.materializer.dialects.conversations.reply_shapes import is_choice
 
 _BLOCKS = ("text", "output_text", "tool_use", "thinking", "reasoning")
 """Types of parts of a message, of which an output may be a list."""
@@ -90,6 +91,8 @@ def _listed(items: list[Any]) -> Reply | None:
         return _chunks(items)
     if items and all(isinstance(item, dict) and item.get("type") in _BLOCKS and "role" not in item for item in items):
         return _reply({"role": "assistant", "content": items})
+    if items and all(isinstance(item, dict) and is_choice(item) for item in items):
+        return _choices(items)
     if len(items) == 1:
         return _reply(*(items[0] if isinstance(items[0], list) else items)) if isinstance(items[0], dict | list) else None
     if items and all(isinstance(item, dict) for item in items):

@@ -94,7 +94,7 @@ def _is_list(items: list[Any]) -> bool:
         return False
     return any(
         all(test(item) for item in items)
-        for test in (_is_chunk, _is_message, _is_item, _is_part, _is_call, _of_tgi, _of_gemini, is_converse_event, is_of_dspy)
+        for test in (_is_chunk, _is_message, _is_item, _is_part, _is_call, _of_tgi, _of_gemini, is_converse_event, is_of_dspy, is_choice)
     )
 
 
@@ -174,6 +174,12 @@ def _of_chat(body: dict[str, Any]) -> bool:
         return True
     told = all(one.keys() <= _CHOICE and ("finish_reason" in one or "text" not in one) for one in found)
     return told and body.keys() <= _COMPLETION
+
+
+def is_choice(item: dict[str, Any]) -> bool:
+    """Return whether an object is one of the choices of a completion, without the completion."""
+    message = item.get("message")
+    return isinstance(message, dict) and _is_message(message) and "finish_reason" in item and item.keys() <= _CHOICE
 
 
 def _of_responses(body: dict[str, Any]) -> bool:

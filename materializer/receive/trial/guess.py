@@ -10,10 +10,12 @@ from typing import Any, Literal
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.conversations.reply_shapes import is_reply
 from ratchet.materializer.dialects.langfuse import json_object
-from ratchet.materializer.dialects.values import moment, number
+from ratchet.materializer.dialects.screening.outcome import has_failed
+from ratchet.materializer.dialects.values import held_rating, moment, number, rating
 
 Sure = Literal["sure", "likely", "guess"]
 _DEPTH = 4
+_OF_MODELS = frozenset({"assistant", "ai", "model", "gpt", "bot"})
 _ENOUGH = 0.9
 """Share of the values that must fit."""
 
@@ -80,8 +82,24 @@ def _is_yes_or_no(value: Any) -> bool:
 
 
 def _is_rating(value: Any) -> bool:
-    found = float(value) if isinstance(value, bool) else number(value)
-    return found is not None and 0 <= found <= 1
+    try:
+        return rating(held_rating(value)) >= 0
+    except Rejected:
+        return False
+
+
+def _is_status(value: Any) -> bool:
+    try:
+        return _is_name(value) and has_failed(value) is not None
+    except Rejected:
+        return False
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value is a conversation that ends with an answer of the model."""
+    if not _is_messages(value) or not isinstance(value[-1], dict):
+        return False
+    return str(value[-1].get("role", value[-1].get("from"))).lower() in _OF_MODELS
 
 
 def _is_tools(value: Any) -> bool:
@@ -113,14 +131,15 @@ _COLUMNS: Mapping[str, _Column] = {
         True,
     ),
     "messages": _Column(
-        r"(messages|prompt(_?(text|messages))?|input(_?(text|messages))?|question|query|instruction|conversation|user_?(message|input|prompt))",
+        r"(messages|prompt(_?(text|messages))?|input(_?(text|messages))?|question|query|instruction|conversation|"
+        r"(user|customer|client)_?(message|input|prompt|question|query|request|text))",
         _is_prompt,
         "messages or text",
         True,
     ),
     "response": _Column(
         r"(response(_?(text|message))?|completion(_?text)?|output(_?(text|message))?|answer|reply|generation|generated_?text|assistant(_?\w+)?|"
-        r"model_?(output|answer|response)|prediction)",
+        r"(model|agent|bot|support)_?(output|answer|response|reply|message|text)|prediction)",
         _is_answer,
         "text or a message",
         True,
@@ -133,7 +152,7 @@ _COLUMNS: Mapping[str, _Column] = {
     "feedback": _Column(
         r"(feedback(_?(rating|score|value))?|rating|thumbs?(_?up)?|vote|liked?|score|user_?(score|rating|feedback)|label)",
         _is_rating,
-        "from 0 to 1",
+        "ratings",
     ),
     "correction": _Column(r"(correct(ion|ed)(_?\w+)?|edited(_?\w+)?|fixed(_?\w+)?|human_?answer|revised(_?\w+)?)", _is_text, "text"),
     "tools": _Column(r"(tools|functions|tool_?definitions)", _is_tools, "a list of tools"),
@@ -142,10 +161,11 @@ _COLUMNS: Mapping[str, _Column] = {
     "input_tokens": _Column(r"(input|prompt)_?tokens?(_?count)?", _is_count, "numbers"),
     "output_tokens": _Column(r"(output|completion|generated)_?tokens?(_?count)?", _is_count, "numbers"),
     "region": _Column(r"(region|data_?region)", _is_name, "names"),
-    "status": _Column(r"(status|state|outcome)", _is_name, "names"),
+    "status": _Column(r"(status|state|outcome)", _is_status, "words for success or failure"),
     "finish_reason": _Column(r"(finish|stop)_?reason", _is_name, "names"),
     "slice": _Column(r"(slice|intent|category|topic|task)", _is_name, "names"),
 }
+_OTHER_ID = re.compile(r"\w+_(id|uuid|guid|hash|key|number|no)", re.IGNORECASE)
 REFERENCES = re.compile(
     r"(reference(_?\w+)?|ground_?truth|gold(en)?(_?\w+)?|target|expected(_?\w+)?|ideal(_?\w+)?|label_?text)", re.IGNORECASE
 )
@@ -179,7 +199,12 @@ def guess_mapping(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Guess], list[
         asked = next((guess.key for guess in guesses if guess.column == "messages"), "")
         others = {key: found for key, found in values.items() if key not in taken and not f"{asked}.".startswith(f"{key}.")}
         replies = [key for key, found in others.items() if sum(map(is_reply, found)) >= _ENOUGH * len(rows)]
+        if asked and ends_with_answers(rows, asked):
+            replies = []  # the answer is in the conversation, and another one is not the reply to it
         guesses += [Guess("response", key, "likely", "its values have the complete shape of an API's reply") for key in replies[:1]]
+    if not any(guess.column == "id" for guess in guesses):
+        ids = [key for key, found in values.items() if key not in taken and _is_other_id(key, found, len(rows))]
+        guesses += [Guess("id", key, "guess", "100% of the values differ") for key in ids[:1]]
     if not any(guess.column == "timestamp" for guess in guesses):
         dated = [key for key, found in values.items() if key not in taken and sum(map(_is_date, found)) >= _ENOUGH * len(rows)]
         guesses += [Guess("timestamp", key, "guess", "its values are dates with times") for key in dated[:1]]
@@ -191,6 +216,18 @@ def _is_named(key: str, names: str) -> bool:
     """Return whether the last part of a key means a column, alone or with the part before it: `customer.id` is like `customer_id`."""
     parts = key.split(".")
     return any(re.fullmatch(names, text, re.IGNORECASE) for text in (parts[-1], "_".join(parts[-2:])))
+
+
+def ends_with_answers(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Return whether the values of a key are conversations that end with an answer of the model, in nearly all records."""
+    return sum(map(_is_whole, _by_key(rows).get(key, ()))) >= _ENOUGH * len(rows) > 0
+
+
+def _is_other_id(key: str, values: Sequence[Any], rows: int) -> bool:
+    """Return whether a key is named like an id, of neither a person nor a session, and has another value in each record."""
+    own = _OTHER_ID.fullmatch(key.rpartition(".")[2]) is not None
+    others = any(_is_named(key, _COLUMNS[column].names) for column in ("user_id", "session_id"))
+    return own and not others and len(values) == rows > 1 and all(map(_is_name, values)) and _differing(values) == 1
 
 
 def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.materializer.receive.files.storage import open_storage
-from ratchet.materializer.receive.trial.guess import guess_mapping
+from ratchet.materializer.receive.trial.guess import ends_with_answers, guess_mapping
 from ratchet.materializer.receive.trial.recognition import recognise_place
 from tests.unit.materializer.dialects.exports.test_litellm import payload
 from tests.unit.materializer.receive.files.test_file_source import COLLECTOR
@@ -112,3 +112,37 @@ def test_nothing_is_recognised_in_files_without_calls(tmp_path: Path) -> None:
     (tmp_path / "b.png").write_bytes(b"\x89PNG")
     found = recognise_place(open_storage(str(tmp_path), tmp_path, "PLACE"))
     assert found.kind is None
+
+
+def keys_of(rows: list[dict[str, object]]) -> dict[str, str]:
+    return {guess.column: guess.key for guess in guess_mapping(rows)[0]}
+
+
+def test_a_second_conversation_is_not_taken_for_the_reply_to_the_first() -> None:
+    def turns(answer: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": answer}]
+
+    rows: list[dict[str, object]] = [{"question_id": f"q{n}", "conversation_a": turns("A"), "conversation_b": turns("B")} for n in range(9)]
+    assert keys_of(rows) == {"id": "question_id", "messages": "conversation_a"}
+    assert ends_with_answers(rows, "conversation_a")
+    assert not ends_with_answers(rows, "question_id")
+
+
+def test_columns_of_support_tools_are_found() -> None:
+    rows: list[dict[str, object]] = [
+        {"ticket_id": n, "customer_id": f"c{n}", "created": f"2026-05-01 10:{n:02d}", "customer_message": "Hi?", "agent_reply": "Hello."}
+        for n in range(9)
+    ]
+    found = {"id": "ticket_id", "timestamp": "created", "messages": "customer_message", "response": "agent_reply", "user_id": "customer_id"}
+    assert keys_of(rows) == found
+
+
+def test_a_state_that_is_a_place_is_no_status() -> None:
+    rows: list[dict[str, object]] = [{"id": n, "state": state, "status": "ok"} for n, state in enumerate(("Texas", "Ohio", "Utah"))]
+    assert keys_of(rows)["status"] == "status"
+    assert "status" not in keys_of([{"id": n, "state": row["state"]} for n, row in enumerate(rows)])
+
+
+def test_ratings_in_words_are_feedback() -> None:
+    rows: list[dict[str, object]] = [{"id": n, "feedback": {"rating": word}} for n, word in enumerate(("like", "dislike", "like"))]
+    assert keys_of(rows)["feedback"] in ("feedback", "feedback.rating")
