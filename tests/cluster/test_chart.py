@@ -232,3 +232,12 @@ def test_the_service_alone_proves_to_a_ray_cluster_who_it_is(rendered: Callable[
         token = {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": {"name": "rays", "key": "auth_token"}}}
         mode = {"name": "RAY_AUTH_MODE", "value": "token"}
         assert list(given.values()) == ([mode, token] if name == "prod-service" else [])
+
+
+def test_prefect_copies_its_ui_to_a_place_that_it_can_write(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    """Otherwise the server starts without a UI, so that nobody can approve in it."""
+    [container] = pods_of(rendered())["prod-prefect"]["containers"]
+    given = {one["name"]: one.get("value", "") for one in container["env"]}
+    written = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    assert any(given["PREFECT_SERVER_UI_STATIC_DIRECTORY"].startswith(f"{path}/") for path in written)
+    assert given["PREFECT_SERVER_UI_API_URL"] == "/api", "the browser reaches the server by a name that the server does not know"
