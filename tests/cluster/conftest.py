@@ -25,7 +25,11 @@ from tests.cluster.prepared_namespace import PreparedNamespace
 from tests.cluster.rig import build, real
 from tests.cluster.rig.build import CRDS, KARPENTER, PLANE, REAL, TRAEFIK, VOLCANO, RigError
 from tests.cluster.rig.cluster import Rig
+from tests.cluster.whole import Whole
 from tests.needs import Need, lacks
+from tests.postgres import postgres_server
+from tests.s3 import served
+from tests.toy_line import write_model
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "rig": PLANE + VOLCANO,
@@ -144,6 +148,20 @@ def whole_rig(request: pytest.FixtureRequest, real_rig: Rig) -> Rig:
     real_rig.add("volumes")
     real_rig.add("traefik")
     return real_rig
+
+
+@pytest.fixture
+def whole(whole_rig: Rig, real_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Whole]:
+    """An installation that is not installed yet, with a model, a Postgres server, and an S3 server that pods of real nodes can reach."""
+    (folder := tmp_path / "demo").mkdir()
+    (tmp_path / "model").mkdir()
+    with served(monkeypatch, whole_rig.gateway) as s3, postgres_server() as postgres:
+        model = write_model(tmp_path / "model")
+        for file in model.iterdir():
+            file.chmod(0o644)  # weights are written for their owner alone, and pods have another user
+        made = Whole(whole_rig, real_namespace, s3, postgres, folder, model)
+        yield made
+        made.remove()
 
 
 @pytest.fixture(scope="package")

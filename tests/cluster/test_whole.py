@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from ratchet.contracts.serving import RouterHeader
 from tests.cluster.faults import faults, in_lake, run, upgrade, upgraded
-from tests.cluster.rig.cluster import Rig
 from tests.cluster.whole import LINE, Whole
 from tests.cluster.whole_figures import added_by_the_router, per_replica, starts
-from tests.postgres import PostgresServer, postgres_server
 from tests.real_vllm import vllm_program
-from tests.s3 import S3, served
 from tests.soak_results import record
-from tests.toy_line import TRAINING, write_model
+from tests.toy_line import TRAINING
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-
-
-@pytest.fixture
-def s3(whole_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    """An S3 server that pods of real nodes can reach."""
-    with served(monkeypatch, whole_rig.gateway) as server:
-        yield server
-
-
-@pytest.fixture
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture
-def whole(whole_rig: Rig, real_namespace: str, s3: S3, postgres: PostgresServer, tmp_path: Path) -> Iterator[Whole]:
-    folder = tmp_path / "demo"
-    folder.mkdir()
-    (tmp_path / "model").mkdir()
-    whole = Whole(whole_rig, real_namespace, s3, postgres, folder, write_model(tmp_path / "model"))
-    yield whole
-    whole.remove()
 
 
 def prepared(whole: Whole, bypass: bool = False, seconds: float = 300) -> None:
@@ -71,6 +43,10 @@ def token_of(whole: Whole) -> str:
 def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:
     prepared(whole)
     client = httpx.Client(timeout=30, trust_env=False)
+    address = whole.ready("prefect")[0]["status"]["podIP"]
+    page = client.get(f"http://{address}:4200/", auth=("ratchet", "a-password-of-this-test"), follow_redirects=True)
+    assert page.status_code == 200
+    assert "<title>Prefect" in page.text, "people approve in the UI"
     with whole.users(token_of(whole)) as traffic:
         until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1800, 3.0, whole.story)
         whole.told("the candidate is promoted")
@@ -230,9 +206,18 @@ def trained(whole: Whole) -> bool:
 
 
 @pytest.mark.soak
+def test_two_replicas_of_the_router_share_the_requests(whole: Whole) -> None:
+    prepared(whole)
+    figures = per_replica(whole)
+    whole.told(str(figures))
+    record("cluster_replicas", {"replicas": figures})
+    assert min(share for one in figures if one["replicas"] == 2 for share in one["cpu_share"]) > 0.2, "both replicas work"
+
+
+@pytest.mark.soak
 def test_faults_lose_no_answered_request_and_store_none_twice(whole: Whole) -> None:
     prepared(whole)
-    figures = {"latency": added_by_the_router(whole), "starts": starts(whole), "replicas": per_replica(whole)}
+    figures = {"latency": added_by_the_router(whole), "starts": starts(whole)}
     whole.told(str(figures))
     with whole.users(token_of(whole)) as traffic:
         until(lambda: len(traffic.answers) > 20, 120)

@@ -35,6 +35,8 @@ from tests.waiting import until
 
 LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
+USER = 1000
+"""The user of the chart's pods."""
 VOLUMES = ("home", "router-0", "router-1", "router-2", "spare")
 """Folders of this machine that are volumes of the pods, in any order."""
 CLUSTER = (
@@ -104,6 +106,8 @@ class Whole:
     ) -> None:
         self.rig, self.namespace, self.s3, self.postgres, self.folder, self.model = rig, namespace, s3, postgres, folder, model
         self.say = say
+        self.lines: tuple[str, ...] = (LINE,)
+        """The lines whose keys the installation has."""
         self.vllm: Path | None = None
         self._receivers: list[str] = []
         self._begun = time.monotonic()
@@ -112,10 +116,17 @@ class Whole:
         """Say what has happened, and when."""
         self.say(f"{time.monotonic() - self._begun:6.1f} s  {text}")
 
-    def install(self, replicas: int = 2, by_gateway: bool = False, bypass: bool = False) -> None:
+    def install(
+        self,
+        replicas: int = 2,
+        by_gateway: bool = False,
+        bypass: bool = False,
+        change: Callable[[dict[str, Any]], None] = lambda _values: None,
+    ) -> None:
         """Do the preparations of an administrator, and install the chart.
 
         With `by_gateway`, the line has no router of Ratchet. With `bypass`, requests bypass the routers while all of them are down.
+        `change` may change the values of the chart.
         """
         self._volumes()
         self._secrets()
@@ -130,6 +141,7 @@ class Whole:
         if bypass:
             given["gateway"]["bypass"] = True
             line["loop"] = line["loop"].replace("[serving.options]", BYPASS.format(namespace=self.namespace, release=RELEASE))
+        change(given)
         values.write_text(yaml.safe_dump(given, sort_keys=False))
         self.helm("install", RELEASE, str(CHART), "--values", str(values), "--namespace", self.namespace)
         self.told("helm install is done")
@@ -228,6 +240,7 @@ class Whole:
         for name in VOLUMES:
             place = self.folder / "volumes" / name
             place.mkdir(parents=True)
+            os.chown(place, USER, USER)  # a volume of the kind hostPath does not follow fsGroup
             spec = {
                 "capacity": {"storage": "1Gi"},
                 "accessModes": ["ReadWriteOnce"],
@@ -243,10 +256,9 @@ class Whole:
         self.postgres.folder.chmod(0o755)  # the pods reach the server's socket without the rights of its owner
         databases = {name: self.postgres.url(database) for name, database in (("url", "ratchet"), ("catalog", "catalog"))}
         databases["prefect"] = self.postgres.url("prefect", "asyncpg")
-        loop = self.folder / "offline" / "loop.toml"
-        loop.parent.mkdir()
-        write_loop(loop.parent, LINE).rename(loop)
-        printed = subprocess.run([*RATCHET, "k8s", "keys", str(loop)], capture_output=True, text=True, check=True, cwd=self.folder).stdout
+        (self.folder / "offline").mkdir()
+        loops = [str(write_loop(self.folder / "offline", line)) for line in self.lines]
+        printed = subprocess.run([*RATCHET, "k8s", "keys", *loops], capture_output=True, text=True, check=True, cwd=self.folder).stdout
         keys = yaml.safe_load(printed)
         for name, content in {
             "ratchet-db": databases,
@@ -291,7 +303,8 @@ class Whole:
     def _machine(self) -> str:
         """Return the profile of the machines of training jobs and model servers."""
         more = [str(self.vllm.parent), str(real_vllm().parents[1])] if self.vllm else []
-        return MACHINE.format(mounts=[*REAL.mounts, *more], repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
+        profile = MACHINE.format(mounts=[*REAL.mounts, *more], repo=REPO).replace('cpu = "1"', 'cpu = "500m"')
+        return "".join(line for line in profile.splitlines(keepends=True) if not line.startswith("root = "))
 
     def _gateway(self) -> None:
         port = int(self.rig.web.rpartition(":")[2])
@@ -353,7 +366,6 @@ class Whole:
             "receiver": {"replicas": 1, "resources": small, "service": {"headless": True}},
             "gateway": {"name": "web"},
             "nodeSelector": {"rig.ratchet/node": "real"},
-            "podSecurityContext": {"runAsNonRoot": False, "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
             "extraVolumes": [*mounts["volumes"], socket],
             "extraVolumeMounts": [*mounts["volumeMounts"], {"name": "postgres", "mountPath": str(self.postgres.folder)}],
             "extraEnv": {

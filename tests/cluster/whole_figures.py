@@ -6,6 +6,7 @@ import os
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -73,28 +74,46 @@ def starts(whole: Whole) -> list[dict[str, float]]:
     return found
 
 
-def per_replica(whole: Whole, counts: tuple[int, ...] = (1, 2), seconds: float = 20, users: int = 8) -> list[dict[str, Any]]:
-    """Return for each number of router replicas the requests a second of `users` at once, and what each replica answered and used.
+def per_replica(whole: Whole, counts: tuple[int, ...] = (1, 2, 1, 2), seconds: float = 20, users: int = 8) -> list[dict[str, Any]]:
+    """Return for each number of router replicas the requests a second of `users` at once, and what the replicas used.
 
-    The model servers share the machine's cores, so the rate says more about them; the CPU time of a request is the router's own.
+    The model servers share the machine's cores, so the rate says more about them. `cpu_us_per_request` is the CPU time of all replicas
+    without that which they use at rest, `cpu_at_rest` the share of a core that one replica uses without requests.
     """
     found = []
     for count in counts:
         whole.rig.kubectl("scale", "statefulset/demo-router", f"--replicas={count}", "-n", whole.namespace)
-        until(lambda count=count: len(whole.ready("router")) == count, 120, 0.5, whole.story)  # type: ignore[misc]
+        # A replica that ends still answers for a while, and its CPU time would be missing.
+        until(lambda count=count: len(whole.ready("router")) == len(_pods(whole)) == count, 240, 0.5, whole.story)  # type: ignore[misc]
         names = sorted(pod["metadata"]["name"] for pod in whole.ready("router"))
-        before = {name: _used(whole, name) for name in names}
-        answers = _ask_for(whole, seconds, users)
-        used = {name: _used(whole, name) - before[name] for name in names}
+        _ask_for(whole, 3, users)  # a new replica opens its connections
+        idle = _spent(whole, names, lambda: time.sleep(seconds / 2))
+        rest = sum(idle.values()) / (seconds / 2)
+        answers: list[int] = []
+        used = _spent(whole, names, lambda answers=answers: answers.append(_ask_for(whole, seconds, users)))  # type: ignore[misc]
         found.append(
             {
                 "replicas": count,
-                "requests_per_second": round(answers / seconds, 1),
-                "cpu_us_per_request": round(sum(used.values()) / max(answers, 1) * 1e6),
+                "requests_per_second": round(answers[0] / seconds, 1),
+                "cpu_us_per_request": round((sum(used.values()) - rest * seconds) / max(answers[0], 1) * 1e6),
                 "cpu_share": [round(one / max(sum(used.values()), 1e-9), 2) for one in used.values()],
+                "cpu_at_rest": round(rest / count, 3),
             }
         )
     return found
+
+
+def _spent(whole: Whole, names: list[str], do: Callable[[], None]) -> dict[str, float]:
+    """Return for each pod the CPU seconds that it used while `do` ran."""
+    before = {name: _used(whole, name) for name in names}
+    do()
+    return {name: _used(whole, name) - before[name] for name in names}
+
+
+def _pods(whole: Whole) -> list[str]:
+    """Return the names of all router pods, also of those that end."""
+    pods = whole.rig.pods(whole.namespace)
+    return [pod["metadata"]["name"] for pod in pods if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "router"]
 
 
 def _ask_for(whole: Whole, seconds: float, users: int) -> int:
