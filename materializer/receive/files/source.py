@@ -19,7 +19,7 @@ from ratchet.materializer.receive.files.content import Content
 from ratchet.materializer.receive.files.delivered import Delivered
 from ratchet.materializer.receive.files.reading import Convert, content_of, joined, open_records, open_requests, requests_format
 from ratchet.materializer.receive.files.storage import Storage, StoredFile, identity_of, open_storage, stored
-from ratchet.materializer.receive.files.table_rows import RewardColumn, table_conversion
+from ratchet.materializer.receive.files.table_rows import RewardColumn
 from ratchet.materializer.receive.files.trace_siblings import TraceSiblings, refused_traces, with_refusal
 from ratchet.runtime.moments import steady_time
 
@@ -92,7 +92,8 @@ class FileSource:
         self._now = now
         self._joins = self.storage.remote or kind == "litellm"
         self._delivered = Delivered(state) if state is not None and self._joins else None
-        self._convert = table_conversion(mapping or {}, reward) if kind == "parquet" else convert
+        of_table = reward.converter(mapping or {}) if reward else None
+        self._convert = of_table if kind == "parquet" else convert
         self._form = ""
         self._files: list[StoredFile] = []
         self._siblings = TraceSiblings()

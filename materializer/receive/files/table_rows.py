@@ -1,4 +1,4 @@
-"""Conversions of the rows of tables: what a column with rewards becomes, and columns that hold JSON as text."""
+"""Conversion of the rows of tables: what a column with rewards becomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pydantic import model_validator
 
 from ratchet.contracts.model import Frozen
 from ratchet.materializer.dialects.jsonl import Record
-from ratchet.materializer.dialects.langfuse import json_object
 from ratchet.materializer.dialects.values import number
 from ratchet.materializer.receive.files.reading import Convert
 
@@ -51,21 +50,3 @@ class RewardColumn(Frozen):
 def _text(answer: Any) -> Any:
     """Return the text of an answer, which may be an assistant message."""
     return answer.get("content") if isinstance(answer, dict) else answer
-
-
-def unfolded(mapping: Mapping[str, str]) -> Convert:
-    """Return the conversion of rows whose columns hold objects as JSON text, where the mapping looks into these columns."""
-    columns = {path.partition(".")[0] for path in mapping.values() if "." in path}
-
-    def convert(row: dict[str, Any]) -> dict[str, Any]:
-        found = {key: json_object(row[key]) for key in columns if isinstance(row.get(key), str)}
-        return row | {key: value for key, value in found.items() if value}
-
-    return convert
-
-
-def table_conversion(mapping: Mapping[str, str], reward: RewardColumn | None) -> Convert:
-    """Return the conversion of the rows of a table."""
-    paths = dict(mapping) | ({"reward": reward.column} if reward else {})
-    unfold, label = unfolded(paths), reward.converter(mapping) if reward else None
-    return lambda row: label(unfold(row)) if label else unfold(row)

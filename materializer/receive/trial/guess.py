@@ -150,7 +150,8 @@ _COLUMNS: Mapping[str, _Column] = {
         r"(consent(_?\w+)?|opt_?in|(may|can|allow)_?(train|use|training)|training_?(allowed|consent))", _is_yes_or_no, "yes or no"
     ),
     "feedback": _Column(
-        r"(feedback(_?(rating|score|value))?|rating|thumbs?(_?up)?|vote|liked?|score|user_?(score|rating|feedback)|label)",
+        r"(feedback(_?(rating|score|value))?|rating|thumbs?(_?up)?|vote|liked?|score|csat|stars?|satisfaction|"
+        r"user_?(score|rating|feedback)|label)",
         _is_rating,
         "ratings",
     ),
@@ -287,5 +288,6 @@ def _why_not(column: str, wanted: _Column, values: Sequence[Any], share: float, 
     if column == "feedback":
         numbers = sorted({found for value in values if (found := number(value)) is not None})
         if numbers:
-            return f"its values are {numbers[0]:g} to {numbers[-1]:g}; Ratchet reads ratings from 0 to 1, so scale them before"
+            limits = f"its values are {numbers[0]:g} to {numbers[-1]:g}"
+            return f"{limits}; Ratchet reads ratings from 0 to 1, so scale them before, or use options.reward (kind parquet)"
     return f"only {share:.0%} of its values are {wanted.form}"
