@@ -22,7 +22,7 @@ from benchmarks.closed_loops.reviewers import COUNT, reviewed
 from benchmarks.recipe_cell import BUILD, Answers, right, running_in
 from benchmarks.recipe_worlds import Question
 from benchmarks.rollouts import Traffic, World, arm
-from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.datasets import RawBatch, Snapshot
 from ratchet.contracts.evaluation import Interval
 from ratchet.contracts.fakes import FakeRegistry, FakeRouter, FakeWorld, MemoryLedger
 from ratchet.contracts.ids import checkpoint_name, digest, rollout_stream
@@ -35,6 +35,7 @@ from ratchet.contracts.ports import Teacher
 from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Capabilities, Endpoint, Evidence, ModelVersion
 from ratchet.flows.config.load import load_loop
+from ratchet.flows.core.asking.parquet_rows import rows_of
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.rollouts.rollout import candidate_share
@@ -342,7 +343,8 @@ class ClosedLine:
         self.datasets.ingest(RawBatch("app", "jsonl", digest(body.decode()), "benchmark", lambda: io.BytesIO(body)))
 
     def review(self, number: int, known: Mapping[str, Question]) -> dict[str, float]:
-        """Let reviewers answer the questions of a cycle. Return how many they got, and the gain that the product expects.
+        """Let reviewers answer the questions of a cycle. Return how many they got, the gain that the product expects, how many prompts are
+        on the training side, how many of them have a right answer before, and how many are development prompts.
 
         `known` has all questions by prompt.
         """
@@ -353,7 +355,13 @@ class ClosedLine:
         gains = {one.prompt_id: one.expected_gain for one in chosen.questions}
         if answers:
             take_in(self.context, answers, gains, "benchmark", TURN_SECONDS)
-        return {"asked": len(answers), "expected_gain": round(sum(gains.values()), 4)}
+        prompts, measure = {row["prompt_id"] for row in self._prompts(found.snapshot)}, self.datasets.sides(found.snapshot).development
+        open_ = {one.prompt_id for one in choose_questions(self.context, found.snapshot, len(prompts)).questions}
+        sizes = {"prompts": len(prompts), "known": len(prompts - open_), "development": len(measure)}
+        return {"asked": len(answers), "expected_gain": round(sum(gains.values()), 4), **sizes}
+
+    def _prompts(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        return rows_of(self.artifacts.get(snapshot.prompts), ("prompt_id",))
 
     def cycle(self, number: int, test: Sequence[Question], luck: int) -> tuple[CycleView, dict[str, Any]]:
         """Run a whole cycle. Return its rows, and the truth about its candidate: accuracy per test question of both versions.
