@@ -23,6 +23,8 @@ EXTERNAL = {
     "allow_training",
     "LLMInferenceService",
     "cluster_faults",
+    "cluster_ray",
+    "cluster_replicas",
     "cluster_vllm",
     "ReadWriteOnce",
     "ReadWriteOncePod",
