@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -28,8 +29,8 @@ class SourceSettings(Frozen):
     allowed for receiver. langfuse has a path or `options.base_url`."""
     mapping: dict[str, str] = Field(default_factory=dict)
     """For jsonl, parquet and langfuse: Ratchet's column -> dotted key in the record, for keys with different names. For jsonl and parquet
-    also: `id = "#"` takes the digest of the whole record, and `=TEXT` states one text for all records (only of `timestamp`, `model`,
-    `region`, `slice` and `confidentiality`)."""
+    also: `id = "#"` takes the digest of the whole record, and `=TEXT` states one text for all records that have none (only of
+    `timestamp`, `model`, `region`, `slice` and `confidentiality`)."""
     queue: str | None = None
     """URL of a queue of SQS that gets the notifications of the bucket of `path`. They wake up the line, which otherwise looks every half
     minute. Each line needs a queue of its own."""
@@ -54,6 +55,11 @@ class SourceSettings(Frozen):
                 raise ValueError(
                     f"source {self.name!r}: mapping.{column} = {key!r}: only {', '.join(_SAME_FOR_ALL)} can be a text for all records"
                 )
+            if column == "timestamp" and key.startswith(CONSTANT):
+                try:
+                    datetime.fromisoformat(key.removeprefix(CONSTANT))
+                except ValueError as error:
+                    raise ValueError(f"source {self.name!r}: mapping.timestamp = {key!r} is no date or time such as =2026-01-31") from error
         return self
 
     @model_validator(mode="after")

@@ -38,11 +38,13 @@ from ratchet.materializer.dialects.canonical.exchange import (
 )
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversation import checked
+from ratchet.materializer.dialects.conversations import openai_chat
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
+from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
 from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace, json_object
 from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
-from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, count_told, statement, third_party, told_in_record
+from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, as_object, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.screening.outcome import record_has_failed
 from ratchet.materializer.dialects.values import (
     consent,
@@ -57,6 +59,7 @@ from ratchet.materializer.dialects.values import (
     token_count,
 )
 
+_CONSENTS = ("consent", "consent_time", "consent_third_party")
 _CONTENT = ("messages", "tools", "response", "correction", "reference")
 _PERSONS = ("session", "user", "user_third_party")
 CONSENT_KEYS = {
@@ -88,16 +91,41 @@ class Record:
         return found
 
     def get(self, key: str) -> Any:
-        """Return the value of Ratchet's `key` after mapping; None if the record does not have it. An object inside may be JSON text."""
+        """Return the value of Ratchet's `key` after mapping; None if the record does not have it. An object inside may be JSON text.
+
+        A consent in an object whose text cannot be read is a refusal.
+        """
         value: Any = self._raw
         path = self._mapping.get(key, key)
         if path == DIGEST:
-            return hashlib.sha256(orjson.dumps(self._raw, default=str, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            return self._digest()
         if path.startswith(CONSTANT):
-            return path.removeprefix(CONSTANT)
+            own = self._raw.get(key)
+            return path.removeprefix(CONSTANT) if own in (None, "") else own
         for part in path.split("."):
-            value = json_object(value).get(part)
+            if key in _CONSENTS and isinstance(value, str) and value.lstrip()[:1] == "{" and not as_object(value):
+                return False
+            value = (as_object if key in _CONSENTS else json_object)(value).get(part)
         return value
+
+    def _digest(self) -> str:
+        try:
+            return hashlib.sha256(orjson.dumps(self._raw, default=str, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        except orjson.JSONEncodeError:
+            raise Rejected("too_deep", "the record nests too deeply for a digest") from None
+
+    def is_made_up(self, key: str) -> bool:
+        """Return whether the record lacks a value for `key`, so that the mapping makes one up."""
+        path = self._mapping.get(key, key)
+        return path == DIGEST or (path.startswith(CONSTANT) and self._raw.get(key) in (None, ""))
+
+    def maps(self, key: str) -> bool:
+        """Return whether the mapping of the source names a key of its own for `key`."""
+        return key in self._mapping
+
+    def has(self, key: str) -> bool:
+        """Return whether the record itself has `key`."""
+        return key in self._raw
 
 
 class JsonlDialect(Dialect):
@@ -147,6 +175,8 @@ def _decode_consent(record: Record, position: str, limits: Limits, into: Decoded
         key = CONSENT_KEYS.get(subject) if isinstance(subject, str) else None
         if key is None:
             raise Rejected("bad_value", f"consent_for must be one of {', '.join(CONSENT_KEYS)}")
+        if record.is_made_up(key) or record.is_made_up("timestamp"):
+            raise Rejected("missing_id", f"a statement about consent needs a {key} and a timestamp of its own")
         identity = (person if subject in _PERSONS else name)(record.get(key))
         if identity is None:
             raise Rejected("missing_id", f"a statement about consent names no {key}")
@@ -209,8 +239,8 @@ def _content(record: Record, failed: bool, limits: Limits) -> Conversation | Non
         reply = _reply(record.get("response"), failed)
         repeated = {"instructions": reply.instructions} if reply else None
         request = with_parameters(request, record.get("model_parameters"), record.get("optional_params"), repeated)
-        if reply is None and record.get("response") is None and not failed:
-            request, reply = _ended(request)
+        if reply is None and not (failed or record.maps("response") or record.has("response")):
+            request, reply = _ended(request, record.get("messages"))
         found = conversation(request, reply, tools_of(record.get("tools")))
         found = found or Conversation([], None)
         return checked(found, not (failed or has_stopped(found)), limits.placeholders)
@@ -220,12 +250,19 @@ def _content(record: Record, failed: bool, limits: Limits) -> Conversation | Non
         raise
 
 
-def _ended(request: Request | None) -> tuple[Request | None, Reply | None]:
-    """Return the messages of a conversation without its last one, and that one as the answer, if it is one of the model."""
-    if request is None or len(request.messages) < 2 or request.messages[-1]["role"] != "assistant":
+def _ended(request: Request | None, given: Any) -> tuple[Request | None, Reply | None]:
+    """Return the messages of a conversation without its last one, and that one as the answer, if it is one of the model.
+
+    `given` are the messages as the record has them. Two answers after one another are not taken apart.
+    """
+    listed = unwrapped_text(given)
+    last = listed[-1] if isinstance(listed, list) and listed else None
+    if request is None or len(request.messages) < 2 or not isinstance(last, dict) or last.get("prefix") is True:
         return request, None
     *asked, answer = request.messages
-    return Request(asked, request.tools), Reply(answer)
+    if answer["role"] != "assistant" or asked[-1]["role"] == "assistant":
+        return request, None
+    return Request(asked, request.tools), openai_chat.reply([last])
 
 
 def with_parameters(request: Request | None, *parameters: Any) -> Request | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.loop.traces import CONSTANT
 from ratchet.materializer.dialects.canonical.exchange import Record, finish_reason, has_stopped, is_stopped
 from ratchet.materializer.dialects.conversation import is_generation
 from ratchet.materializer.dialects.described import finish_attribute
@@ -105,7 +106,7 @@ def _trace(record: dict[str, Any], attributes: Attributes, limits: Limits, into:
     begin = start_time(record["startTime"], limits.now)
 
     def own(key: Fact) -> Any:
-        return _mapped(record, limits.mapping[key]) if key in limits.mapping else facts.value(key)
+        return _mapped(record, limits.mapping[key], facts.value(key)) if key in limits.mapping else facts.value(key)
 
     facts = told_by_observation(record, limits)
     said = statement(facts, None, begin, limits, PLACES_OF_CONSENT)
@@ -145,7 +146,7 @@ def told_by_observation(record: Mapping[str, Any], limits: Limits) -> Told:
     """Return what an observation says about its user: at its own keys, in its metadata and in that of its trace."""
     found = told_in_record(record)
     for key in ("consent", "consent_time"):
-        if key in limits.mapping and (value := _mapped(record, limits.mapping[key])) is not None:
+        if key in limits.mapping and (value := _mapped(record, limits.mapping[key], None)) is not None:
             if key == "consent":
                 found.consents.append((MAPPED, value))
             else:
@@ -153,8 +154,11 @@ def told_by_observation(record: Mapping[str, Any], limits: Limits) -> Told:
     return found
 
 
-def _mapped(record: Mapping[str, Any], path: str) -> Any:
+def _mapped(record: Mapping[str, Any], path: str, own: Any) -> Any:
+    """Return the value at a path of the mapping. `own` is what the record says elsewhere, which decides over a text for all records."""
     value: Any = record
+    if path.startswith(CONSTANT):
+        return path.removeprefix(CONSTANT) if own in (None, "") else own
     for part in path.split("."):
         value = json_object(value).get(part)
     return value

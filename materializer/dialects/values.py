@@ -6,6 +6,7 @@ If a required value cannot be read, Rejected is raised. If a descriptive value c
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -213,9 +214,15 @@ def rating(value: Any) -> float:
     return found
 
 
+_SCALE = re.compile(r"max|min|scale|range|out_of", re.IGNORECASE)
+
+
 def held_rating(value: Any) -> Any:
-    """Return what is rated in a feedback object: its `rating`, `score` or `value`; None if these are null. Other values are themselves."""
-    if not isinstance(value, dict):
+    """Return what is rated in a feedback object: its `rating`, `score` or `value`; None if these are null. Other values are themselves.
+
+    So are objects with a name or a scale: they may rate something else, or from 1 to 5.
+    """
+    if not isinstance(value, dict) or any(key == "name" or _SCALE.search(key) for key in value if isinstance(key, str)):
         return value
     keys = [key for key in ("rating", "score", "value") if key in value]
     return value if not keys else next((value[key] for key in keys if value[key] is not None), None)

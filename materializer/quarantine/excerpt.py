@@ -20,7 +20,7 @@ from ratchet.materializer.dialects.langfuse import is_observation, told_by_obser
 from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.above import refused_above, told_by_resource
-from ratchet.materializer.dialects.people.told import Told, as_object, merged, statement, subject_of, told
+from ratchet.materializer.dialects.people.told import Told, as_object, merged, statement, subject_of, told, unquoted
 from ratchet.materializer.dialects.values import dump, person
 from ratchet.materializer.quarantine.shown import IDENTITY, PLAIN
 from ratchet.runtime.secrets.pseudonyms import Subject
@@ -202,7 +202,7 @@ def _masked(value: Any, at: str, paths: Mapping[str, Subject], hide: Hide, mask:
         return mask(value)
     attribute = subject_of(value["key"]) if isinstance(value.get("key"), str) else None
     if attribute is not None and isinstance(value.get("value"), dict):
-        name = next((person(item) for item in value["value"].values()), None)
+        name = next((person(unquoted(item)) for item in value["value"].values()), None)
         return {"key": value["key"], "value": {"stringValue": hide(attribute, name)} if name else {}}
     made: dict[str, Any] = {}
     for key, item in value.items():

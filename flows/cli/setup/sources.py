@@ -74,6 +74,8 @@ def _loop(path: Path | None) -> Loop | None:
 
 def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | None) -> tuple[Recognised, SourceTrial | None, str | None]:
     """Return (what the place is, what was read, the block for the loop file). The last two are None if nothing reads it."""
+    from pydantic import ValidationError
+
     from ratchet.contracts.data.decoding import Limits
     from ratchet.contracts.loop import SourceSettings
     from ratchet.contracts.loop.privacy import PrivacySettings
@@ -100,7 +102,10 @@ def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | 
         "kind": found.kind,
         "mapping": chosen if found.kind in ("jsonl", "parquet") else dict(given),
     }
-    settings = SourceSettings.model_validate(values | ({"options": options} if api else {"path": found.path}))
+    try:
+        settings = SourceSettings.model_validate(values | ({"options": options} if api else {"path": found.path}))
+    except ValidationError as error:
+        raise ConfigError(f"--mapping: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     masker = Masker(loop.privacy if loop else PrivacySettings())
     limits = Limits(
         now=int(datetime.now(UTC).timestamp() * 1_000_000),

@@ -14,7 +14,7 @@ from ratchet.materializer.dialects.conversations.plain_text import unwrapped_tex
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 
 _INPUT, _OUTPUT = "llm.input_messages", "llm.output_messages"
-_OF_LLAMA_INDEX = '"ChatMessage(role=<MessageRole.'
+_OF_LLAMA_INDEX = "ChatMessage(role=<MessageRole."
 
 
 def is_around_call(attributes: Attributes) -> bool:
@@ -23,7 +23,15 @@ def is_around_call(attributes: Attributes) -> bool:
     They have the arguments of a function as input, with printed messages, and no indexed messages.
     """
     asked = attributes.get("input.value")
-    return isinstance(asked, str) and _OF_LLAMA_INDEX in asked and f"{_INPUT}.0.message.role" not in attributes
+    if not isinstance(asked, str) or _OF_LLAMA_INDEX not in asked or f"{_INPUT}.0.message.role" in attributes:
+        return False
+    try:
+        given = unwrapped_text(asked)
+    except Rejected:
+        return False
+    listed = [given.get(key) for key in ("messages", "chat_history")] if isinstance(given, dict) else []
+    printed = [item for one in listed if isinstance(one, list) for item in one]
+    return bool(printed) and all(isinstance(item, str) and item.startswith(_OF_LLAMA_INDEX) for item in printed)
 
 
 def read(record: Record) -> Conversation | None:
@@ -294,5 +302,7 @@ def _without_reasoning(item: dict[str, Any], body: Any) -> dict[str, Any]:
     text = stated.get("content") if isinstance(stated, dict) and stated.get("role") == item.get("role") else None
     parts = item.get("content")
     if not isinstance(text, str) or not isinstance(parts, list) or len(parts) < 2 or {"type": "text", "text": text} not in parts:
+        return item
+    if any(not isinstance(part, dict) or part.get("type") != "text" for part in parts):
         return item
     return item | {"content": text}

@@ -54,8 +54,8 @@ _BEGINNINGS = ('{"', "{'", *_PRINTED)
 """Beginnings of texts that are blocks: as JSON, as Python prints them, or in a printed form."""
 _BLOCKS_OF_BEDROCK = ("reasoningContent", "cachePoint", "image", "document", "video", "searchResult", "citationsContent")
 _BLOCKS_OF_ANTHROPIC = ("document", "search_result", "image", "container_upload")
-_OF_ITEMS = (None, "", "completed")
-"""Finish reasons of messages that are items of the Responses API: none, or the state of the item. A choice has a reason of its own."""
+_STATE = "completed"
+"""State of an item of the Responses API, which exporters write as the finish reason of a message."""
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 
 
@@ -105,7 +105,7 @@ def _has_plain_keys(keys: tuple[str, ...]) -> bool:
     return _INPUT in keys and _OUTPUT in keys and not any(key.startswith(_MORE) or key in _MORE_KEYS for key in keys)
 
 
-_MORE = ("llm.", "ai.", "langfuse.", "traceloop.", "openinference.", "input.", "output.", "gcp.")
+_MORE = ("llm.", "ai.", "mlflow.", "langfuse.", "traceloop.", "openinference.", "input.", "output.", "gcp.")
 _MORE_KEYS = frozenset(
     {
         *("gen_ai.system_instructions", "gen_ai.tool.definitions", "gen_ai.request.tools", "gen_ai.system", "events"),
@@ -158,7 +158,7 @@ def _current(attributes: Attributes, record: Record) -> Conversation | None:
         given = request.messages if request else []
         is_repeated = bool(given) and given[0] == system[0]
         request = Request(given if is_repeated else [*system, *given], request.tools if request else [])
-    reply = _answered(_without_items(_structured(answered)), unwrapped_text(record.attributes.get("gen_ai.response.finish_reasons")))
+    reply = _answered(_structured(answered), unwrapped_text(record.attributes.get("gen_ai.response.finish_reasons")))
     return conversation(request, reply, tools_beside(Record(attributes)) or tools_beside(record))
 
 
@@ -171,23 +171,26 @@ def _without_items(messages: Any) -> Any:
     """
     if not isinstance(messages, list):
         return messages
-    opened = [item | {"parts": _opened(item["parts"])} if _has_parts(item) else item for item in messages]
+    opened = [item | {"parts": _opened(item["parts"], item.get("role") == "assistant")} if _has_parts(item) else item for item in messages]
     return [item for item, given in zip(opened, messages, strict=True) if item is given or item["parts"] or not given["parts"]]
 
 
-def _opened(parts: list[Any]) -> list[Any]:
+def _opened(parts: list[Any], of_model: bool) -> list[Any]:
     if not any(isinstance(part, dict) and _may_be_block(part.get("content")) for part in parts):
         return parts
     calls = {one.get("id") for one in parts if isinstance(one, dict) and one.get("type") == "tool_call"}
-    return [made for part in parts for made in _of_block(part, calls)]
+    return [made for part in parts for made in _of_block(part, calls, of_model)]
 
 
 def _may_be_block(text: Any) -> bool:
     return isinstance(text, str) and text.startswith(_BEGINNINGS)
 
 
-def _of_block(part: Any, calls: set[Any]) -> list[Any]:
-    """Return the parts that a part stands for: itself, unless it is a text that is an item or a block of an API."""
+def _of_block(part: Any, calls: set[Any], of_model: bool) -> list[Any]:
+    """Return the parts that a part stands for: itself, unless it is a text that is an item or a block of an API.
+
+    `calls` are the ids of the calls of its message, and `of_model` says whether the model has written the message.
+    """
     text = part.get("content") if isinstance(part, dict) and part.get("type") == "text" else None
     item = as_object(text) if _may_be_block(text) else {}
     if text is not None and text.startswith(_PRINTED) and ("=None " in text or "=<" in text):
@@ -200,7 +203,7 @@ def _of_block(part: Any, calls: set[Any]) -> list[Any]:
         if not isinstance(value, dict) or key not in _BLOCKS_OF_BEDROCK:
             return [part]
         return [] if key in ("reasoningContent", "cachePoint") else [item]
-    if kind == "output_text":
+    if kind == "output_text" and of_model:
         return [{"type": "text", "content": item["text"]}] if isinstance(item.get("text"), str) and "annotations" in item else [part]
     if kind == "function_call":
         return [] if item.get("call_id") in calls else [part]
@@ -241,21 +244,37 @@ def _structured(value: Any) -> Any:
     return parse_json(value) if isinstance(value, str) and _JSON.match(value) else value
 
 
-def _answered(output: Any, reasons: Any) -> Reply | None:
+def _answered(written: Any, reasons: Any) -> Reply | None:
     """Return the answer. `reasons` are the finish reasons of the call.
 
-    Several messages are choices, of which the first counts, or the items of one answer of the Responses API, which are put together.
+    Several messages are choices, of which the first counts, or the items of one answer of the Responses API, which are put together. Items
+    have no finish reason, or their state as one, and something that no choice has: their state, reasoning, or calls without a text.
+
+    Raises Rejected `not_one_answer` if it is unclear, and calls would be lost.
     """
-    output = unwrapped_text(output)
+    written, output = unwrapped_text(written), unwrapped_text(_without_items(unwrapped_text(written)))
     listed = isinstance(output, list) and all(isinstance(item, dict) and "parts" in item and "role" in item for item in output)
-    if not listed or len(output) < 2:
+    if not listed or len(written) < 2 or not output:
         return reply_of(output, own_json=False)
     if any(item["role"] != "assistant" for item in output):
         raise Rejected("not_one_answer", "the output has messages that no model writes")
-    is_one = all(item.get("finish_reason") in _OF_ITEMS and _has_parts(item) for item in output)
-    if not is_one or (isinstance(reasons, list) and len(reasons) == len(output)):
-        return reply_of(output[:1])
-    return reply_of([output[-1] | {"parts": [part for item in output for part in item["parts"]]}])
+    reasons = [one for one in reasons if one != _STATE] if isinstance(reasons, list) else []
+    of_items = all(item.get("finish_reason") in (None, "", _STATE) and _has_parts(item) for item in output)
+    marked = len(output) < len(written) or any(item.get("finish_reason") == _STATE or _only_calls(item) for item in output)
+    if (of_items and marked and len(reasons) not in (len(written), len(output))) or (of_items and len(output) == 1):
+        return reply_of([output[-1] | {"parts": [part for item in output for part in item["parts"]]}])
+    each = len(reasons) == len(output) or all(item.get("finish_reason") for item in output)
+    if not each and not _calls(output[0]) and any(map(_calls, output)):
+        raise Rejected("not_one_answer", "the output has several messages, and it is not known whether they are one answer")
+    return reply_of(output[:1])
+
+
+def _only_calls(item: dict[str, Any]) -> bool:
+    return _calls(item) and all(isinstance(part, dict) and part.get("type") == "tool_call" for part in item["parts"])
+
+
+def _calls(item: dict[str, Any]) -> bool:
+    return _has_parts(item) and any(isinstance(part, dict) and part.get("type") == "tool_call" for part in item["parts"])
 
 
 def _listed_events(attributes: Attributes) -> list[Event]:

@@ -129,14 +129,14 @@ def _tell(made: Told, attributes: Attributes, key: str, found: Meaning) -> None:
             made.consents += [one for one in before.consents if Told(consents=[one]).refuses()]
     value = attributes.get(key)
     if found.fact is None:
-        _open(made, found.place, value, 0)
+        _open(made, found.place, unquoted(value), 0)
         for inside in attributes.unreadable_inside(key):
             _refuse_if_consent(made, f"{found.place}.{inside}")
     elif found.fact == "consent" and attributes.is_unreadable(key):
         made._add(found, False)
     else:
         is_answer = found.fact == "reference" and not key.startswith("mlflow.")  # an answer may have quotation marks of its own
-        made._add(found, value if is_answer else _unquoted(value))
+        made._add(found, value if is_answer else unquoted(value))
 
 
 def _refuse_if_consent(made: Told, path: str) -> None:
@@ -169,9 +169,10 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
         if key in left_out or _CONTENT.match(key):
             continue
         found = meaning(key)
-        if found is not None and found.fact is not None and not isinstance(value, dict):
+        is_object = isinstance(value, dict) or (isinstance(value, str) and value.lstrip()[:1] == "{")
+        if found is not None and found.fact is not None and not is_object:
             made._add(found, value)
-        elif (found is not None and found.fact is None) or key in ROOTS or _OPENED.search(key):
+        elif (found is not None and (found.fact is None or isinstance(value, str))) or key in ROOTS or _OPENED.search(key):
             _open(made, key, value, 0)
         elif key == "model_parameters":
             _open(made, "model_parameters.metadata", as_object(value).get("metadata"), 0)
@@ -252,7 +253,7 @@ def _person(value: Any) -> str | None:
     return person(value)
 
 
-def _unquoted(value: Any) -> Any:
+def unquoted(value: Any) -> Any:
     """Return an attribute, parsed if it is the JSON text of a text: MLflow writes each value, also those of applications, in this way."""
     if isinstance(value, str) and value[:1] == '"':
         try:

@@ -151,7 +151,7 @@ _COLUMNS: Mapping[str, _Column] = {
     ),
     "feedback": _Column(
         r"(feedback(_?(rating|score|value))?|rating|thumbs?(_?up)?|vote|liked?|score|csat|stars?|satisfaction|"
-        r"user_?(score|rating|feedback)|label)",
+        r"user_?(score|rating|feedback))",
         _is_rating,
         "ratings",
     ),
@@ -166,7 +166,12 @@ _COLUMNS: Mapping[str, _Column] = {
     "finish_reason": _Column(r"(finish|stop)_?reason", _is_name, "names"),
     "slice": _Column(r"(slice|intent|category|topic|task)", _is_name, "names"),
 }
-_OTHER_ID = re.compile(r"\w+_(id|uuid|guid|hash|key|number|no)", re.IGNORECASE)
+_OTHER_ID = re.compile(
+    r"(chat_?)?(ticket|case|question|prompt|item|example|doc(ument)?|issue|task|turn|response|answer|query|interaction|message|conversation|inference|"
+    r"generation|result|entry)_?(id|uuid|guid|hash)",
+    re.IGNORECASE,
+)
+"""Ids of other things than people. An id is stored as it is, so that one of a person must not be guessed."""
 REFERENCES = re.compile(
     r"(reference(_?\w+)?|ground_?truth|gold(en)?(_?\w+)?|target|expected(_?\w+)?|ideal(_?\w+)?|label_?text)", re.IGNORECASE
 )
@@ -184,6 +189,8 @@ def guess_mapping(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Guess], list[
         fitting = []
         for key in named:
             share = sum(map(wanted.fits, values[key])) / len(values[key])
+            if column == "feedback" and any((number(value) or 0) > 1 for value in values[key]):
+                share = 0.0  # a scale with other ends, most of whose values may be 1
             if share >= _ENOUGH and (not wanted.always or len(values[key]) >= _ENOUGH * len(rows)):
                 fitting.append((key, share))
             elif key.rpartition(".")[2].lower() == column or column in ("feedback", "timestamp", "id"):
@@ -225,10 +232,9 @@ def ends_with_answers(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def _is_other_id(key: str, values: Sequence[Any], rows: int) -> bool:
-    """Return whether a key is named like an id, of neither a person nor a session, and has another value in each record."""
+    """Return whether a key is named like the id of something that is no person, and has another value in each record."""
     own = _OTHER_ID.fullmatch(key.rpartition(".")[2]) is not None
-    others = any(_is_named(key, _COLUMNS[column].names) for column in ("user_id", "session_id"))
-    return own and not others and len(values) == rows > 1 and all(map(_is_name, values)) and _differing(values) == 1
+    return own and len(values) == rows > 1 and all(map(_is_name, values)) and _differing(values) == 1
 
 
 def _by_key(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -70,6 +70,7 @@ def test_minimal_loop_file_is_valid() -> None:
         ("line.name", "My Line", ["line.name", "'My Line'", "lower-case letters, digits and hyphens, at most 40"]),
         ("sources.0.path", "x", ["takes no path"]),
         ("sources.0.kind", "otlp", ["needs a path"]),
+        ("sources", [{"name": "s", "kind": "jsonl", "path": "x", "mapping": {"timestamp": "=yesterday"}}], ["=yesterday", "=2026-01-31"]),
         ("sources.0.mapping", {"id": "#"}, ["mapping.id = '#'", "kind jsonl or parquet"]),
         ("sources", [{"name": "s", "kind": "jsonl", "path": "x", "mapping": {"user_id": "#"}}], ["only mapping.id"]),
         (

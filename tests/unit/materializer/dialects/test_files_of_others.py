@@ -49,6 +49,56 @@ def test_an_answer_of_its_own_decides_over_the_last_message() -> None:
     assert [bad.reason for bad in read(BASE | {"messages": turns[:2], "response": ""}).bad] == ["empty_response"]
 
 
+def test_the_last_message_keeps_its_finish_reason() -> None:
+    def turns(**more: Any) -> dict[str, Any]:
+        return BASE | {"messages": [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello.", **more}]}
+
+    cut, stopped = row_of(turns(finish_reason="length")), row_of(turns(finish_reason="content_filter"))
+    assert (cut["finish_reason"], stopped["status"], stopped["answer"]) == ("length", "error", None)
+    assert [bad.reason for bad in read(turns(prefix=True)).bad] == ["empty_response"]
+
+
+def test_a_missing_reply_is_not_replaced_by_an_earlier_answer() -> None:
+    turns = [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "{"}]
+    cut = read(BASE | {"messages": turns, "output": '{"text": "Hel'}, response="output.text")
+    request = read(BASE | {"request": {"model": "m", "messages": turns}, "reply": None}, messages="request")
+    null = read(BASE | {"messages": turns, "response": None})
+    two = read(BASE | {"messages": [*turns, {"role": "assistant", "content": "And."}]})
+    assert [[bad.reason for bad in one.bad] for one in (cut, request, null, two)] == [["empty_response"]] * 4
+
+
+def test_a_refusal_in_json_text_counts() -> None:
+    record = BASE | {"messages": "Hi?", "response": "Hello."}
+    inside = row_of(record | {"user": '{"id": "ada", "consent": false}'}, user_id="user.id")
+    assert (inside["answer"], inside["user"]) == (None, "ada")
+    for text in ('{"agreed": false, "x": NaN}', "{'agreed': False}", '{"agreed": true'):
+        assert row_of(record | {"extra_info": text}, consent="extra_info.agreed")["answer"] is None, text
+    agreed = row_of(record | {"consent": '{"given": true}'}, consent="consent.given")
+    assert (agreed["answer"], agreed["consent"]) == ("Hello.", True)
+
+
+def test_a_statement_needs_an_id_and_a_time_of_its_own() -> None:
+    said = {"consent_for": "trace", "id": "t1", "consent": False, "timestamp": "2026-11-01T00:00:00Z"}
+    [row] = read(said, timestamp="=2026-01-31").consents
+    assert row["time"] == 1_793_491_200_000_000
+    for mapping, record in (({"id": "#"}, said), ({"timestamp": "=2026-01-31"}, said | {"timestamp": None})):
+        found = read(record, **mapping)
+        assert (found.consents, [bad.reason for bad in found.bad]) == ([], ["missing_id"])
+
+
+def test_a_value_of_the_record_decides_over_that_for_all_records() -> None:
+    record = BASE | {"messages": "Hi?", "response": "Hello.", "confidentiality": "restricted"}
+    found = row_of(record, confidentiality="=public", region="=eu")
+    assert (found["confidentiality"], found["region"]) == ("restricted", "eu")
+
+
+def test_a_record_that_nests_too_deeply_for_a_digest_is_named_so() -> None:
+    deep: Any = "end"
+    for _ in range(300):
+        deep = {"a": deep}
+    assert [bad.reason for bad in read({"timestamp": "2026-01-05T09:00:00Z", "deep": deep}, id="#").bad] == ["too_deep"]
+
+
 def test_objects_that_are_json_text_are_looked_into() -> None:
     request = json.dumps({"messages": [{"role": "user", "content": "Hi?"}], "user": {"id": "ada"}})
     found = row_of(BASE | {"request": request, "response": "Hello."}, messages="request.messages", user_id="request.user.id")
@@ -88,4 +138,5 @@ def test_the_rating_of_a_feedback_object_is_read() -> None:
     for given, values in (({"rating": "like"}, [1.0]), ({"score": 0, "comment": "?"}, [0.0]), ({"rating": None}, [])):
         found = read(record | {"feedback": given})
         assert ([row["value"] for row in found.feedback], found.bad) == (values, [])
-    assert [bad.reason for bad in read(record | {"feedback": {"stars": 5}}).bad] == ["bad_value"]
+    for other in ({"stars": 5}, {"score": 1, "max_score": 5}, {"name": "toxicity", "value": 1}):
+        assert [bad.reason for bad in read(record | {"feedback": other}).bad] == ["bad_value"], other

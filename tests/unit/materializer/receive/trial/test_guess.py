@@ -146,3 +146,11 @@ def test_a_state_that_is_a_place_is_no_status() -> None:
 def test_ratings_in_words_are_feedback() -> None:
     rows: list[dict[str, object]] = [{"id": n, "feedback": {"rating": word}} for n, word in enumerate(("like", "dislike", "like"))]
     assert keys_of(rows)["feedback"] in ("feedback", "feedback.rating")
+
+
+def test_ids_of_people_and_ratings_of_another_scale_are_not_guessed() -> None:
+    people = ("phone_number", "patient_id", "employee_id", "email_hash", "account_number")
+    for key in people:
+        assert "id" not in keys_of([{key: f"x{n}", "label": "positive", "messages": "Hi?"} for n in range(20)]), key
+    assert "feedback" not in keys_of([{"id": n, "label": "positive"} for n in range(20)])
+    assert "feedback" not in keys_of([{"id": n, "stars": 5 if n == 7 else 1} for n in range(20)])
