@@ -42,9 +42,9 @@ from ratchet.materializer.dialects.conversations import openai_chat
 from ratchet.materializer.dialects.conversations.bodies import reply_of, request_of
 from ratchet.materializer.dialects.conversations.plain_text import unwrapped_text
 from ratchet.materializer.dialects.exports.plain_spans import decode_plain_spans, is_plain_spans
-from ratchet.materializer.dialects.langfuse import decode_observation, is_observation, is_trace, json_object
+from ratchet.materializer.dialects.langfuse import at_path, decode_observation, is_observation, is_trace
 from ratchet.materializer.dialects.otlp import ORIGINS, answer_text, content_columns
-from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, as_object, count_told, statement, third_party, told_in_record
+from ratchet.materializer.dialects.people.told import MAPPED, REFUSED, Told, consent_at, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.screening.outcome import record_has_failed
 from ratchet.materializer.dialects.values import (
     consent,
@@ -79,7 +79,7 @@ class Record:
     def told(self) -> Told:
         """Return what the record says about its user: at the mapped keys first, then in every place of the table."""
         own = {path.partition(".")[0] for key in _CONTENT for path in (self._mapping.get(key, key),)}
-        main = {key for key in ("consent", "consent_time") if self._mapping.get(key, key) == key}
+        main = {key for key in ("consent", "consent_time") if self._mapping.get(key, key).partition(".")[0] == key}
         found = told_in_record(self._raw, content=own | main)
         found.consents.insert(0, (MAPPED, self.get("consent")))
         found.times[MAPPED] = self.get("consent_time")
@@ -91,22 +91,14 @@ class Record:
         return found
 
     def get(self, key: str) -> Any:
-        """Return the value of Ratchet's `key` after mapping; None if the record does not have it. An object inside may be JSON text.
-
-        A consent in an object whose text cannot be read is a refusal.
-        """
-        value: Any = self._raw
+        """Return the value of Ratchet's `key` after mapping; None if the record does not have it. An object inside may be JSON text."""
         path = self._mapping.get(key, key)
         if path == DIGEST:
             return self._digest()
         if path.startswith(CONSTANT):
             own = self._raw.get(key)
             return path.removeprefix(CONSTANT) if own in (None, "") else own
-        for part in path.split("."):
-            if key in _CONSENTS and isinstance(value, str) and value.lstrip()[:1] == "{" and not as_object(value):
-                return False
-            value = (as_object if key in _CONSENTS else json_object)(value).get(part)
-        return value
+        return (consent_at if key in _CONSENTS else at_path)(self._raw, path)
 
     def _digest(self) -> str:
         try:

@@ -14,7 +14,7 @@ from ratchet.materializer.dialects.described import finish_attribute
 from ratchet.materializer.dialects.otlp import PLACES_OF_CONSENT, answer_text, content_columns, content_of_call
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.places import Fact
-from ratchet.materializer.dialects.people.told import MAPPED, Told, count_told, statement, third_party, told_in_record
+from ratchet.materializer.dialects.people.told import MAPPED, Told, consent_at, count_told, statement, third_party, told_in_record
 from ratchet.materializer.dialects.values import (
     duration_ms,
     name,
@@ -146,7 +146,7 @@ def told_by_observation(record: Mapping[str, Any], limits: Limits) -> Told:
     """Return what an observation says about its user: at its own keys, in its metadata and in that of its trace."""
     found = told_in_record(record)
     for key in ("consent", "consent_time"):
-        if key in limits.mapping and (value := _mapped(record, limits.mapping[key], None)) is not None:
+        if key in limits.mapping and (value := consent_at(record, limits.mapping[key])) is not None:
             if key == "consent":
                 found.consents.append((MAPPED, value))
             else:
@@ -156,9 +156,14 @@ def told_by_observation(record: Mapping[str, Any], limits: Limits) -> Told:
 
 def _mapped(record: Mapping[str, Any], path: str, own: Any) -> Any:
     """Return the value at a path of the mapping. `own` is what the record says elsewhere, which decides over a text for all records."""
-    value: Any = record
     if path.startswith(CONSTANT):
         return path.removeprefix(CONSTANT) if own in (None, "") else own
+    return at_path(record, path)
+
+
+def at_path(record: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted key; None if it is missing. Objects on the way may be JSON text."""
+    value: Any = record
     for part in path.split("."):
         value = json_object(value).get(part)
     return value

@@ -214,7 +214,7 @@ def rating(value: Any) -> float:
     return found
 
 
-_SCALE = re.compile(r"max|min|scale|range|out_of", re.IGNORECASE)
+_SCALE = re.compile(r"(?:^|_)(?:max|min|scale|range|out_of)(?:_|$)", re.IGNORECASE)
 
 
 def held_rating(value: Any) -> Any:

@@ -169,10 +169,11 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
         if key in left_out or _CONTENT.match(key):
             continue
         found = meaning(key)
-        is_object = isinstance(value, dict) or (isinstance(value, str) and value.lstrip()[:1] == "{")
+        is_person = found is not None and found.fact in ("user", "session")
+        is_object = isinstance(value, dict) or (is_person and bool(as_object(value)))  # a refusal may be beside the id of a person
         if found is not None and found.fact is not None and not is_object:
             made._add(found, value)
-        elif (found is not None and (found.fact is None or isinstance(value, str))) or key in ROOTS or _OPENED.search(key):
+        elif is_person or (found is not None and found.fact is None) or key in ROOTS or _OPENED.search(key):
             _open(made, key, value, 0)
         elif key == "model_parameters":
             _open(made, "model_parameters.metadata", as_object(value).get("metadata"), 0)
@@ -223,6 +224,17 @@ def _open(made: Told, place: str, value: Any, depth: int) -> None:
             if found is None or found.fact != "user":
                 continue
         made._add(found, item)
+
+
+def consent_at(record: Mapping[str, Any], path: str) -> Any:
+    """Return the consent at a dotted key; None if it is missing. Objects on the way may be text; one that cannot be read is a refusal."""
+    value: Any = record
+    for part in path.split("."):
+        held = as_object(value)
+        if not held and isinstance(value, str) and value.lstrip()[:1] == "{":
+            return False
+        value = held.get(part)
+    return value
 
 
 def as_object(value: Any) -> dict[str, Any]:

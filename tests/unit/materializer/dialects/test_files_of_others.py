@@ -73,6 +73,8 @@ def test_a_refusal_in_json_text_counts() -> None:
     assert (inside["answer"], inside["user"]) == (None, "ada")
     for text in ('{"agreed": false, "x": NaN}', "{'agreed': False}", '{"agreed": true'):
         assert row_of(record | {"extra_info": text}, consent="extra_info.agreed")["answer"] is None, text
+    for key, text in (("opt_out", '{"reason": "asked"}'), ("training_consent", '{"a'), ("consent", '{"a')):
+        assert row_of(record | {key: text})["answer"] is None, key
     agreed = row_of(record | {"consent": '{"given": true}'}, consent="consent.given")
     assert (agreed["answer"], agreed["consent"]) == ("Hello.", True)
 
