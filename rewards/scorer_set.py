@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from ratchet.contracts.data.beliefs import JudgeBelief
 from ratchet.contracts.data.datasets import Label, ScorerVersion
 from ratchet.contracts.data.records import FeedbackKind, Tier
-from ratchet.contracts.errors import Permanent, RatchetError
+from ratchet.contracts.errors import ConfigError, Permanent, RatchetError
 from ratchet.contracts.jobs.training import TrainingPlan
 from ratchet.contracts.loop import RewardSettings
 from ratchet.contracts.ports import RewardFunction
 from ratchet.rewards.feedback import ratings
+from ratchet.rewards.judge.job_verdicts import JobVerdicts
+from ratchet.rewards.judge.options import EndpointOptions
 from ratchet.rewards.verifiable import ExactMatch
 from ratchet.runtime.extensions import ExtensionKind, load
 
@@ -38,9 +40,21 @@ log = logging.getLogger(__name__)
 class Consulted(Protocol):
     """A scorer that asks a model about an answer, at a cost per score, and that must prove itself first (`rewards/judge`)."""
 
+    options: EndpointOptions
+    """Its options."""
+
     @property
     def believed(self) -> bool:
         """Whether it has a weight at present."""
+
+    def serve_job(self, verdicts: JobVerdicts) -> None:
+        """Grade the answers of a training job, and keep the verdicts there."""
+
+    def ready(self) -> None:
+        """Raise if it cannot be asked."""
+
+    def job_problem(self, secrets: Mapping[str, str] | None) -> str:
+        """Return why a training job cannot ask it; empty if it can, or is not to."""
 
     def record_in(self, records: JudgeRecords) -> None:
         """Keep its verdicts in `records`."""
@@ -75,8 +89,13 @@ class Scorer:
 
     @property
     def in_jobs(self) -> bool:
-        """Whether a training job can use it for new answers."""
+        """Whether a training job may use it for new answers."""
         return _for_unseen(self) and getattr(self.function, "in_jobs", True)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it has a weight at present. All scorers have one but judges that are not believed."""
+        return self.judge is None or self.judge.believed
 
     @property
     def judge(self) -> Consulted | None:
@@ -99,14 +118,39 @@ class ScorerSet:
         """Return whether some scorer needs at most prompt, answer and reference."""
         return any(_for_unseen(scorer) for scorer in self.scorers)
 
-    def trainable(self) -> bool:
-        """Return whether some scorer of new answers runs in a training job."""
-        return any(scorer.in_jobs for scorer in self.scorers)
+    def for_jobs(self) -> tuple[ScorerVersion, ...]:
+        """Return the scorers of new answers that a training job uses now: of the judges, those that are believed and have `in_jobs`."""
+        return tuple(scorer.version for scorer in self.scorers if scorer.in_jobs and scorer.usable)
+
+    def check_jobs(self, secrets: Mapping[str, str] | None) -> None:
+        """Raise ConfigError if a training job cannot ask a judge that it is to ask, or if it would show a judge's API key to programs.
+
+        `secrets` are the variables that pods get from Secrets. None: jobs run on this machine.
+        """
+        exposed = [
+            one.version.name for one in self.scorers if getattr(getattr(one.function, "options", None), "isolation", "") == "process"
+        ]
+        for scorer in self.scorers:
+            if scorer.judge is None:
+                continue
+            options, where = scorer.judge.options, f"reward {scorer.version.name!r} with in_jobs"
+            if problem := scorer.judge.job_problem(secrets):
+                raise ConfigError(f"{where}: {problem}")
+            if options.in_jobs and exposed and (options.key_env or options.key_file):
+                raise ConfigError(
+                    f'{where}: reward {exposed[0]!r} runs programs of the model with isolation = "process", which could read the API key; '
+                    'use isolation = "namespaces", or a judge without a key'
+                )
 
     def without_reference(self, in_jobs: bool = False) -> bool:
         """Return whether some scorer of new answers needs no reference; with `in_jobs`, one that runs in a training job."""
-        able = [one for one in self.scorers if (one.in_jobs if in_jobs else _for_unseen(one) and (one.judge is None or one.judge.believed))]
+        able = [one for one in self.scorers if one.usable and (one.in_jobs if in_jobs else _for_unseen(one))]
         return any("reference" not in scorer.function.needs for scorer in able)
+
+    @property
+    def judges(self) -> tuple[Consulted, ...]:
+        """The scorers that ask a model."""
+        return tuple(scorer.judge for scorer in self.scorers if scorer.judge is not None)
 
     def proves_alone(self) -> bool:
         """Return whether some verifiable scorer of new answers needs no reference."""
@@ -170,7 +214,7 @@ class ScorerSet:
 
     def _by_panel(self, samples: Sequence[Mapping[str, Any]], ask: Callable[[Consulted], Sequence[float | None]]) -> list[float | None]:
         """Return the mean by weight of what the judges say about each sample that `ask` gives them; None without a verdict."""
-        panel = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.judge is not None and scorer.judge.believed]
+        panel = [scorer for scorer in self.scorers if _for_unseen(scorer) and scorer.judge is not None and scorer.usable]
         columns = [ask(scorer.judge) for scorer in panel if scorer.judge is not None]
         rows = zip(*columns, strict=True) if columns else [()] * len(samples)
         return [_decide(list(zip(panel, row, strict=True)))[0] for row in rows]
@@ -308,26 +352,34 @@ def _build(name: str, options: Mapping[str, Any], tier: Tier | None, weight: flo
     return Scorer(function, ScorerVersion(**identity, tier=tier or Tier(function.tier), weight=weight))
 
 
-def planned_scorer_set(plan: TrainingPlan) -> ScorerSet:
-    """Build the scorer set that a training job uses: the plan's scorers for new answers, without judges.
+def planned_scorer_set(plan: TrainingPlan, verdicts: JobVerdicts | None = None) -> ScorerSet:
+    """Build the scorer set that a training job uses: the plan's scorers for new answers.
 
-    Raises `Permanent` if the installed code of a scorer differs from the code in the plan, because rewards must not change between
-    planning and training. Also raises `Permanent` if the plan has no scorer for new answers.
+    Judges keep their verdicts in `verdicts`; without it, they are left out. Raises `Permanent` if the installed code of a scorer differs
+    from the code in the plan, because rewards must not change between planning and training. Also raises `Permanent` if the plan has no
+    scorer for new answers.
     """
     scorers = []
     for planned in plan.scorers:
         scorer = _build(planned.name, plan.scorer_options.get(planned.name, {}), planned.tier, planned.weight)
-        if not scorer.in_jobs:
+        if not scorer.in_jobs or (scorer.judge is not None and verdicts is None):
             continue
         if _pin(scorer.version) != _pin(planned):
             raise Permanent(
                 f"reward {planned.name!r} has different code here ({_code(scorer.version)}) than in the plan ({_code(planned)}); "
                 "install the planned version, or plan again"
             )
+        if scorer.judge is not None and verdicts is not None:
+            scorer.judge.serve_job(verdicts)
         scorers.append(scorer)
     if not scorers:
         raise Permanent("the plan contains no reward that can score new answers; add one to the loop file and plan again")
     return ScorerSet(scorers)
+
+
+def scores_without_reference(plan: TrainingPlan) -> bool:
+    """Return whether a GRPO job of this plan can score answers to prompts without a reference. Raises as `planned_scorer_set`."""
+    return planned_scorer_set(plan, JobVerdicts()).without_reference()
 
 
 def _pin(version: ScorerVersion) -> tuple[str, str, str]:

@@ -273,7 +273,7 @@ RULES: tuple[ChoiceRule, ...] = (
         lambda case: case.unseen,
         lambda case: "available" if case.unseen else "not available",
         "GRPO's own answers can be scored",
-        "GRPO has no reward in its jobs: add a verifiable scorer; judges are not asked by jobs",
+        "GRPO has no reward in its jobs: add a verifiable scorer, or set in_jobs for a judge that is believed",
         lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward",
     ),
     ChoiceRule(

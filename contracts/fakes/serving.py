@@ -342,9 +342,9 @@ class FakeRewards:
         rewards = [1.0 if sample.get("answer") == sample.get("reference") else 0.0 for sample in samples]
         return [Label(reward, Tier.VERIFIABLE, {}, 0) for reward in rewards]
 
-    def trainable(self) -> bool:
-        """Return True: a training job can score new answers."""
-        return True
+    def for_jobs(self) -> tuple[ScorerVersion, ...]:
+        """Return one scorer: a training job can score new answers."""
+        return (ScorerVersion(name="fake", distribution="ratchet", version="0", code="0" * 64, tier=Tier.VERIFIABLE, weight=1.0),)
 
     def beliefs(self) -> tuple[JudgeBelief, ...]:
         """Return nothing: there are no judges."""

@@ -42,8 +42,8 @@ class Rewards(Protocol):
     def unseen(self) -> bool:
         """Return whether some scorer needs at most prompt, answer and reference."""
 
-    def trainable(self) -> bool:
-        """Return whether some scorer of new answers runs in a training job. Judges do not."""
+    def for_jobs(self) -> tuple[ScorerVersion, ...]:
+        """Return the scorers of new answers that a training job uses now. Of the judges, these are the believed ones with `in_jobs`."""
         ...
 
     def label_unseen(self, samples: Sequence[Mapping[str, Any]]) -> list[Label]:

@@ -150,7 +150,9 @@ def _rewards(loop: Loop, home: Home) -> ScorerSet:
     from ratchet.rewards.judge.records import JudgeRecords
     from ratchet.rewards.scorer_set import build_scorer_set
 
-    return build_scorer_set(loop.rewards, JudgeRecords(home.judgements, loop.line.name))
+    found = build_scorer_set(loop.rewards, JudgeRecords(home.judgements, loop.line.name))
+    found.check_jobs(None if loop.cluster is None else loop.cluster.secrets)
+    return found
 
 
 def _datasets(

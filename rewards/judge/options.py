@@ -26,6 +26,12 @@ class EndpointOptions(ModelEndpoint):
     held."""
     max_answers: int = Field(default=1000, ge=0)
     """Maximum number of logged answers per cycle that the judge grades: a random selection of those that no stronger tier decides."""
+    in_jobs: bool = False
+    """Whether GRPO's jobs ask the judge while they train, if it is believed. A job then sends the answers that no stronger tier decides,
+    and needs the API key: on one machine from `key_file`, on a cluster from `key_env`, which `cluster.secrets` names."""
+    job_budget: int = Field(default=20_000_000, ge=0)
+    """Maximum tokens that this judge may use in one attempt to train, prompts and replies together. The budgets of several judges in a
+    job are added up. A job that needs more ends."""
     floor: float = Field(default=0.7, ge=0.5, lt=1)
     """Lower bound that the agreement with people's labels must reach. Agreement is the probability that the judge ranks a right answer
     above a wrong one. Below the floor, the weight of the judge is zero."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from ratchet.contracts.data.beliefs import JudgeBelief
 from ratchet.contracts.data.records import Tier
+from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import Digest, digest, hash_share
 from ratchet.rewards.judge.agreement import agreement, upper_bound
 from ratchet.rewards.judge.client import Answer, BudgetSpent, JudgeClient
 from ratchet.rewards.judge.controls import controls
+from ratchet.rewards.judge.job_verdicts import JobVerdicts
 from ratchet.rewards.judge.messages import TEMPLATE, Question, about_answer, about_pair, content_key
 from ratchet.rewards.judge.options import EndpointOptions, JudgeOptions
 from ratchet.rewards.judge.probes import probe_samples
@@ -20,6 +24,8 @@ from ratchet.rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, REFUS
 from ratchet.rewards.judge.verdict import Outcome
 from ratchet.rewards.options import check_options
 
+READY_SECONDS = 60.0
+"""Seconds after which a job that gets no reply from a judge does not start."""
 _RIGHT, _WRONG = 0.5, 0.5
 """A label above counts as right, one below as wrong."""
 
@@ -28,14 +34,13 @@ class Judge:
     """Let a language model grade the answer by a rubric, from 0 to 1. Abstain while the judge is not believed.
 
     The judge is believed if it rejects the probes, and if its agreement with people's labels reaches the floor. Both are measured when data
-    is frozen. It grades only answers that no stronger tier decides. Each verdict is recorded, and asked for once. A training job does not
-    ask judges.
+    is frozen. It grades only answers that no stronger tier decides. Each verdict is recorded, and asked for once. A training job asks the
+    judge only with `in_jobs`.
     """
 
     name = "judge"
     tier = Tier.JUDGE
     needs = frozenset({"prompt", "answer"})
-    in_jobs = False
     options_type: ClassVar[type[EndpointOptions]] = JudgeOptions
     criterion: ClassVar[str] = ""
 
@@ -43,13 +48,47 @@ class Judge:
         self.options: EndpointOptions = check_options(self.name, self.options_type, options)
         self.rubric: str = getattr(self.options, "rubric", self.criterion)
         self.digest: Digest = digest([self.options.url, self.options.model, self.rubric, TEMPLATE])
+        self.in_jobs = self.options.in_jobs
         self._client = JudgeClient(self.name, self.options)
         self._records: JudgeRecords | None = None
+        self._job: JobVerdicts | None = None
         self._now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def record_in(self, records: JudgeRecords) -> None:
         """Use these records. Without them, the judge asks nothing and abstains."""
         self._records = records
+
+    def serve_job(self, verdicts: JobVerdicts) -> None:
+        """Grade the answers of a training job, whose plan has found the judge believed, and keep the verdicts there."""
+        verdicts.allow(self.options.job_budget)
+        self._job = verdicts
+
+    def ready(self) -> None:
+        """Ask one question, so that a job without an API key or without a way to the judge ends before it loads a model.
+
+        The limit is READY_SECONDS. Raises as `JudgeClient.ask`, and Permanent if the job may use no more tokens.
+        """
+        if self._job is not None and self._job.left(self.digest, 0, self._now()) <= 0:
+            raise Permanent(spent_in_job(self.name))
+        options = self.options.model_copy(update={"patience": min(READY_SECONDS, self.options.patience)})
+        JudgeClient(self.name, options).ask([about_answer(self.rubric, controls()[0][0])], self.options.job_budget, lambda *_: None)
+
+    def job_problem(self, secrets: Mapping[str, str] | None) -> str:
+        """Return why a training job cannot ask the judge, with the remedy; empty if it can, or is not to.
+
+        `secrets` are the variables that pods get from Secrets. None: jobs run on this machine, without the variables of the service.
+        """
+        options = self.options
+        if not options.in_jobs:
+            return ""
+        if secrets is None:
+            return "" if options.key_env is None else "a job gets no variable of the service: use key_file instead of key_env"
+        if options.key_file is not None:
+            return 'a pod has no file of the service: use key_env, and cluster.secrets.NAME = "secret/key" for this variable'
+        if options.key_env is not None and options.key_env not in secrets:
+            return f'a pod needs the API key from a Secret: set cluster.secrets.{options.key_env} = "secret/key"'
+        host = urlsplit(options.url).hostname or ""
+        return f"{host} is the pod itself in a pod; use an address that pods reach" if _is_loopback(host) else ""
 
     def belief(self) -> JudgeBelief | None:
         """Return the recorded belief in this judge; None if it was not measured yet."""
@@ -59,11 +98,11 @@ class Judge:
     def believed(self) -> bool:
         """Whether the judge has a weight."""
         belief = self.belief()
-        return belief is not None and belief.believed
+        return self._job is not None or (belief is not None and belief.believed)
 
     def score(self, samples: Sequence[Mapping[str, Any]]) -> list[float | None]:
         """Grade each answer. An answer without content gets 0. Raises as `JudgeClient.ask`."""
-        if self._records is None or not self.believed:
+        if not self.believed:
             return [None] * len(samples)
         full = [index for index, sample in enumerate(samples) if sample["answer"].strip()]
         values = self._values([about_answer(self.rubric, samples[index]) for index in full])
@@ -77,7 +116,7 @@ class Judge:
 
         Each pair is asked in both orders. If the orders disagree, the pair is a tie. None if one of them has no verdict.
         """
-        if self._records is None or not self.believed:
+        if not self.believed:
             return [None] * len(samples)
         pairs = [(sample, sample["answer"], other) for sample, other in zip(samples, others, strict=True)]
         questions = [about_pair(self.rubric, sample, first, second) for sample, first, second in pairs]
@@ -91,7 +130,7 @@ class Judge:
         None for an answer without a verdict, and for all if the judge is not believed or grades one of the controls wrong: a judge that
         takes each answer for a refusal would hide a loss. Raises as `JudgeClient.ask`.
         """
-        if self._records is None or not self.believed:
+        if not self.believed:
             return [None] * len(samples)
         known = controls()
         graded = self._values([about_answer(REFUSAL, sample) for sample, _ in known])
@@ -158,15 +197,16 @@ class Judge:
         return belief.model_copy(update={"believed": True, "reason": f"{shown}; it accepted {accepted} of {len(values)} probes"})
 
     def _values(self, questions: Sequence[Question]) -> list[float | None]:
-        """Return the value of each question: the recorded one, or that of a new verdict, which is recorded first."""
-        assert self._records is not None
+        """Return the value of each question: the known one, or that of a new verdict, which is kept first."""
+        kept = self._job if self._job is not None else self._records
+        assert kept is not None
         keys = [question.key(self.digest) for question in questions]
-        known = self._records.verdicts(keys)
+        known = kept.verdicts(keys)
         missing = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
         if missing:
-            left = self.options.budget - self._records.used(self.digest, self._now())
+            left = kept.left(self.digest, self.options.budget, self._now())
             names = list(missing)
-            with self._records.recording(self.digest) as record:
+            with kept.recording(self.digest) as record:
 
                 def keep(index: int, answer: Answer) -> None:
                     record(names[index], answer)
@@ -174,13 +214,27 @@ class Judge:
                 try:
                     self._client.ask(list(missing.values()), left, keep)
                 except BudgetSpent as error:
-                    done = len(self._records.verdicts(names))
+                    if self._job is not None:
+                        raise Permanent(spent_in_job(self.name)) from None
+                    done = len(kept.verdicts(names))
                     raise BudgetSpent(
                         f"{error}; {done} of {len(names)} new answers are graded and recorded. Raise `budget` or lower `max_answers` in "
                         "the options of the reward, or start the next cycle later"
                     ) from error
-            known = self._records.verdicts(keys)
+            known = kept.verdicts(keys)
         return [value if outcome is Outcome.SCORED else None for outcome, value in (known[key] for key in keys)]
+
+
+def spent_in_job(names: str) -> str:
+    """Return why a job ends whose judges may use no more tokens. `names` are their names."""
+    return f"reward {names}: the job has used up the tokens of job_budget; raise it, or lower the steps or generations of training.grpo"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _agreed(one: float | None, back: float | None) -> float | None:

@@ -129,6 +129,11 @@ class Job:
         events = [event for folder in earlier for event in read_events(folder) if event.kind == "progress"]
         return [{name: value for name, value in event.data.items() if isinstance(value, int | float)} for event in events]
 
+    @property
+    def judge_tokens(self) -> int:
+        """Tokens that judges used in the steps that earlier incarnations reported."""
+        return judge_tokens(self.run, self.incarnation)
+
     def _incarnations(self) -> list[Path]:
         """Folders of all incarnations up to this one, in order."""
         return [folder for _, folder in incarnations(self.run, self.incarnation)]
@@ -166,6 +171,12 @@ def _width(model: Path) -> int:
             if isinstance(names.get(name), int):
                 return int(names[name])
     raise ConfigError('the start model\'s config.json has no hidden_size, from which learning_rate = "auto" follows; set learning_rate')
+
+
+def judge_tokens(run: Path, incarnation: int) -> int:
+    """Return the tokens that judges used in the reported steps of the incarnations before this one."""
+    events = [event for _, folder in incarnations(run, incarnation - 1) for event in read_events(folder) if event.kind == "progress"]
+    return round(sum(float(event.data.get("judge_tokens", 0.0)) for event in events))
 
 
 def supervised(plan: TrainingPlan) -> Recipe:

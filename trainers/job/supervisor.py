@@ -155,9 +155,11 @@ class Wrapper:
                 f"the plan was made for code {plan.code[:12]}, but {code_digest()[:12]} is installed; install that version, or plan again"
             )
         if plan.method == Method.GRPO:
+            from ratchet.rewards.judge.job_verdicts import JobVerdicts
             from ratchet.rewards.scorer_set import planned_scorer_set
 
-            planned_scorer_set(plan)
+            for judge in planned_scorer_set(plan, JobVerdicts(self.job.judge_tokens)).judges:
+                judge.ready()
 
     def _train(self) -> tuple[int, str | None]:
         """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""

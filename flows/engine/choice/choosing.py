@@ -13,6 +13,7 @@ from math import ceil
 from typing import Any
 
 from ratchet.contracts.data.datasets import Facts, TrainingSet
+from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
@@ -49,7 +50,7 @@ def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: 
             method=method,
             recipe=recipe,
             seed=seed,
-            scorers=context.rewards.versions,
+            scorers=context.rewards.for_jobs(),
             scorer_options={reward.name: reward.options for reward in loop.rewards},
             code=context.code,
             development=dataset.development,
@@ -67,7 +68,7 @@ def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, 
     Return the choice, which contains a row for each check against the machines, and the plan. The plan is None if nothing is to be trained.
     Raises ConfigError if the recipe of a chosen method has a wrong key or value.
     """
-    unseen = context.rewards.trainable()
+    unseen = bool(context.rewards.for_jobs())
     first = choice = context.choose(facts, settings, unseen)
     left, tried = settings, dict[Method, tuple[RuleResult, ...]]()
     plan: TrainingPlan | None = None
@@ -123,8 +124,24 @@ def _tried(
     cautions: Callable[[TrainingPlan], tuple[str, ...]] | None = getattr(context.trainers[method], "cautions", None)
     if cautions is not None:
         known = known.model_copy(update={"warnings": (*cautions(plan), *known.warnings)})
+    known = known.model_copy(update={"warnings": (*_judge_cautions(context, plan), *known.warnings)})
     checks += usable
     return plan if all(check.holds for check in checks) else None, checks, known
+
+
+def _judge_cautions(context: LineContext, plan: TrainingPlan) -> tuple[str, ...]:
+    """Return what is to be known before a GRPO job asks judges."""
+    judges = [version.name for version in context.rewards.for_jobs() if version.tier is Tier.JUDGE]
+    if plan.method is not Method.GRPO or not judges:
+        return ()
+    names = ", ".join(judges)
+    found = [f"the job asks {names} about the answers of each step that no stronger reward decides; their texts go to that server"]
+    if not plan.recipe.get("beta", True):
+        found.append(
+            f"with beta = 0 nothing keeps the model close to its start, so it can learn answers that only {names} likes; set "
+            "training.grpo.beta"
+        )
+    return tuple(found)
 
 
 def _refuse_unshared(context: LineContext, plan: TrainingPlan, settings: TrainingSettings) -> None:

@@ -66,7 +66,7 @@ def _variant(
     if method.value not in settings.methods or not settings.built_in(method):
         return None
     only = settings.model_copy(update={"methods": (method.value,)})
-    if context.choose(dataset.facts, only, context.rewards.trainable()).method is not method:
+    if context.choose(dataset.facts, only, bool(context.rewards.for_jobs())).method is not method:
         return None
     changes = settings.recipe(method)
     scaled = {**changes, "rate_scale": changes.get("rate_scale", 1.0) * scale} if scale != 1.0 else changes

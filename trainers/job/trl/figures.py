@@ -9,6 +9,8 @@ STATE = "trainer_state.json"
 """File of a checkpoint with the state of the library's trainer."""
 ABSTAINED = "abstained"
 """Metric name in the library for the share of a step's answers without a reward (online_rewards.py)."""
+JUDGE_TOKENS = "judge_tokens"
+"""Metric name in the library for the tokens that judges used in a step."""
 WITHOUT_SIGNAL = "groups_without_signal"
 """Metric name in the library for the share of a step's groups whose answers have no different rewards. The library's own metric takes the
 spread of the whole step with `scale_rewards = "batch"`, and counts a group without any reward as one with signal."""
@@ -22,6 +24,7 @@ FIGURES = {
     "reward_std": "reward_std",
     WITHOUT_SIGNAL: "groups_without_signal",
     ABSTAINED: "abstained",
+    JUDGE_TOKENS: "judge_tokens",
     "completions/mean_length": "answer_tokens",
     "rewards/chosen": "chosen_reward",
     "rewards/accuracies": "pairs_in_order",

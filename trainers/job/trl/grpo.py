@@ -27,6 +27,7 @@ from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.runtime.chat_template import CallFormat, read_answer, token_ids
 from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.model_fit import context_of
@@ -34,7 +35,7 @@ from ratchet.trainers.job.online_rewards import comparable, scored
 from ratchet.trainers.job.prompt_length import own_call_format, prompt_length, rendered_prompt
 from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import OMITTED, shows_tools, tools_of
-from ratchet.trainers.job.trl.figures import ABSTAINED, WITHOUT_SIGNAL
+from ratchet.trainers.job.trl.figures import ABSTAINED, JUDGE_TOKENS, WITHOUT_SIGNAL
 from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.prompt_order import ORDERS, Group
@@ -51,7 +52,7 @@ def rows(run: Path, plan: TrainingPlan) -> list[dict[str, Any]]:
     """
     import pyarrow.parquet as pq
 
-    from ratchet.rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import scores_without_reference
 
     path = run / RunFile.PROMPTS
     stored = pq.read_schema(path).names
@@ -65,7 +66,7 @@ def rows(run: Path, plan: TrainingPlan) -> list[dict[str, Any]]:
         }
         for number, row in enumerate(table.to_pylist())
     ]
-    return found if planned_scorer_set(plan).without_reference() else [row for row in found if row["reference"] is not None]
+    return found if scores_without_reference(plan) else [row for row in found if row["reference"] is not None]
 
 
 def _needs_tools(row: Mapping[str, Any]) -> bool:
@@ -99,9 +100,11 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
 
     `calls` is how answers name tool calls. `signals` receives for each group in order whether it has a signal.
     """
+    from ratchet.rewards.judge.job_verdicts import JobVerdicts
     from ratchet.rewards.scorer_set import planned_scorer_set
 
-    scorer_set = planned_scorer_set(job.plan)
+    verdicts = JobVerdicts(job.judge_tokens, parallel.world())
+    scorer_set = planned_scorer_set(job.plan, verdicts)
     size = job.recipe(GRPORecipe).generations
 
     def reward(completions: Any, reference: Any, asked: Any, may_call: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
@@ -110,13 +113,20 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
             {"prompt": json.loads(prompt), "answer": answer, "reference": right}
             for prompt, answer, right in zip(asked, answers, reference, strict=True)
         ]
-        rewards = scored(lambda answers: comparable(list(asked), scorer_set.label_unseen(answers)), samples)
+
+        def score(answers: Sequence[Mapping[str, Any]]) -> list[float | None]:
+            verdicts.forget()
+            return comparable(list(asked), scorer_set.label_unseen(answers))
+
+        rewards = scored(score, samples)
         found = [is_mixed(rewards[at : at + size]) for at in range(0, len(rewards), size)]
         if signals is not None:
             signals.extend(found)
         if log_metric is not None:
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
             log_metric(WITHOUT_SIGNAL, 1.0 - fmean(found))
+            if scorer_set.judges:
+                log_metric(JUDGE_TOKENS, verdicts.reported() * parallel.world())  # the library logs the mean of the processes
         return rewards
 
     return reward

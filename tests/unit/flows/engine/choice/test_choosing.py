@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.fakes.serving import FakeRewards
 from ratchet.contracts.jobs.training import BeforeTraining, Choice, Cost, JobSpec, LeftOut, Method, TrainingPlan
 from ratchet.contracts.loop import TrainingSettings
 from ratchet.flows.config.load import load_loop
@@ -38,12 +40,13 @@ def chosen(
     before_training: Any = None,
     fits: Any = None,
     loop: Any = None,
+    rewards: Any = None,
     **settings: Any,
 ) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
     context: Any = SimpleNamespace(
         choose=choose,
-        rewards=SimpleNamespace(trainable=lambda: True),
+        rewards=rewards or FakeRewards(),
         trainers=trainers,
         cost=cost,
         before_training=before_training,
@@ -59,6 +62,17 @@ def test_method_that_fits_the_machines_is_planned() -> None:
     assert plan is not None
     assert choice.method == plan.method == Method.SFT
     assert [row.holds for row in choice.rules if row.rule == "sft fits the machines"] == [True]
+
+
+@pytest.mark.parametrize(("beta", "warnings"), [(0.04, 1), (0.0, 2)])
+def test_a_plan_whose_job_asks_judges_says_so(beta: float, warnings: int) -> None:
+    (version,) = FakeRewards().for_jobs()
+    rewards = SimpleNamespace(for_jobs=lambda: (version.model_copy(update={"name": "judge", "tier": Tier.JUDGE}),))
+    choice, plan = chosen(methods=("grpo",), rewards=rewards, gpus=1, grpo={"beta": beta})
+    assert plan is not None
+    assert choice.warnings[0].startswith("the job asks judge about the answers of each step that no stronger reward decides")
+    assert len(choice.warnings) == warnings
+    assert chosen(methods=("sft",), rewards=rewards)[0].warnings == ()
 
 
 def test_method_that_does_not_fit_the_machines_is_rejected_for_the_next() -> None:

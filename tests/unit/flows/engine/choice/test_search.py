@@ -39,7 +39,7 @@ def dataset(development: int = 40) -> TrainingSet:
 
 def searched(method: Method = Method.SFT, won: str | None = None, development: int = 40, **settings: Any) -> TrainingPlan:
     given = TrainingSettings(search=SearchSettings(budget=600), **settings)
-    context: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(trainable=lambda: True), trainers=TRAINERS)
+    context: Any = SimpleNamespace(choose=choose, rewards=SimpleNamespace(for_jobs=lambda: (1,)), trainers=TRAINERS)
     plan = draft(method, TRAINERS[method].recipe(given.recipe(method), FACTS))
     return with_search(context, plan, dataset(development), given, draft, won)
 

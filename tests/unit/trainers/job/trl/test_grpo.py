@@ -26,7 +26,7 @@ def job(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> An
     (tmp_path / "model").symlink_to(tiny_model)
     prompts = [json.dumps([{"role": "user", "content": " ".join(["one"] * words)}]) for words in (2, 4, 40)]
     pq.write_table(pa.table({"prompt": prompts, "reference": ["yes"] * 3}), tmp_path / "prompts.parquet")
-    monkeypatch.setattr("ratchet.rewards.scorer_set.planned_scorer_set", lambda _: SimpleNamespace(without_reference=lambda: False))
+    monkeypatch.setattr("ratchet.rewards.scorer_set.scores_without_reference", lambda _: False)
     said: list[str] = []
     events = SimpleNamespace(write=lambda kind, **data: said.append(f"{kind}: {data['reason']}"))
     return SimpleNamespace(run=tmp_path, plan=None, events=events, said=said)

@@ -57,11 +57,12 @@ module.Stepwise.training_step = training_step
 """
 PAID_BY_LENGTH = """
 class Panel:
+    judges = ()
     def without_reference(self):
         return True
     def label_unseen(self, samples):
         return [module.Label(min(1.0, len(sample["answer"].split()) / 40), None, {}, 0) for sample in samples]
-module.planned_scorer_set = lambda plan: Panel()
+module.planned_scorer_set = lambda plan, verdicts: Panel()
 """
 DEAD_DISK = """
 plain, written = module.seal, []
@@ -80,14 +81,14 @@ module.Stepwise.training_step = training_step
 """
 AWAY = """
 class Panel:
-    asked = 0
+    asked, judges = 0, ()
     def label_unseen(self, samples):
         self.asked += 1
         known = 0.5 if self.asked == 1 else None
         return [module.Label(known if n else None, None, {}, 0) for n, _ in enumerate(samples)]
     def without_reference(self):
         return False
-def planned_scorer_set(plan):
+def planned_scorer_set(plan, verdicts):
     import ratchet.trainers.job.online_rewards
     ratchet.trainers.job.online_rewards.PAUSES = (0.0,)
     return Panel()
