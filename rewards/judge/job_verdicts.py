@@ -18,10 +18,9 @@ from ratchet.rewards.judge.verdict import Outcome
 class JobVerdicts:
     """What all judges of one process of a job have said and used."""
 
-    def __init__(self, spent: int = 0, processes: int = 1) -> None:
-        """`spent` is the number of tokens that earlier incarnations of the attempt used. Each of the `processes` gets an equal share."""
+    def __init__(self, spent: int = 0) -> None:
+        """`spent` is the number of tokens that earlier incarnations of the attempt used."""
         self._spent = spent
-        self._processes = processes
         self._budget = 0
         self._verdicts: dict[Digest, tuple[Outcome, float | None]] = {}
         self._reported = 0
@@ -48,7 +47,7 @@ class JobVerdicts:
 
     def left(self, judge: Digest, budget: int, now: datetime) -> int:  # noqa: ARG002 -- the judges of a job share one sum
         """Return the number of tokens that may still be used."""
-        return (self._budget - self._spent) // self._processes - self.tokens
+        return self._budget - self._spent - self.tokens
 
     def forget(self) -> None:
         """Drop all verdicts, so that no answer without a score stays so in the next try, and the memory does not grow."""

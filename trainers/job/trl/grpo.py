@@ -27,7 +27,6 @@ from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.training import LeftOut, TrainingPlan
 from ratchet.runtime.chat_template import CallFormat, read_answer, token_ids
 from ratchet.runtime.jobs.job_protocol import RunFile
-from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.left_out import UNRENDERED, leave_out
 from ratchet.trainers.job.model_fit import context_of
@@ -103,7 +102,7 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
     from ratchet.rewards.judge.job_verdicts import JobVerdicts
     from ratchet.rewards.scorer_set import planned_scorer_set
 
-    verdicts = JobVerdicts(job.judge_tokens, parallel.world())
+    verdicts = JobVerdicts(job.judge_tokens)
     scorer_set = planned_scorer_set(job.plan, verdicts)
     size = job.recipe(GRPORecipe).generations
 
@@ -126,7 +125,7 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
             log_metric(WITHOUT_SIGNAL, 1.0 - fmean(found))
             if scorer_set.judges:
-                log_metric(JUDGE_TOKENS, verdicts.reported() * parallel.world())  # the library logs the mean of the processes
+                log_metric(JUDGE_TOKENS, verdicts.reported())
         return rewards
 
     return reward
