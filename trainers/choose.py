@@ -286,7 +286,7 @@ RULES: tuple[ChoiceRule, ...] = (
             f"min_prompts {_prompts_needed(case)}"
         ),
         "GRPO has enough prompts",
-        "too few prompts for which GRPO's answers can be scored",
+        "too few prompts for which GRPO's answers can be scored: record references, or set in_jobs for a judge that is believed",
         lambda case: _margin(usable_prompts(case.facts), _prompts_needed(case), "such prompts"),
     ),
     ChoiceRule(
