@@ -1,4 +1,4 @@
-"""A whole cycle whose only reward of new answers is a judge: GRPO asks it, the gate proves the gain on references, and no file has its key."""
+"""A whole cycle whose judge is the reward of GRPO: the gate proves the gain on references, and no file has the key of the judge."""
 
 from __future__ import annotations
 
