@@ -107,8 +107,8 @@ def memory(recipe: Recipe, sizes: ModelSizes, nodes: int, gpus: int, on_nemo: bo
     """
     if not gpus:
         return None
-    holding = training_gpus(recipe, ClusterShape(nodes, gpus)) if on_nemo and isinstance(recipe, GRPORecipe) else nodes * gpus
-    split = recipe.nemo.tensor_parallel if on_nemo and isinstance(recipe, GRPORecipe) else 1
+    holding = training_gpus(recipe, ClusterShape(nodes, gpus)) if on_nemo else nodes * gpus
+    split = recipe.nemo.tensor_parallel if on_nemo else 1
     tokens = _tokens(recipe, on_nemo)
     return MemoryEstimate(
         training=(

@@ -129,7 +129,8 @@ class ClusterSettings(Frozen):
     image: str
     """Container image with Python, this version of Ratchet and its `train` extra."""
     nemo_image: str | None = None
-    """NeMo RL container image that also contains this version of Ratchet. Required if training.grpo_on is nemo-rl."""
+    """NeMo RL container image that also contains this version of Ratchet. Required if training.dpo_on, grpo_on or sft_on
+    is nemo-rl."""
     python: str = "python3"
     """Python interpreter in the image."""
     volume: VolumeSettings

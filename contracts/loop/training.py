@@ -10,6 +10,9 @@ from ratchet.contracts.loop.field_types import Positive, Seconds, Share
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.time_window import checked_window
 
+NEMO_RL = "nemo-rl"
+"""Value of `dpo_on`, `grpo_on` and `sft_on` for the trainers on NVIDIA NeMo RL."""
+
 
 class SearchSettings(Frozen):
     """Search over recipes: suitable methods and learning rates, compared on the line's development prompts."""
@@ -32,12 +35,14 @@ class TrainingSettings(Frozen):
     sft: dict[str, Any] = Field(default_factory=dict)
     """Overrides of the SFT recipe (trainers/recipes/sft.py)."""
     dpo_on: str = "trl"
-    """Entry point name of an installed trainer (group `ratchet.trainers`) for DPO. trl: the built-in one."""
+    """Entry point name of an installed trainer (group `ratchet.trainers`) for DPO. trl: the built-in one, on one machine or
+    several. nemo-rl: NeMo RL on a cluster with its own container image, for models that TRL cannot hold."""
     grpo_on: str = "trl"
     """Entry point name of an installed trainer (group `ratchet.trainers`) for GRPO. trl: the built-in one, on one machine. nemo-rl: NeMo RL
     on a cluster with its own container image."""
     sft_on: str = "trl"
-    """Entry point name of an installed trainer (group `ratchet.trainers`) for SFT. trl: the built-in one."""
+    """Entry point name of an installed trainer (group `ratchet.trainers`) for SFT. trl: the built-in one, on one machine or
+    several. nemo-rl: NeMo RL on a cluster with its own container image, for models that TRL cannot hold."""
     min_pairs: Positive = 50
     """Minimum number of pairs for DPO."""
     min_group_coverage: Share = 0.15
@@ -70,9 +75,16 @@ class TrainingSettings(Frozen):
 
     def trainer(self, method: str) -> str:
         """Return the entry point name of the trainer for `method` (`dpo`, `grpo` or `sft`)."""
-        on = {"dpo": self.dpo_on, "grpo": self.grpo_on, "sft": self.sft_on}[method]
-        return method if on == "trl" else on
+        on = self._on(method)
+        return {"trl": method, NEMO_RL: f"{NEMO_RL}-{method}"}.get(on, on)
+
+    def on_nemo(self, method: str) -> bool:
+        """Return whether NeMo RL trains `method` (`dpo`, `grpo` or `sft`)."""
+        return self._on(method) == NEMO_RL
 
     def built_in(self, method: str) -> bool:
         """Return whether a trainer of Ratchet trains `method` (`dpo`, `grpo` or `sft`), with a recipe of trainers/recipes."""
-        return self.trainer(method) in (method, "nemo-rl")
+        return self._on(method) in ("trl", NEMO_RL)
+
+    def _on(self, method: str) -> str:
+        return {"dpo": self.dpo_on, "grpo": self.grpo_on, "sft": self.sft_on}[method]

@@ -72,9 +72,8 @@ def estimate_memory(
     from ratchet.trainers.recipes.completion import KINDS, complete
 
     sizes = model_sizes(config, parameters)
-    on_nemo = method == Method.GRPO.value and loop.training.grpo_on == "nemo-rl"
-    kind = KINDS[Method(method)]
-    found = memory(complete(kind, recipe), sizes, loop.training.nodes, loop.training.gpus, on_nemo) if sizes else None
+    training, kind = loop.training, KINDS[Method(method)]
+    found = memory(complete(kind, recipe), sizes, training.nodes, training.gpus, training.on_nemo(method)) if sizes else None
     if found is None:
         return None
     room = load_profile(loop.cluster.profile, folder).gpu_memory if loop.cluster else None

@@ -27,7 +27,7 @@ IMAGES = (
     Image(
         "ratchet-nemo",
         "nemo.Dockerfile",
-        "cluster.nemo_image, only with training.grpo_on = nemo-rl; you accept the licence of its base",
+        "cluster.nemo_image, only with a method on nemo-rl (for example training.grpo_on); you accept the licence of its base",
         ("BASE_IMAGE=NEMO_RL_IMAGE", DIGEST),
     ),
 )

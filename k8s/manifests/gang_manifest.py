@@ -155,7 +155,9 @@ def _fits(spec: JobSpec, context: RenderContext) -> None:
             f"training.gpus = {spec.gpus}, but a node of profile {settings.profile!r} has {profile.gpus}; choose another profile"
         )
     if _nemo(spec) and settings.nemo_image is None:
-        raise ConfigError("training.grpo_on = nemo-rl needs cluster.nemo_image: NeMo RL's image with this version of Ratchet installed")
+        raise ConfigError(
+            "a method on nemo-rl (training.dpo_on, grpo_on, sft_on) needs cluster.nemo_image: NeMo RL's image with this version of Ratchet"
+        )
     if _nemo(spec) and settings.volume.bucket:
         raise ConfigError("cluster.volume.bucket: NeMo RL's nodes write one checkpoint together; use a file system that all nodes mount")
     for path in (context.plan_folder, context.artifacts):

@@ -90,7 +90,9 @@ def ray_job(gang: VolcanoJob) -> RayJob:
     """Return the gang as a RayJob. Raises ConfigError if the gang does not run on Ray."""
     head = next((task for task in gang.spec.tasks if task.name == PodTask.HEAD.value), None)
     if head is None:
-        raise ConfigError('a RayJob needs a job on Ray, which is GRPO on NeMo RL: set training.grpo_on = "nemo-rl" and add grpo to methods')
+        raise ConfigError(
+            'a RayJob needs a job on Ray, which is one on NeMo RL: set for example training.grpo_on = "nemo-rl" and add grpo to methods'
+        )
     container = head.template.spec.containers[0]
     given = {one.name: one.value for one in container.env if one.value is not None}
     port = {"port": str(RAY_PORT), "dashboard-host": "0.0.0.0"}  # noqa: S104 -- the operator reads the job's state from the dashboard

@@ -97,7 +97,7 @@ def _ray_jobs(site: Site, jobs: Sequence[tuple[str, JobSpec]]) -> str:
     gangs = [(method, site.gang(job)) for method, job in jobs]
     on_ray = [(method, gang) for method, gang in gangs if any(task.name == PodTask.HEAD.value for task in gang.spec.tasks)]
     if not on_ray:
-        raise ConfigError('no job of this line runs on Ray; a RayJob needs GRPO on NeMo RL (training.grpo_on = "nemo-rl")')
+        raise ConfigError('no job of this line runs on Ray; a RayJob needs a method on NeMo RL, for example training.grpo_on = "nemo-rl"')
     objects = []
     for method, gang in on_ray:
         policy = ray_job_policy(gang, site.settings.volume.bucket)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import Attempt, Checkpoint, JobEvent, JobSpec, JobStatus, Method, ResumePoint
+from ratchet.contracts.jobs.training import Attempt, Checkpoint, JobEvent, JobSpec, JobStatus, Method, ResumePoint, TrainingPlan
 from ratchet.contracts.loop import RewardSettings
 from ratchet.contracts.schema import parse
 from ratchet.local.executor import LocalExecutor
@@ -87,12 +87,7 @@ class Run:
 
     def model(self, incarnation: int = 1) -> Path:
         """Return a copy of the published model's folder."""
-        bound = self.bench.artifacts.resolve(f"checkpoint/{self.spec.plan}/a{self.spec.attempt}/i{incarnation}")
-        assert bound, "the run published no model"
-        folder = self.bench.folder / "published" / f"{self.spec.plan[:16]}-a{self.spec.attempt}-i{incarnation}"
-        if not folder.exists():
-            self.bench.artifacts.fetch(parse(Checkpoint, self.bench.artifacts.get(bound)).files, folder)
-        return folder
+        return self.bench.published(self.spec, incarnation)
 
     def engine_weights(self) -> Path:
         """Return the file with the weights that generation sampled from last."""
@@ -139,6 +134,18 @@ class Run:
         self.bench.executor.pin(self.spec, resume)
         return resume
 
+    def disturbed(self, steps: Sequence[int]) -> list[int]:
+        """Preempt the run when it reaches each of the steps, let it end, and return the steps from which it resumed."""
+        resumed = []
+        for incarnation, step in enumerate(steps, 1):
+            self.submit(incarnation)
+            resumed.append(self.preempt(step).step)
+        self.submit(len(steps) + 1)
+        status = self.wait()
+        assert status.outcome == Outcome.DONE, (status, self.log())
+        assert not any("KL reference" in reason for reason in self.reasons())
+        return resumed
+
 
 class Bench(Workshop):
     """Artifacts, an executor whose jobs run in the environment of the release, and plans for one tiny model."""
@@ -166,9 +173,24 @@ class Bench(Workshop):
         plan = self.plan(Method.GRPO, rewards, **{**small, "precision": "float32", "learning_rate": 0.01, **changes, "nemo": nemo})
         if develop:
             plan = plan.model_copy(update={"development": self.development})
+        return self.run(NemoGRPO(), plan, Attempt(number=1, timeout=timeout, gpus=gpus, nodes=nodes), environment)
+
+    def run(self, trainer: Any, plan: TrainingPlan, attempt: Attempt, environment: Mapping[str, str] | None = None) -> Run:
+        """Return a job of a trainer that is not started. Its attempt gets the next number of the bench."""
         self._jobs += 1  # a further job of the same plan is another attempt
-        spec = NemoGRPO().job(plan, Attempt(number=self._jobs, timeout=timeout, gpus=gpus, nodes=nodes))
-        return Run(self, spec.model_copy(update={"environment": {**spec.environment, **self._environment(gpus), **(environment or {})}}))
+        spec = trainer.job(plan, attempt.model_copy(update={"number": self._jobs}))
+        return Run(
+            self, spec.model_copy(update={"environment": {**spec.environment, **self._environment(attempt.gpus), **(environment or {})}})
+        )
+
+    def published(self, spec: JobSpec, incarnation: int) -> Path:
+        """Return a copy of the folder of the model that an incarnation of a job published."""
+        bound = self.artifacts.resolve(f"checkpoint/{spec.plan}/a{spec.attempt}/i{incarnation}")
+        assert bound, "the run published no model"
+        folder = self.folder / "published" / f"{spec.plan[:16]}-a{spec.attempt}-i{incarnation}"
+        if not folder.exists():
+            self.artifacts.fetch(parse(Checkpoint, self.artifacts.get(bound)).files, folder)
+        return folder
 
     def _environment(self, gpus: int) -> dict[str, str]:
         paths = [STAND_INS, ROOT, self.root, self.root / AUTOMODEL, *filter(None, [os.environ.get("PYTHONPATH")])]

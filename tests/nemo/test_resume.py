@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ratchet.contracts.jobs.exit_codes import Outcome
 from tests.nemo.comparison import assert_close, differences, published_as_sampled, summary
 from tests.nemo.conftest import ADAPTER
 from tests.nemo.runs import Bench, Run
 
 
-def disturbed(run: Run, steps: Sequence[int]) -> list[int]:
-    """Preempt the run when it reaches each of the steps, let it end, and return the steps from which it resumed."""
-    resumed = []
-    for incarnation, step in enumerate(steps, 1):
-        run.submit(incarnation)
-        resumed.append(run.preempt(step).step)
-    run.submit(len(steps) + 1)
-    status = run.wait()
-    assert status.outcome == Outcome.DONE, (status, run.log())
-    assert not any("KL reference" in reason for reason in run.reasons())
-    return resumed
-
-
 def test_a_run_that_is_preempted_at_several_steps_equals_an_undisturbed_one(bench: Bench, undisturbed: Run, told: dict[str, Any]) -> None:
     run = bench.job(steps=6, save_every=3)
-    told["resumed_from"] = disturbed(run, (1, 3))
+    told["resumed_from"] = run.disturbed((1, 3))
     figures, found = run.figures(), differences(run.figures(), undisturbed.figures())
     told |= summary(figures) | found
     assert list(figures) == list(range(1, 7)), "no step is lost or repeated"
@@ -37,7 +23,7 @@ def test_a_run_that_is_preempted_at_several_steps_equals_an_undisturbed_one(benc
 
 def test_a_preempted_run_on_two_ranks_equals_an_undisturbed_one(bench: Bench, undisturbed: Run, told: dict[str, Any]) -> None:
     run = bench.job(gpus=2, steps=6, save_every=3)
-    told["resumed_from"] = disturbed(run, (2,))
+    told["resumed_from"] = run.disturbed((2,))
     found = differences(run.figures(), undisturbed.figures())
     told |= found
     assert_close(found)
@@ -47,7 +33,7 @@ def test_a_preempted_run_on_two_ranks_equals_an_undisturbed_one(bench: Bench, un
 def test_a_preempted_adapter_equals_an_undisturbed_one(adapters: Callable[[bool], Run], told: dict[str, Any]) -> None:
     undisturbed = adapters(True)
     run = undisturbed.bench.job(**ADAPTER)
-    told["resumed_from"] = disturbed(run, (2,))
+    told["resumed_from"] = run.disturbed((2,))
     found = differences(run.figures(), undisturbed.figures())
     told |= found
     assert_close(found)

@@ -20,6 +20,7 @@ from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.derived import measured
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.nemo_rl import NemoSharding
 from ratchet.trainers.recipes.recipe import Recipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 
@@ -38,7 +39,12 @@ class _OnTRL:
 
     def recipe(self, changes: Mapping[str, Any], facts: Facts | None = None) -> dict[str, Any]:
         """Return the complete recipe as JSON data. Raises ConfigError for an unknown key or an invalid value."""
-        return measured(complete(self.kind, changes), facts).model_dump(mode="json")
+        recipe = complete(self.kind, changes)
+        if not isinstance(recipe, GRPORecipe) and recipe.nemo != NemoSharding():
+            raise ConfigError(
+                f'training.{self.method}.nemo has settings of NeMo RL; set training.{self.method}_on = "nemo-rl", or remove them'
+            )
+        return measured(recipe, facts).model_dump(mode="json")
 
     def job(self, plan: TrainingPlan, attempt: Attempt) -> JobSpec:
         """Return the job of the plan, with one process per GPU on every node, or one process without GPUs.

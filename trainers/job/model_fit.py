@@ -37,8 +37,8 @@ def recipe_problems(folder: Path, recipe: Recipe, on_nemo: bool) -> list[str]:
     config = read_config(folder / "config.json")
     found = [*_adapter(config, recipe)]
     if isinstance(recipe, GRPORecipe):
-        found += [*_prompt_on_nemo(config, recipe), *_shards(config, recipe)] if on_nemo else _prompt(config, recipe)
-    return found
+        found += _prompt_on_nemo(config, recipe) if on_nemo else _prompt(config, recipe)
+    return [*found, *_shards(config, recipe)] if on_nemo else found
 
 
 def model_problems(folder: Path, tokenizer: Any) -> list[str]:
@@ -112,7 +112,7 @@ def _prompt(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
         yield f"max_completion = {recipe.max_completion} leaves no room for a prompt in the model's context of {context}; lower it"
 
 
-def _shards(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
+def _shards(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
     """With an uneven split of the vocabulary, the release computes wrong log-probabilities without an error."""
     words, parts = config.get("vocab_size"), recipe.nemo.tensor_parallel
     if isinstance(words, int) and words % parts:

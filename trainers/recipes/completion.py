@@ -15,7 +15,7 @@ from ratchet.contracts.wording import first_problem
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.health_limits import LIMITS, Health, Limit
-from ratchet.trainers.recipes.nemo_rl import NemoRL
+from ratchet.trainers.recipes.nemo_rl import NemoRL, NemoSharding
 from ratchet.trainers.recipes.recipe import Lora, R, Recipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 
@@ -38,7 +38,12 @@ def complete(kind: type[R], changes: Mapping[str, Any]) -> R:
 
 
 def _known(kind: type[Frozen], changes: Mapping[str, Any], where: str) -> None:
-    nested: dict[str, type[Frozen]] = {"lora": Lora, "health": Health, "nemo": NemoRL, **dict.fromkeys(LIMITS, Limit)}
+    nested: dict[str, type[Frozen]] = {
+        "lora": Lora,
+        "health": Health,
+        "nemo": NemoRL if kind is GRPORecipe else NemoSharding,
+        **dict.fromkeys(LIMITS, Limit),
+    }
     for key, value in changes.items():
         if key not in kind.model_fields:
             near = difflib.get_close_matches(key, kind.model_fields, n=1, cutoff=0.4)

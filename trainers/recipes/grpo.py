@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from ratchet.trainers.recipes.nemo_rl import NemoRL
 from ratchet.trainers.recipes.numbers import NotNegative, Positive, Rate
 from ratchet.trainers.recipes.recipe import Recipe
-from ratchet.trainers.save_interval import fixed_interval
 
 GRPO_STEPS = 200
 """Upper limit of the steps of GRPO: each step samples and scores answers, which takes many times as long as a step of SFT."""
@@ -85,11 +84,6 @@ class GRPORecipe(Recipe):
     def last_step(self) -> int:
         """Maximum number of optimiser steps of the run."""
         return GRPO_STEPS if self.steps == self.most_steps == "auto" else super().last_step
-
-    @property
-    def fixed_save_every(self) -> int:
-        """Steps between checkpoints of an incarnation on NeMo RL; for `auto`, those of the first one."""
-        return self.save_every if self.save_every != "auto" else fixed_interval((), (), 1.0, self.validated_every)
 
     @property
     def validated_every(self) -> int:

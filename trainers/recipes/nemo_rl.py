@@ -1,4 +1,4 @@
-"""Settings of GRPO on NVIDIA NeMo RL beyond the shared recipe: the assignment of GPUs, and options of the release.
+"""Settings of a training on NVIDIA NeMo RL beyond the shared recipe: the assignment of GPUs, and options of the release.
 
 The module contains data only. The key names of the release are in `ratchet.trainers.backends.nemo.config`; the attempt defines the cluster.
 """
@@ -57,7 +57,14 @@ def _refuse_read(value: Any, key: str) -> None:
         )
 
 
-class NemoRL(Frozen, allow_inf_nan=False):
+class NemoSharding(Frozen, allow_inf_nan=False):
+    """Settings of any training on NeMo RL."""
+
+    tensor_parallel: Positive = 1
+    """Tensor-parallel size in training: the number of GPUs that share each layer."""
+
+
+class NemoRL(NemoSharding):
     """Settings of GRPO on NeMo RL. The TRL trainer uses only `max_prompt`."""
 
     max_prompt: Positive = 1024
@@ -70,8 +77,6 @@ class NemoRL(Frozen, allow_inf_nan=False):
     """Number of nodes for generation in dedicated mode on several nodes. The other nodes train."""
     generation_memory: Annotated[float, Field(gt=0, lt=1)] = 0.6
     """Share of a GPU's memory for the generation engine. The memory adjustment of an attempt scales it."""
-    tensor_parallel: Positive = 1
-    """Tensor-parallel size in training: the number of GPUs that share each layer."""
     generation_tensor_parallel: Positive = 1
     """Tensor-parallel size in generation. The GPUs that share a layer are on one node."""
     train_batch: NotNegative = 0

@@ -9,7 +9,9 @@ from pydantic import Field, field_validator
 from ratchet.contracts.errors import ConfigError
 from ratchet.trainers.length import LEAST_STEPS
 from ratchet.trainers.recipes.health_limits import Health
+from ratchet.trainers.recipes.nemo_rl import NemoSharding
 from ratchet.trainers.recipes.numbers import NotNegative, Numbers, Positive, Rate
+from ratchet.trainers.save_interval import fixed_interval
 
 
 class Lora(Numbers):
@@ -84,6 +86,8 @@ class Recipe(Numbers):
     """Adapter to train. None: all weights are trained."""
     health: Health = Health()
     """Health rules that adjust or stop a failing run."""
+    nemo: NemoSharding = NemoSharding()
+    """Settings of the NeMo RL trainer."""
 
     @property
     def rate(self) -> float:
@@ -98,6 +102,16 @@ class Recipe(Numbers):
         if self.steps != "auto":
             return self.steps
         return LEAST_STEPS if self.most_steps == "auto" else self.most_steps
+
+    @property
+    def validated_every(self) -> int:
+        """Steps of which the interval between checkpoints of an incarnation on NeMo RL is a multiple."""
+        return 1
+
+    @property
+    def fixed_save_every(self) -> int:
+        """Steps between checkpoints of an incarnation on NeMo RL; for `auto`, those of the first one."""
+        return self.save_every if self.save_every != "auto" else fixed_interval((), (), 1.0, self.validated_every)
 
 
 R = TypeVar("R", bound=Recipe)

@@ -1,1 +1,1 @@
-"""GRPO on NVIDIA NeMo RL seen from the service: recipe, arithmetic, configuration and known keys."""
+"""GRPO, SFT and DPO on NVIDIA NeMo RL seen from the service: recipe, arithmetic, configuration and known keys."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import Lora, Recipe
 
 
 @dataclass(frozen=True)
@@ -65,19 +66,31 @@ def validate_every(recipe: GRPORecipe) -> int:
     return recipe.fixed_save_every if recipe.nemo.validate_every is None else recipe.nemo.validate_every
 
 
-def training_gpus(recipe: GRPORecipe, cluster: ClusterShape) -> int:
-    """Return the number of GPUs that hold the trained weights."""
-    nemo = recipe.nemo
-    if nemo.generation == "colocated":
+def training_gpus(recipe: Recipe, cluster: ClusterShape) -> int:
+    """Return the number of GPUs that hold the trained weights. Only GRPO can have others."""
+    if not isinstance(recipe, GRPORecipe) or recipe.nemo.generation == "colocated":
         return cluster.nodes * cluster.gpus
+    nemo = recipe.nemo
     if cluster.nodes == 1:
         return cluster.gpus - nemo.generation_gpus
     return (cluster.nodes - nemo.generation_nodes) * cluster.gpus
 
 
-def data_parallel(recipe: GRPORecipe, cluster: ClusterShape) -> int:
+def data_parallel(recipe: Recipe, cluster: ClusterShape) -> int:
     """Return the data-parallel size: the number of GPU groups that each train on a share of the batch."""
     return training_gpus(recipe, cluster) // recipe.nemo.tensor_parallel
+
+
+def wrong_adapter(lora: Lora | None) -> list[str]:
+    """Return what the release cannot do with an adapter, each with its remedy."""
+    found = []
+    if lora and lora.alpha != int(lora.alpha):
+        found.append(f"lora.alpha {lora.alpha} must be an integer; set lora.alpha = {round(lora.alpha)}")
+    if lora and isinstance(lora.targets, str) and lora.targets != "all-linear":
+        found.append(f"lora.targets {lora.targets!r} must be 'all-linear' or a list of module names")
+    if lora and lora.quantize != "none":
+        found.append("lora.quantize is not supported; set lora.quantize = 'none'")
+    return found
 
 
 def _spelling(recipe: GRPORecipe) -> list[str]:
@@ -86,12 +99,7 @@ def _spelling(recipe: GRPORecipe) -> list[str]:
         found.append(f"loss {recipe.loss!r} is not supported; set loss = 'dapo' or 'grpo'")
     if recipe.scale_rewards == "batch":
         found.append("scale_rewards 'batch' is not supported; set scale_rewards = 'group' or 'none'")
-    if recipe.lora and recipe.lora.alpha != int(recipe.lora.alpha):
-        found.append(f"lora.alpha {recipe.lora.alpha} must be an integer; set lora.alpha = {round(recipe.lora.alpha)}")
-    if recipe.lora and isinstance(recipe.lora.targets, str) and recipe.lora.targets != "all-linear":
-        found.append(f"lora.targets {recipe.lora.targets!r} must be 'all-linear' or a list of module names")
-    if recipe.lora and getattr(recipe.lora, "quantize", "none") != "none":
-        found.append("lora.quantize is not supported; set lora.quantize = 'none'")
+    found += wrong_adapter(recipe.lora)
     if recipe.precision == "float32" and recipe.nemo.packing:
         found.append(
             "precision float32 cannot be packed: the release packs with flash attention, which only has 16-bit kernels; "

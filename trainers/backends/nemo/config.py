@@ -8,11 +8,11 @@ changes and has not been tested with a 0.8 base file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, epochs, validate_every
+from ratchet.trainers.backends.nemo.sections import Dialect, checkpointing, engine, optimisation
 from ratchet.trainers.recipes.grpo import GRPORecipe
-from ratchet.trainers.recipes.recipe import Lora
 
 ENVIRONMENT = "ratchet"
 """Name of Ratchet's reward environment in the registry of the release."""
@@ -24,12 +24,6 @@ METRIC = "val:accuracy"
 """The release's name for the mean validation reward."""
 LOSSES = {"dapo": True, "grpo": False}
 """Loss in the recipe -> `token_level_loss` of the release, which has no other way of averaging."""
-OUTPUT_HEAD = "*lm_head"
-"""Pattern of the release for the output head. `*.lm_head` would not match it, because the head is at the top level of a model."""
-FOREVER = 10**10
-"""Number of steps of a constant schedule: more than any run has."""
-
-Dialect = Literal["0.7", "0.8"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +74,7 @@ def render_config(
     generation engine's share of GPU memory. `save_by` is the training time, in seconds, after which the release saves a checkpoint and
     ends the run.
     """
+    judged = bool(counts.validation and validate_every(recipe))
     return {
         "defaults": places.base,
         "grpo": _grpo(recipe, counts, seed),
@@ -87,7 +82,7 @@ def render_config(
         "policy": _policy(recipe, cluster, places, dialect, memory),
         "data": _data(recipe, places, counts),
         "env": {ENVIRONMENT: _environment(recipe, places, counts)},
-        "checkpointing": _checkpointing(recipe, places, counts, dialect, save_by),
+        "checkpointing": checkpointing(recipe, places.checkpoints, METRIC if judged else None, dialect, save_by),
         "logger": {"log_dir": places.logs, "num_val_samples_to_print": 0, "monitor_gpus": False},
         "cluster": {"gpus_per_node": cluster.gpus, "num_nodes": cluster.nodes},
     }
@@ -141,51 +136,10 @@ def _policy(recipe: GRPORecipe, cluster: ClusterShape, places: Places, dialect: 
         "train_global_batch_size": nemo.train_batch or recipe.answers,
         "train_micro_batch_size": recipe.micro_batch,
         "max_total_sequence_length": nemo.max_prompt + recipe.max_completion,
-        "precision": "float32" if recipe.precision == "float32" else "bfloat16",
-        "max_grad_norm": recipe.max_grad_norm,
         "sequence_packing": {"enabled": nemo.packing},
-        "optimizer": {
-            "name": "torch.optim.AdamW",
-            "kwargs": {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "betas": [0.9, 0.999], "eps": 1e-8},
-        },
-        "scheduler": schedule(recipe),
+        **optimisation(recipe),
         "generation": _generation(recipe, cluster, memory),
-        **_engine(recipe, dialect),
-    }
-
-
-def _engine(recipe: GRPORecipe, dialect: Dialect) -> dict[str, Any]:
-    """The section on the distribution of the weights over GPUs. Its name differs between the releases."""
-    section = {
-        "enabled": True,
-        "tensor_parallel_size": recipe.nemo.tensor_parallel,
-        "activation_checkpointing": recipe.gradient_checkpointing,
-        "lora_cfg": _lora(recipe.lora, recipe.nemo.tensor_parallel),
-    }
-    if dialect == "0.7":
-        return {"dtensor_cfg": {"_v2": True, **section}}
-    consolidated = "false" if recipe.lora else "final"
-    return {"automodel_cfg": {**section, "checkpoint": {"model_save_format": "safetensors", "save_consolidated": consolidated}}}
-
-
-def _lora(lora: Lora | None, tensor_parallel: int) -> dict[str, Any]:
-    """The section on the adapter.
-
-    The release compares its patterns with the full dotted name of a module (`ModuleMatcher` of NeMo Automodel). Its
-    `match_all_linear` includes the output head, and it rejects a configuration with both lists.
-    """
-    if lora is None:
-        return {"enabled": False}
-    named = [] if isinstance(lora.targets, str) else [name if "*" in name else f"*.{name}" for name in lora.targets]
-    return {
-        "enabled": True,
-        "dim": lora.rank,
-        "alpha": int(lora.alpha),
-        "dropout": lora.dropout,
-        "match_all_linear": False,
-        "target_modules": named,
-        "exclude_modules": [] if named else [OUTPUT_HEAD],
-        "use_triton": tensor_parallel == 1,
+        **engine(recipe, dialect),
     }
 
 
@@ -227,46 +181,3 @@ def _data(recipe: GRPORecipe, places: Places, counts: RunCounts) -> dict[str, An
             "system_prompt_file": None,
         },
     }
-
-
-def _checkpointing(recipe: GRPORecipe, places: Places, counts: RunCounts, dialect: Dialect, save_by: float | None) -> dict[str, Any]:
-    judged = bool(counts.validation and validate_every(recipe))
-    format_keys = {"model_save_format": "safetensors", "save_consolidated": recipe.lora is None}
-    return {
-        "enabled": True,
-        "checkpoint_dir": places.checkpoints,
-        "metric_name": METRIC if judged else None,
-        "higher_is_better": True,
-        "keep_top_k": recipe.keep_checkpoints,
-        "save_period": recipe.fixed_save_every,
-        "checkpoint_must_save_by": None if save_by is None else elapsed(save_by),
-        "save_optimizer": True,
-        "is_async": False,
-        **(format_keys if dialect == "0.7" else {}),
-    }
-
-
-def elapsed(seconds: float) -> str:
-    """Format `seconds` as DD:HH:MM:SS, rounded down to whole seconds, at least one second."""
-    whole = max(1, int(seconds))
-    return f"{whole // 86400:02d}:{whole // 3600 % 24:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def schedule(recipe: GRPORecipe) -> list[dict[str, Any]]:
-    """Return the learning rate schedule as a sequence of torch schedulers, which the release steps once per training step.
-
-    The warm-up rises linearly to the peak over `warmup_steps` steps. It starts at peak / (warmup_steps + 1), not at zero.
-    """
-    open_end = recipe.steps == "auto"  # the run may end after any validation, so the rate stays constant
-    warm = 0 if recipe.schedule == "constant" and not open_end else min(recipe.warmup_steps, recipe.last_step - 1)
-    rest = max(1, recipe.last_step - warm)
-    rise = _scheduler("LinearLR", start_factor=1 / (warm + 1), end_factor=1.0, total_iters=warm)
-    course = {
-        "cosine": _scheduler("CosineAnnealingLR", T_max=rest, eta_min=0.0),
-        "linear": _scheduler("LinearLR", start_factor=1.0, end_factor=0.0, total_iters=rest),
-    }.get("constant" if open_end else recipe.schedule, _scheduler("ConstantLR", factor=1.0, total_iters=FOREVER))
-    return [*([rise] if warm else []), course, {"milestones": [warm] if warm else []}]
-
-
-def _scheduler(name: str, **arguments: Any) -> dict[str, Any]:
-    return {"name": f"torch.optim.lr_scheduler.{name}", "kwargs": arguments}

@@ -33,18 +33,32 @@ DELIBERATE = {
     "grpo.skip_reference_policy_logprobs_calculation": "not in the base file, but read by the release: avoids a forward pass if beta is 0",
 }
 """Keys that are set although no base file contains them, with the reason. The keys below them are not checked."""
+_FORMAT = "not in the base file of this method, but read by the release, as for GRPO"
+OFFLINE = {
+    "data.train": "arguments of Ratchet's dataset class",
+    "checkpointing.model_save_format": _FORMAT,
+    "checkpointing.save_consolidated": _FORMAT,
+}
+"""Further such keys of SFT and DPO."""
+OF_METHOD: Mapping[str, Mapping[str, str]] = {
+    "grpo": DELIBERATE,
+    "sft": {**DELIBERATE, **OFFLINE, "policy.scheduler": "not in the base file of SFT, but read by the release"},
+    "dpo": {**DELIBERATE, **OFFLINE, "policy.dtensor_cfg._v2": "not in the base file of DPO, but read by the release: the newer worker"},
+}
+"""Method -> such keys."""
 
 
 @cache
-def shipped(release: str = PINNED) -> Tree:
-    """Return the recorded keys of a release. Raises ConfigError if none are recorded for it.
+def shipped(release: str = PINNED, method: str = "grpo") -> Tree:
+    """Return the recorded keys of a release in its base file for a method. Raises ConfigError if none are recorded.
 
     The keys of 0.7 and main were read from their base files. The keys of 0.8 were assembled (see `read_from` in the file).
     """
     records = json.loads(files("ratchet.trainers.backends.nemo").joinpath("keys.json").read_text())
-    if release not in records:
-        raise ConfigError(f"no keys are recorded for NeMo RL {release!r}; recorded releases: {', '.join(records)}")
-    found: Tree = records[release]["keys"]
+    name = release if method == "grpo" else f"{release} {method}"
+    if name not in records:
+        raise ConfigError(f"no keys are recorded for NeMo RL {name!r}; recorded releases: {', '.join(records)}")
+    found: Tree = records[name]["keys"]
     return found
 
 
@@ -53,32 +67,33 @@ def tree_of(config: Mapping[str, Any]) -> Tree:
     return {key: tree_of(value) if isinstance(value, Mapping) else None for key, value in config.items()}
 
 
-def refuse_unknown(config: Mapping[str, Any], keys: Tree, where: str) -> None:
-    """Raise ConfigError for the first key of `config` that is neither in `keys` nor in `DELIBERATE`.
+def refuse_unknown(config: Mapping[str, Any], keys: Tree, where: str, method: str = "grpo") -> None:
+    """Raise ConfigError for the first key of `config` that is neither in `keys` nor set deliberately (`OF_METHOD`).
 
-    `where` names the release in the message. The cause is an error in trainers/backends/nemo/config.py or an unsupported release.
+    `where` names the release in the message. The cause is an error in the rendering of the configuration, or an unsupported release.
     """
-    for path in _unknown(config, keys, ""):
-        known = [*_paths(keys, ""), *DELIBERATE]
+    deliberate = OF_METHOD[method]
+    for path in _unknown(config, keys, deliberate, ""):
+        known = [*_paths(keys, ""), *deliberate]
         near = difflib.get_close_matches(path, known, n=1, cutoff=0.3)
         hint = f"did you mean {near[0]!r}?" if near else "no similar key is known"
         raise ConfigError(
             f"{where} does not know the configuration key {path!r} ({hint}); use the pinned release, "
-            "or correct trainers/backends/nemo/config.py"
+            "or correct trainers/backends/nemo/config.py (offline_config.py for SFT and DPO)"
         )
 
 
-def _unknown(config: Mapping[str, Any], keys: Tree, prefix: str) -> Iterator[str]:
+def _unknown(config: Mapping[str, Any], keys: Tree, deliberate: Mapping[str, str], prefix: str) -> Iterator[str]:
     for key, value in config.items():
         path = prefix + key
-        if path in DELIBERATE:
+        if path in deliberate:
             continue
         if key not in keys:
             yield path
             continue
         below = keys[key]
         if isinstance(value, Mapping) and below != {}:
-            yield from _unknown(value, below or {}, path + ".")
+            yield from _unknown(value, below or {}, deliberate, path + ".")
 
 
 def _paths(keys: Tree, prefix: str) -> Iterator[str]:

@@ -23,12 +23,17 @@ from ratchet.trainers.health import HealthVerdict, Watch, out_of_memory, propose
 from ratchet.trainers.job import checkpoints
 from ratchet.trainers.job.fast_exit import brief, loaded
 from ratchet.trainers.job.job_folder import Job, JobResult, here
-from ratchet.trainers.job.nemo import export, launcher, prepare, release, steps
+from ratchet.trainers.job.nemo import export, launcher, prepare, prepare_offline, release, steps
 from ratchet.trainers.job.nemo.choice import Choice, due, slices_of
-from ratchet.trainers.job.nemo.figures import Reader
+from ratchet.trainers.job.nemo.data import Row
+from ratchet.trainers.job.nemo.figures import Reader, of_preferences
 from ratchet.trainers.job.parallel import die_with_parent
 from ratchet.trainers.job.trl.runner import Stop
+from ratchet.trainers.recipes.completion import KINDS
+from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import R, Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 from ratchet.trainers.save_interval import fixed_interval, grace_shortfall, time_between
 
 POLL = 0.2
@@ -50,7 +55,7 @@ class Asked(Stop):
             self.file.touch()
 
 
-def with_interval(job: Job, recipe: GRPORecipe) -> GRPORecipe:
+def with_interval(job: Job, recipe: R) -> R:
     """Return the recipe with a number as `save_every`: for `auto`, computed from the times that earlier incarnations measured."""
     if recipe.save_every != "auto":
         return recipe
@@ -68,7 +73,9 @@ class ReleaseRun:
     def __init__(self, job: Job, stop: Asked) -> None:
         self.job = job
         self.stop = stop
-        self.recipe = with_interval(job, job.recipe(GRPORecipe))
+        self.method = job.plan.method
+        self.recipe: Recipe = with_interval(job, job.recipe(KINDS[self.method]))
+        self.beta = float(getattr(self.recipe, "beta", 0.0))
         self.work = job.folder / IncarnationFile.WORK
         self.checkpoints = self.work / prepare.CHECKPOINTS
         self.resume = None if _holds_another_rate(job) else job.resume
@@ -77,7 +84,7 @@ class ReleaseRun:
         self.choice: Choice | None = None
         self.step = self.kept
         self.figures: dict[str, float] = {}
-        self.watch = Watch(self.recipe.health, self.recipe.beta, job.adjustment.rules)
+        self.watch = Watch(self.recipe.health, self.beta, job.adjustment.rules)
         self.wrong: HealthVerdict | None = None
         self.warned = False
         self.told_reference = False
@@ -93,8 +100,8 @@ class ReleaseRun:
         self.choice = Choice.read(pinned, self.recipe.last_step) if pinned is not None else None
         if self._complete:  # an earlier incarnation ended after its last checkpoint, before the export
             return self._export()
-        found = release.find()
-        config, self.recipe, validated = prepare.prepare(self.job, self.recipe, found, self.work)
+        found = release.find(self.method.value)
+        config, self.recipe, validated = self._prepare(found)
         if not validated:
             self.choice = None
         elif self.choice is None:
@@ -108,6 +115,12 @@ class ReleaseRun:
         code = self._follow(self._start(config, found), found)
         return self._derive(code)
 
+    def _prepare(self, found: release.Release) -> tuple[Path, Recipe, list[Row]]:
+        if isinstance(self.recipe, GRPORecipe):
+            return prepare.prepare(self.job, self.recipe, found, self.work)
+        assert isinstance(self.recipe, SFTRecipe | DPORecipe)
+        return prepare_offline.prepare(self.job, self.recipe, found, self.work)
+
     @property
     def _complete(self) -> bool:
         """Whether the run needs no further step: it has all of them, or its scores no longer rise."""
@@ -120,7 +133,7 @@ class ReleaseRun:
 
     def _warn_of_reference(self, found: release.Release) -> None:
         """Warn once if neither the launcher nor the release keeps the KL reference of a resumed run."""
-        if self.resume is None or not self.recipe.beta or found.keeps_reference or self._hooked("Policy") or self.told_reference:
+        if self.resume is None or not self.beta or found.keeps_reference or self._hooked("Policy") or self.told_reference:
             return
         self.told_reference = True
         now = f"from now on the reference is step {self.resume.step}, not the start model"
@@ -130,7 +143,7 @@ class ReleaseRun:
     def _start(self, config: Path, found: release.Release) -> subprocess.Popen[bytes]:
         lock = LOCK_FD.find(os.environ)
         return subprocess.Popen(
-            [sys.executable, "-m", "ratchet.trainers.job.nemo.launcher", str(config), str(self.work), str(found.entry)],
+            [sys.executable, "-m", "ratchet.trainers.job.nemo.launcher", found.method, str(config), str(self.work), str(found.entry)],
             stdin=subprocess.DEVNULL,
             cwd=found.root,
             pass_fds=[] if lock is None else [lock],
@@ -166,7 +179,8 @@ class ReleaseRun:
         """Process new figures first, then new checkpoints, because the release saves a step before it logs the figures of the step."""
         if self.wrong:
             return
-        for step, figures in reader.steps():
+        for step, told in reader.steps():
+            figures = of_preferences(told, self.beta)
             self._measure(reader)
             self.step = step
             self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
@@ -272,10 +286,11 @@ class ReleaseRun:
             return f"the run was killed by signal {-code} (out of memory?) at step {self.step}"
         if code:
             return f"the run ended with exit code {code} at step {self.step}; see {self.job.folder / trainer_log(0)}"
-        return (
-            f"the run ended early at step {self.step} of {self.recipe.last_step}, checkpointed at step {self.kept}: "
+        return f"the run ended early at step {self.step} of {self.recipe.last_step}, checkpointed at step {self.kept}: " + (
             "its timeout was near, or its epochs had too few prompts with mixed rewards; "
             "raise training.timeout, or set nemo.dynamic_sampling = false"
+            if isinstance(self.recipe, GRPORecipe)
+            else "its timeout was near; raise training.timeout"
         )
 
     def _export(self) -> JobResult:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+LAST, WHOLE = "timing/train", "since_last_step"
+"""Prefix that the release logs last in each step, and the figure that the launcher adds to it: the seconds since the last step ended."""
 NAMES = {
     "train": {
         "loss": "loss",
@@ -20,6 +22,9 @@ NAMES = {
         "truncation_rate": "answers_cut",
         "token_mult_prob_error": "generation_mismatch",
         "dynamic_sampling_num_gen_batches": "batches_sampled",
+        "accuracy": "pairs_in_order",
+        "rewards_chosen_mean": "chosen_gain",
+        "rewards_rejected_mean": "rejected_gain",
     },
     "timing/train": {
         "total_step_time": "step_seconds",
@@ -28,6 +33,8 @@ NAMES = {
         "policy_and_reference_logprobs": "logprobs_seconds",
         "prepare_for_generation/total": "weight_transfer_seconds",
         "checkpointing": "checkpoint_seconds",
+        "valid_tokens_per_sec_per_gpu": "training_tokens_per_second_per_gpu",
+        WHOLE: WHOLE,
     },
     "performance": {
         "tokens_per_sec_per_gpu": "tokens_per_second_per_gpu",
@@ -41,8 +48,24 @@ NAMES = {
 """Prefix -> metric name of the release -> figure name (v0.7.0: grpo_train, loss_functions, rollouts, print_performance_metrics).
 
 The tokens of a throughput are those of prompts and answers. The time of generation includes the time of the scorers, `reward_seconds`."""
-LAST = "timing/train"
-"""Prefix that the release logs last in each step."""
+CHOSEN, REJECTED = "chosen_gain", "rejected_gain"
+"""Figures of DPO for the gain of an answer's log-probability against the start model, in nats per answer, on average over the pairs."""
+
+
+def of_preferences(figures: Mapping[str, float], beta: float) -> dict[str, float]:
+    """Return the figures of a step, with the gains of DPO as the figures that the TRL trainer has. `beta` is that of the recipe.
+
+    The seconds of a step of DPO include the log-probabilities of the reference.
+    """
+    found = {name: value for name, value in figures.items() if name not in (CHOSEN, REJECTED, WHOLE)}
+    if CHOSEN in figures and REJECTED in figures:
+        if WHOLE in figures and "step_seconds" in figures:
+            found["reference_seconds"] = max(0.0, figures[WHOLE] - figures["step_seconds"])
+            found["step_seconds"] = max(figures[WHOLE], figures["step_seconds"])
+        found["chosen_reward"] = beta * figures[CHOSEN]
+        found["margin"] = beta * (figures[CHOSEN] - figures[REJECTED])
+        found["chosen_fall"] = -figures[CHOSEN]
+    return found
 
 
 class Lines:
@@ -80,6 +103,7 @@ class Reader:
         self._current: dict[int, dict[str, float]] = {}
         self._answers = self._abstained = 0
         self._reward_seconds = 0.0
+        self._judge_tokens: int | None = None
         self._scores: list[dict[str, float | None]] = []
         self._validated: list[tuple[int, dict[str, float | None]]] = []
 
@@ -92,6 +116,8 @@ class Reader:
         """Yield (step, figures) for every step that ended since the last call."""
         figures = list(self._figures.new())  # first, so that the journal contains all scores of each validation in it
         for line in self._journal.new():
+            if "judge_tokens" in line:
+                self._judge_tokens = (self._judge_tokens or 0) + line["judge_tokens"]
             if "validation" in line:
                 self._collect(line["validation"])
             else:
@@ -121,6 +147,8 @@ class Reader:
             figures["abstained"] = self._abstained / self._answers
         if self._reward_seconds:
             figures["reward_seconds"] = self._reward_seconds
+        if self._judge_tokens is not None:
+            figures["judge_tokens"] = float(self._judge_tokens)
         self._answers = self._abstained = 0
-        self._reward_seconds = 0.0
+        self._reward_seconds, self._judge_tokens = 0.0, None
         return figures

@@ -21,6 +21,7 @@ from ratchet.trainers.job.nemo import data, release
 from ratchet.trainers.job.prompt_length import Length, prompt_length
 from ratchet.trainers.length import LEAST
 from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.recipe import Recipe
 
 CHECKPOINTS, JOURNAL = "checkpoints", "rewards.jsonl"
 """Names in the work folder of the run: the folder for checkpoints, and the journal of the reward environment."""
@@ -67,9 +68,9 @@ def _parts(
 
 
 def _rows(run: Path, plan: TrainingPlan) -> list[data.Row]:
-    from ratchet.rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import scores_without_reference
 
-    rows = data.rows(run / RunFile.PROMPTS, planned_scorer_set(plan).without_reference())
+    rows = data.rows(run / RunFile.PROMPTS, scores_without_reference(plan))
     if not rows:
         raise Permanent("the training set has no prompts, so the plan is not valid; plan again")
     return rows
@@ -90,12 +91,12 @@ def left_out(run: Path, plan: TrainingPlan, tokenizer: Any, recipe: GRPORecipe) 
 
 def _development(run: Path, plan: TrainingPlan, recipe: GRPORecipe, length: Length) -> list[data.Row]:
     """Return the development prompts that can be scored and are not too long; none if they are too few, or nothing is validated."""
-    from ratchet.rewards.scorer_set import planned_scorer_set
+    from ratchet.rewards.scorer_set import scores_without_reference
 
     file = run / RunFile.DEVELOPMENT
     if not file.exists() or not validate_every(recipe):
         return []
-    known = data.rows(file, planned_scorer_set(plan).without_reference())
+    known = data.rows(file, scores_without_reference(plan))
     fitting, _ = data.short(known, length, recipe.nemo.max_prompt)
     return fitting if len(fitting) >= LEAST else []
 
@@ -113,7 +114,7 @@ def _places(job: Job, found: release.Release, work: Path) -> Places:
     )
 
 
-def time_left(job: Job, recipe: GRPORecipe) -> float | None:
+def time_left(job: Job, recipe: Recipe) -> float | None:
     """Return the seconds until the release should save and end: the rest of the attempt's timeout minus the grace period.
 
     None without a timeout.

@@ -12,11 +12,14 @@ from typing import Any
 
 from ratchet.contracts.errors import Permanent
 from ratchet.runtime.jobs.job_protocol import NEMO_RL
-from ratchet.trainers.backends.nemo.config import Dialect
 from ratchet.trainers.backends.nemo.keys import Tree, tree_of
+from ratchet.trainers.backends.nemo.sections import Dialect
 
 BASE = "examples/configs/grpo_math_1B.yaml"
-ENTRY = "examples/run_grpo.py"
+BASES = {"dpo": "examples/configs/dpo.yaml", "grpo": BASE, "sft": "examples/configs/sft.yaml"}
+"""Method -> its base configuration file."""
+ENTRIES = {"dpo": "examples/run_dpo.py", "grpo": "examples/run_grpo.py", "sft": "examples/run_sft.py"}
+"""Method -> its entry point script."""
 WORKER = "nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py"
 
 
@@ -33,31 +36,37 @@ class Release:
     keeps_reference: bool
     """Whether the KL reference is still the start model after a resume. v0.7.0 creates its reference after it has loaded the
     checkpoint, so the reference changes (NVIDIA-NeMo/RL issue 2955, fixed by pull request 3722)."""
+    method: str = "grpo"
+    """Method whose base file and entry point are meant."""
 
     @property
     def base(self) -> Path:
         """Path of the base configuration file."""
-        return self.root / BASE
+        return self.root / BASES[self.method]
 
     @property
     def entry(self) -> Path:
         """Path of the entry point script."""
-        return self.root / ENTRY
+        return self.root / ENTRIES[self.method]
 
 
-def find() -> Release:
-    """Return the release in NEMO_RL of the environment, or in its default folder in NVIDIA's images. Raises Permanent if there is none."""
+def find(method: str = "grpo") -> Release:
+    """Return the release in NEMO_RL of the environment, or in its default folder in NVIDIA's images, for `dpo`, `grpo` or `sft`.
+
+    Raises Permanent if there is none.
+    """
     root = NEMO_RL.get(os.environ)
-    for needed in (BASE, ENTRY):
+    file = BASES[method]
+    for needed in (file, ENTRIES[method]):
         if not (root / needed).is_file():
             raise Permanent(f"{root / needed} is missing; run in a NeMo RL image, or set {NEMO_RL.name} to the folder of the release")
-    base = read(root / BASE)
+    base = read(root / file)
     policy = base.get("policy") or {}
     if "automodel_cfg" not in policy and "dtensor_cfg" not in policy:
-        raise Permanent(f"{root / BASE} has neither policy.dtensor_cfg nor policy.automodel_cfg; use the pinned release")
+        raise Permanent(f"{root / file} has neither policy.dtensor_cfg nor policy.automodel_cfg; use the pinned release")
     worker = root / WORKER
     deferred = worker.is_file() and "defer_checkpoint_load" in worker.read_text(encoding="utf-8")
-    return Release(root, "0.8" if "automodel_cfg" in policy else "0.7", tree_of(base), deferred)
+    return Release(root, "0.8" if "automodel_cfg" in policy else "0.7", tree_of(base), deferred, method)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, demonstrations, messages, tools_of
 from ratchet.trainers.job.trl.fitting import fit
+from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.job.trl.private_methods import replaces_private_methods
 from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.job.trl.sampler import drawn, weight
@@ -53,17 +54,23 @@ def dataset_of(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: in
     The library would cut long answers and drop long prompts without a word, and would give all tool calls of a table the same keys of
     arguments, filled with nulls.
     """
-    examples = [_example(row) for row in rows]
-    kept, left = fit(tokenizer, examples, max_length)
+    kept, left = fitting(tokenizer, rows, max_length)
     tokens = [
         {
             "input_ids": [*pair.prompt, *pair.chosen],
             "completion_mask": [0] * len(pair.prompt) + [1] * len(pair.chosen),
-            "weight": examples[number].weight,
+            "weight": weight,
         }
-        for number, pair in kept
+        for pair, weight in kept
     ]
-    return tokens, LeftOut(what="answers", rows=len(rows), reasons=left)
+    return tokens, left
+
+
+def fitting(tokenizer: Any, rows: Sequence[Mapping[str, Any]], max_length: int) -> tuple[list[tuple[PairSize, float]], LeftOut]:
+    """Return the tokens of prompt and answer, and the weight, of each row that can be trained on, and the counts of the others."""
+    examples = [_example(row) for row in rows]
+    kept, left = fit(tokenizer, examples, max_length)
+    return [(pair, examples[number].weight) for number, pair in kept], LeftOut(what="answers", rows=len(rows), reasons=left)
 
 
 def left_out(run: Path, tokenizer: Any, recipe: SFTRecipe) -> list[LeftOut]:

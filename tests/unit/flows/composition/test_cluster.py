@@ -61,7 +61,7 @@ def test_single_check_raises_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path
         ({"gpus": 8}, {}, None),
         ({"gpus": 16}, {}, "training.gpus = 16, but a node of profile 'aws-p5en-efa' has 8"),
         ({"gpus": 8, "nodes": 9}, {}, "a gang of 9 nodes is more than cluster.pool.max_nodes = 4; raise it"),
-        ({"gpus": 8, "methods": ["grpo"], "grpo_on": "nemo-rl"}, {}, "training.grpo_on = nemo-rl needs cluster.nemo_image"),
+        ({"gpus": 8, "methods": ["grpo"], "grpo_on": "nemo-rl"}, {}, "needs cluster.nemo_image: NeMo RL's image"),
         ({"gpus": 8}, {"secrets": {"RATCHET_X": "name/key"}}, "would overwrite the job's own variables"),
     ],
 )

@@ -36,5 +36,5 @@ def test_one_node_needs_no_workers() -> None:
 
 
 def test_a_gang_of_torchrun_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a RayJob needs a job on Ray, which is GRPO on NeMo RL"):
+    with pytest.raises(ConfigError, match=r"a RayJob needs a job on Ray, which is one on NeMo RL"):
         ray_job(gang("generic-gpu"))

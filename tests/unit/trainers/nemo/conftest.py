@@ -15,9 +15,12 @@ import yaml
 from ratchet.contracts.jobs.training import Attempt, JobSpec, Method
 from ratchet.trainers.backends.nemo.backend import NemoGRPO
 from ratchet.trainers.backends.nemo.keys import Tree, shipped
+from ratchet.trainers.backends.nemo.offline import NemoDPO, NemoSFT
+from ratchet.trainers.job.nemo.release import BASES
 
 ROOT = Path(__file__).resolve().parents[4]
 STUB = Path(__file__).with_name("stub")
+OFFLINE: dict[Method, Any] = {Method.DPO: NemoDPO(), Method.SFT: NemoSFT()}
 
 
 def blank(tree: Tree) -> dict[str, Any]:
@@ -32,10 +35,11 @@ def release_folder(tmp_path: Path) -> Path:
 
 
 def lay_out_release(folder: Path) -> Path:
-    """Copy the stand-in to `folder` and write its base file."""
+    """Copy the stand-in to `folder` and write its base files."""
     shutil.copytree(STUB, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "examples" / "configs").mkdir(parents=True, exist_ok=True)
-    (folder / "examples" / "configs" / "grpo_math_1B.yaml").write_text(yaml.safe_dump(blank(shipped("0.7"))))
+    for method, file in BASES.items():
+        (folder / file).write_text(yaml.safe_dump(blank(shipped("0.7", method))))
     return folder
 
 
@@ -43,7 +47,7 @@ def lay_out_release(folder: Path) -> Path:
 def stub_path(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make the stand-in importable in this process during the test."""
     monkeypatch.syspath_prepend(str(STUB))
-    ours = ("nemo_rl", "ratchet.trainers.job.nemo.reward", "ratchet.trainers.job.nemo.dataset")
+    ours = ("nemo_rl", *(f"ratchet.trainers.job.nemo.{name}" for name in ("reward", "dataset", "offline_dataset")))
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     return STUB
@@ -69,9 +73,26 @@ def job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
         nemo = {"max_prompt": 32, **changes.pop("nemo", {})}
         plan = workshop.plan(Method.GRPO, **{**small, **changes, "nemo": nemo}).model_copy(update={"development": development})
         spec = NemoGRPO().job(plan, Attempt(number=1, timeout=timeout, gpus=1))
-        paths = os.pathsep.join(filter(None, [str(release_folder), str(ROOT), os.environ.get("PYTHONPATH")]))
         stubbed = {"STUB": stub, "STUB_SECONDS": str(seconds), "STUB_BEST": str(best), "STUB_HOLD": str(hold)}
-        more = {"RATCHET_NEMO_RL": str(release_folder), "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", **stubbed}
-        return spec.model_copy(update={"environment": spec.environment | more})
+        return spec.model_copy(update={"environment": spec.environment | stubbed | _environment(release_folder)})
+
+    return make
+
+
+def _environment(release: Path) -> dict[str, str]:
+    paths = os.pathsep.join(filter(None, [str(release), str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {"RATCHET_NEMO_RL": str(release), "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture
+def offline_job(workshop: Any, release_folder: Path) -> Callable[..., JobSpec]:
+    """Return a function that makes a job of SFT or DPO on the stand-in. `changes` are settings of the recipe."""
+
+    def make(method: Method, stub: str = "plain", **changes: Any) -> JobSpec:
+        trainer = OFFLINE[method]
+        small = {"steps": 4, "save_every": 2, "batch": 8, "micro_batch": 4, "max_length": 48, "learning_rate": 1e-3}
+        plan = workshop.plan(method).model_copy(update={"recipe": trainer.recipe({**small, **changes})})
+        spec = trainer.job(plan, Attempt(number=1, timeout=3000.0, gpus=1))
+        return spec.model_copy(update={"environment": spec.environment | {"STUB": stub} | _environment(release_folder)})
 
     return make

@@ -23,8 +23,9 @@ from ratchet.trainers.backends.nemo.arithmetic import (
     validate_every,
 )
 from ratchet.trainers.backends.nemo.backend import NemoGRPO
-from ratchet.trainers.backends.nemo.config import RunCounts, elapsed, render_config, schedule
-from ratchet.trainers.backends.nemo.keys import DELIBERATE, refuse_unknown, shipped
+from ratchet.trainers.backends.nemo.config import RunCounts, render_config
+from ratchet.trainers.backends.nemo.keys import OF_METHOD, refuse_unknown, shipped
+from ratchet.trainers.backends.nemo.sections import elapsed, schedule
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from tests.builders import START, make_plan
@@ -75,7 +76,7 @@ def test_a_key_that_the_release_would_ignore_is_refused(path: str, near: str) ->
 
 def test_no_deliberate_key_is_a_section_of_the_base_file() -> None:
     """A section of the base file needs no exception. A leaf may have one, because `data.validation` is null in the base file."""
-    for path in DELIBERATE:
+    for path in OF_METHOD["grpo"]:
         keys: Any = shipped()
         for key in path.split("."):
             keys = (keys or {}).get(key, "absent")

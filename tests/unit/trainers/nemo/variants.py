@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
-from ratchet.trainers.backends.nemo.config import Dialect, Places, RunCounts, render_config
+from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
+from ratchet.trainers.backends.nemo.sections import Dialect
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.grpo import GRPORecipe
 

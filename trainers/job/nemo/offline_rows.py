@@ -1,0 +1,62 @@
+"""The rows of a run of SFT or DPO, as tokens, in the order in which it trains on them: those of the TRL job.
+
+The release would render conversations in its own way, cut long rows to four tokens, drop the last incomplete batch, and draw all rows
+alike. So the job renders the rows, leaves out those that do not fit, and draws the whole run from their weights
+(`trainers/job/trl/sampler.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ratchet.contracts.jobs.training import LeftOut
+from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.jobs.job_protocol import RunFile
+from ratchet.trainers.backends.nemo.offline_checks import Offline
+from ratchet.trainers.job.model_fit import row_limit
+from ratchet.trainers.job.trl import dpo, sft
+from ratchet.trainers.job.trl.micro_batches import PairSize
+from ratchet.trainers.job.trl.sampler import draw
+from ratchet.trainers.recipes.dpo import DPORecipe
+
+ORDER = "order.json"
+"""File beside the rows with the number of each row that the run trains on, in order."""
+
+
+class Rows(NamedTuple):
+    """The rows that can be trained on."""
+
+    tokens: list[PairSize]
+    """Their tokens. An answer without a rejected one has an empty one."""
+    weights: list[float]
+    """The weight of each in the sampling."""
+    left_out: LeftOut
+    """The counts of the others."""
+
+
+def read(run: Path, tokenizer: Any, recipe: Offline) -> Rows:
+    """Return the rows of a run folder. Raises Permanent without a row, or for an invalid one."""
+    if isinstance(recipe, DPORecipe):
+        kept, left = dpo.pairs(run, tokenizer, recipe)
+        return Rows([tokens for _, tokens in kept], [example.weight for example, _ in kept], left)
+    answers, left = sft.fitting(tokenizer, sft.rows(run, recipe), row_limit(run / RunFile.MODEL, recipe.max_length))
+    return Rows([tokens for tokens, _ in answers], [weight for _, weight in answers], left)
+
+
+def write(folder: Path, rows: Rows, recipe: Offline, seed: int) -> Path:
+    """Write the rows and their order to `folder`, and return the path of the rows.
+
+    Raises Permanent if no row has a positive weight.
+    """
+    order = draw(rows.weights, recipe.last_step * recipe.batch, seed)
+    lines = [json.dumps({"prompt": one.prompt, "chosen": one.chosen, "rejected": one.rejected}) + "\n" for one in rows.tokens]
+    write_atomic(folder / ORDER, json.dumps(order).encode())
+    return _written(folder / "train.jsonl", lines)
+
+
+def _written(path: Path, lines: Sequence[str]) -> Path:
+    write_atomic(path, "".join(lines).encode())
+    return path
