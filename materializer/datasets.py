@@ -15,8 +15,6 @@ import orjson
 import polars as pl
 
 from ratchet.contracts.data.datasets import (
-    CROSS_VALIDATED_BELOW,
-    CROSS_VALIDATED_PROMPTS,
     Cursor,
     HoldoutEdition,
     IngestReport,
@@ -27,11 +25,6 @@ from ratchet.contracts.data.datasets import (
     TrainingSides,
 )
 from ratchet.contracts.data.records import (
-    CROSS_VALIDATION,
-    DEMONSTRATIONS,
-    DEVELOPMENT,
-    GRPO_PROMPTS,
-    PAIRS,
     PROMPTS,
     SAMPLES,
     Column,
@@ -48,35 +41,31 @@ from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.ingest import IngestKeys, LineIngest
-from ratchet.materializer.labels.conflicts import pooled, with_equal_calls
 from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
 from ratchet.materializer.labels.silent_scorers import silent_scorers
-from ratchet.materializer.labels.teachers import TEACHER, TeacherLabels
+from ratchet.materializer.labels.teachers import TeacherLabels
 from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.materializer.lake.places.size import lake_cursor
-from ratchet.materializer.lake.schemas import empty_frame, parquet, read_parquet, write_parquet
+from ratchet.materializer.lake.schemas import parquet, read_parquet, write_parquet
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.partitioned.prompts import Identities
 from ratchet.materializer.partitioned.trained import Totals, Trained
-from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
+from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.privacy.masking import Masker
 from ratchet.materializer.privacy.summary import Placeholders
 from ratchet.materializer.quarantine.replay import LakeQuarantine
 from ratchet.materializer.settled import Settled, SettledReader
 from ratchet.materializer.teacher.sendable import Statements, sendable
 from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
-from ratchet.materializer.training_sets.account import account
+from ratchet.materializer.training_sets.assembly import Assembly
 from ratchet.materializer.training_sets.became import Became, side_of
-from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
-from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
-from ratchet.materializer.training_sets.facts import label_noise, measure
+from ratchet.materializer.training_sets.development import Part, prompts_by_part
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
-from ratchet.materializer.training_sets.pairs import make_pairs
-from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, in_order, scorable, usual
+from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
 from ratchet.materializer.training_sets.questions import questions_of
 from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
@@ -183,7 +172,8 @@ class LakeDatasets:
 
         Samples and prompts whose users have withdrawn their consent since the freeze are left out.
         """
-        return self._once(name, TrainingSet, lambda: self._assemble(name, self._current(snapshot), probe))
+        assembly = Assembly(self.loop, self.rewards, self.artifacts, self._split, self._store)
+        return self._once(name, TrainingSet, lambda: assembly.assemble(name, self._current(snapshot), probe))
 
     def mirror_prompts(self, rollout: str, versions: tuple[str, ...], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:
         """Return prompts of the rollout's traffic that may be asked again, as mirror.py chooses them."""
@@ -410,91 +400,3 @@ class LakeDatasets:
             usual_reward=reward,
             usual_error=error,
         )
-
-    def _assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
-        samples = read_parquet(self.artifacts.get(snapshot.samples))
-        prompts = read_parquet(self.artifacts.get(snapshot.prompts))
-        answers = read_parquet(self.artifacts.get(probe.answers)) if probe else empty_frame(SAMPLES)
-        answers = answers.join(prompts, on=["prompt_id", "prompt"], how="semi", maintain_order="left")
-        written = has_unknown(answers["answer"], answers, placeholder_pattern(self.loop.privacy), messages="prompt")
-        answers = answers.with_columns(pl.when(~written).then(name).alias(name) for name in ("reward", "tier"))
-        noise = label_noise(samples, snapshot.scorers)
-        every = with_equal_calls(pl.concat([samples, answers]))
-        evidence = pooled(every)
-        usable = scorable(prompts, self.rewards, in_jobs=True)
-        parts = prompts_by_part(prompts, self._split.parts)
-        measured = evidence.filter(pl.col("origin") != TEACHER)  # a teacher's error must not decide how long to train
-        development = self._development(prompts, parts[Part.DEVELOPMENT], usable, measured, snapshot, noise)
-        trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])
-        evidence, usable = evidence.filter(trained), usable.filter(trained)
-        alike = self._split.clusters if self._split.near() else None
-        pairs = make_pairs(evidence, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt, alike, prompts.filter(trained))
-        shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
-        stored = (
-            self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
-            self._store(in_order(usable, group_rewards(answers)), GRPO_PROMPTS, ["order", "prompt_id"]),
-            self._store(shown, DEMONSTRATIONS, ["prompt_id", "answer"]),
-        )
-        sure = shown.filter(pl.col("source") != TEACHER)
-        validation = self._cross_validation(prompts.filter(trained), usable, evidence, sure, development[1] if development else 0)
-        return TrainingSet(
-            name=name,
-            snapshot=snapshot.content,
-            probe=probe.answers if probe else None,
-            pairs=stored[0],
-            prompts=stored[1],
-            demonstrations=stored[2],
-            facts=measure(
-                samples, prompts.filter(trained), pairs, shown, teachable(shown, every, snapshot.scorers, noise), noise, probe, answers
-            ).model_copy(
-                update={
-                    "usable_prompts": len(usable),
-                    "pair_prompts": None if pairs.clusters is None else pairs.frame["prompt_id"].n_unique(),
-                    "pair_clusters": pairs.clusters,
-                }
-            ),
-            content=digest([*stored, *([development[0]] if development else []), *([validation[0]] if validation else [])]),
-            development=development[0] if development else None,
-            development_prompts=development[1] if development else 0,
-            cross_validation=validation[0] if validation else None,
-            cross_validated_prompts=validation[1] if validation else 0,
-            evidence=account(
-                with_equal_calls(samples), evidence, prompts, parts, pairs, shown, self.loop.snapshot, snapshot.scorers, noise
-            ),
-        )
-
-    def _shown(self, evidence: pl.DataFrame, prompts: pl.DataFrame, snapshot: Snapshot, noise: float | None) -> pl.DataFrame:
-        return make_demonstrations(evidence, prompts, self.loop.snapshot, snapshot.scorers, noise, self.loop.line.salt)
-
-    def _development(
-        self,
-        prompts: pl.DataFrame,
-        chosen: Sequence[str],
-        usable: pl.DataFrame,
-        evidence: pl.DataFrame,
-        snapshot: Snapshot,
-        noise: float | None,
-    ) -> tuple[Digest, int] | None:
-        """Return the artifact of the development prompts and their number; None without any."""
-        own = pl.col("prompt_id").is_in(chosen)
-        found = prompts.filter(own)
-        shown = self._shown(evidence.filter(own), found, snapshot, noise)
-        rows = development_rows(found, usable["prompt_id"].to_list(), shown, self.loop.line.salt)
-        return (self._store(rows, DEVELOPMENT, ["prompt_id"]), len(rows)) if len(rows) else None
-
-    def _cross_validation(
-        self, prompts: pl.DataFrame, usable: pl.DataFrame, evidence: pl.DataFrame, shown: pl.DataFrame, development: int
-    ) -> tuple[Digest, int] | None:
-        """Return the artifact of the training prompts for a cross-validation, and the number of their clusters that can be scored.
-
-        None if it is not needed because of the number of `development` prompts, or if there are too many training prompts.
-        """
-        known = pl.concat([usable["prompt_id"], shown["prompt_id"], evidence.filter(pl.col("reward").is_not_null())["prompt_id"]])
-        found = prompts.filter(pl.col("prompt_id").is_in(known.unique().to_list()))
-        if development >= CROSS_VALIDATED_BELOW or not 0 < len(found) <= CROSS_VALIDATED_PROMPTS:
-            return None
-        texts = dict(found.select("prompt_id", "prompt").iter_rows())
-        alike = self._split.clusters(texts) if self._split.near() else {}
-        rows = cross_validation_rows(found, usable["prompt_id"].to_list(), shown, alike)
-        scored = rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())
-        return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), scored["cluster"].n_unique()
