@@ -39,6 +39,9 @@ def of(changes: dict[str, Any]) -> TrainingSettings:
         ({"gpus": 6, "grpo": {"nemo": {"packing": False}}} | NEMO, {"batch": 36}, {"prompts_per_step": 9}),
         ({"nodes": 4, "gpus": 8, "grpo": {"nemo": {"generation": "dedicated", "generation_nodes": 1}}} | NEMO, {}, {"prompts_per_step": 9}),
         ({"gpus": 0} | NEMO, {}, {}),
+        ({"gpus": 3, "sft_on": "nemo-rl"}, {"batch": 36}, {}),
+        ({"gpus": 6, "sft_on": "nemo-rl", "sft": {"nemo": {"tensor_parallel": 2}}}, {"batch": 36, "nemo": {"tensor_parallel": 2}}, {}),
+        ({"gpus": 2, "sft_on": "nemo-rl", "sft": {"nemo": {"tensor_parallel": 4}}}, {"nemo": {"tensor_parallel": 4}}, {}),
         ({"gpus": 3, "sft_on": "mine", "grpo_on": "mine", "sft": {"any": 1}}, {"any": 1}, {}),
     ],
 )
@@ -49,6 +52,12 @@ def test_a_batch_that_is_not_set_is_the_next_multiple_of_the_ranks(
     nemo = {"nemo": changes["grpo"]["nemo"]} if "nemo" in changes.get("grpo", {}) else {}
     assert (settings.sft, settings.grpo) == (sft, grpo | nemo)
     assert settings.dpo == {}
+
+
+def test_dpo_has_a_divisible_batch_on_nemo_rl_only() -> None:
+    assert of({"gpus": 3, "dpo_on": "nemo-rl"}).dpo == {"batch": 36}
+    assert of({"gpus": 3, "dpo_on": "nemo-rl", "dpo": {"batch": 32}}).dpo == {"batch": 32}
+    assert of({"gpus": 3}).dpo == {}
 
 
 @given(

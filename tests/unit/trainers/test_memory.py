@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ratchet.trainers.memory import GIB, ModelSizes, memory, model_sizes
+from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 LLAMA_1B = {"num_hidden_layers": 16, "hidden_size": 2048, "vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8}
 LLAMA_8B = {"num_hidden_layers": 32, "hidden_size": 4096, "vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8}
@@ -120,3 +122,16 @@ def test_an_engine_that_has_no_room_for_an_answer_generates_none_at_once() -> No
     found = memory(grpo(8, 8, 1, 2048), sizes(QWEN_30B_A3B, 30.5), 1, 8, on_nemo=True)
     assert found is not None
     assert found.answers_at_once(79) == 0
+
+
+def test_tensor_parallelism_of_sft_and_dpo_divides_activations_on_nemo_rl_only() -> None:
+    def training(kind: type[SFTRecipe | DPORecipe], on_nemo: bool) -> dict[str, float]:
+        found = memory(complete(kind, {"nemo": {"tensor_parallel": 4}}), sizes(LLAMA_8B, 8.03), 2, 8, on_nemo)
+        assert found is not None
+        return {one.name: one.gib for one in found.training}
+
+    for kind in (SFTRecipe, DPORecipe):
+        split, whole = training(kind, True), training(kind, False)
+        assert split["logits"] == pytest.approx(whole["logits"] / 4)
+        assert split["activations"] == pytest.approx(whole["activations"] / 4)
+        assert split["weights, gradients and optimiser"] == whole["weights, gradients and optimiser"]

@@ -186,6 +186,9 @@ def test_it_says_whether_the_gate_asks_harmful_prompts(tmp_path: Path) -> None:
             ["error"],
             "a batch of 64 answers cannot be divided into 3 equal data-parallel shares; set prompts_per_step = 9",
         ),
+        ({"gpus": 8, "methods": ["sft"], "sft_on": "nemo-rl"}, ["error"], "set training.sft.steps to a number"),
+        ({"gpus": 8, "methods": ["sft"], "sft_on": "nemo-rl", "sft": {"steps": 90}}, [], ""),
+        ({"gpus": 8, "methods": ["dpo"], "dpo_on": "nemo-rl", "dpo": {"steps": 90, "rehearsal": 1.0}}, ["error"], "set rehearsal = 0"),
     ],
 )
 def test_a_method_whose_batch_the_machines_cannot_divide_is_said(training: dict[str, Any], levels: list[str], part: str) -> None:
