@@ -170,7 +170,12 @@ class Bench(Workshop):
         """
         small = {"steps": 6, "save_every": 2, "prompts_per_step": 4, "generations": 4, "micro_batch": 4, "max_completion": 4}
         nemo = {"max_prompt": 32, "packing": False, **({} if develop else {"validate_every": 0}), **changes.pop("nemo", {})}
+        overrides = nemo.pop("overrides", {})
         plan = self.plan(Method.GRPO, rewards, **{**small, "precision": "float32", "learning_rate": 0.01, **changes, "nemo": nemo})
+        if overrides:  # the plan comes from the trainer on TRL, which refuses them
+            plan = plan.model_copy(
+                update={"recipe": NemoGRPO().recipe({**plan.recipe, "nemo": {**plan.recipe["nemo"], "overrides": overrides}})}
+            )
         if develop:
             plan = plan.model_copy(update={"development": self.development})
         return self.run(NemoGRPO(), plan, Attempt(number=1, timeout=timeout, gpus=gpus, nodes=nodes), environment)

@@ -90,12 +90,16 @@ def test_a_preempted_run_of_sft_or_dpo_equals_an_undisturbed_one(
     assert max(found.values()) == 0
 
 
-def test_two_ranks_train_dpo_as_one(bench: Bench, ranked: Run, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("method", "parallel"), [(Method.DPO, 1), (Method.SFT, 2)], ids=["dpo_fsdp_2", "sft_tensor_parallel_2"])
+def test_two_ranks_train_given_answers_as_one(
+    bench: Bench, method: Method, parallel: int, request: pytest.FixtureRequest, told: dict[str, Any]
+) -> None:
     """Also with activations that the backward pass computes again."""
-    run = offline(bench, Method.DPO, gpus=2, gradient_checkpointing=True).done()
-    found = assert_alike(run.figures(), ranked.figures(), OF_DPO) | {"weights_difference": weights_apart(run.model(), ranked.model())}
-    told |= found
-    assert found["weights_difference"] < 1e-3
+    one: Run = request.getfixturevalue("taught" if method is Method.SFT else "ranked")
+    run = offline(bench, method, gpus=2, gradient_checkpointing=True, nemo={"tensor_parallel": parallel}).done()
+    found = assert_alike(run.figures(), one.figures(), OF_SFT if method is Method.SFT else OF_DPO)
+    told |= found | {"weights_difference": weights_apart(run.model(), one.model())}
+    assert told["weights_difference"] < 1e-3
 
 
 def test_an_adapter_of_dpo_is_trained_merged_and_published(bench: Bench, told: dict[str, Any]) -> None:

@@ -30,7 +30,8 @@ class DPORecipe(Recipe):
     rehearsal: NotNegative = 1.0
     """Maximum number of demonstrations per pair that a step takes in addition to its `batch` pairs. 0: no demonstrations.
     They belong to prompts without a pair, whose correct answers the model would otherwise forget. The number is lower if there are fewer
-    such prompts than prompts with pairs. Demonstrations count only in the `sft` term, so without this term none are taken."""
+    such prompts than prompts with pairs. Demonstrations count only in the `sft` term, so without this term none are taken. NeMo RL takes
+    none; there, the default is 0."""
     beta: Rate = 0.1
     """Strength of the penalty for the distance from the start model."""
     label_smoothing: Annotated[float, Field(gt=0, lt=0.5)] | Literal["measured"] = "measured"

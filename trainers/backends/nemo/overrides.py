@@ -30,6 +30,15 @@ UNSUPPORTED = {
     "defaults": "the base file is that of the release",
 }
 """Keys, or the beginnings of keys, that no override may change, with the reason."""
+ESTIMATOR, ESTIMATORS = "grpo.adv_estimator.name", ("grpo", "reinforce_plus_plus")
+"""Key of the advantage estimator of GRPO, and the estimators of the release that need no more than one reward for each answer."""
+OTHER_ESTIMATORS = {
+    "gdpo": "it needs several rewards for each answer, and the line's scorers give one",
+    "opd": "it needs a teacher model, which the job does not have",
+    "gae": "it needs a value model, which only PPO of the release has",
+    "raw_reward": "only PPO of the release has it",
+}
+"""Other estimators of the release -> why none of them can run."""
 RECIPE = "set it by its name in the recipe: [training.grpo] or [training.grpo.nemo]"
 
 
@@ -69,6 +78,9 @@ def refuse_overrides(overrides: Mapping[str, Any], rendered: Mapping[str, Any]) 
             raise ConfigError(f"{where} is no key of the pinned release{hint}")
         if not _fits(value, expected):
             raise ConfigError(f"{where} must be {expected}, not {json.dumps(value)}")
+        if key == ESTIMATOR and value not in ESTIMATORS:
+            why = OTHER_ESTIMATORS.get(value, "GRPO of the release has no estimator of this name")
+            raise ConfigError(f"{where} = {json.dumps(value)}: {why}; set it to {' or '.join(map(json.dumps, ESTIMATORS))}")
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -385,14 +385,19 @@ def test_a_method_whose_batch_the_machines_cannot_divide_is_refused_with_the_rem
     assert "kind: Namespace" in render_cluster(loop, EXAMPLE, Home(tmp_path), "admin")
 
 
-NAMES_NO_BATCH = [("sft", "trl", "batch", 48), ("dpo", "trl", "batch", 32), ("grpo", "nemo-rl", "prompts_per_step", 9)]
+NAMES_NO_BATCH = [
+    ("sft", "trl", "batch", 48), ("dpo", "trl", "batch", 32), ("grpo", "nemo-rl", "prompts_per_step", 9),
+    ("sft", "nemo-rl", "batch", 48), ("dpo", "nemo-rl", "batch", 48),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "on", "key", "value"), NAMES_NO_BATCH)
 def test_a_loop_file_without_batches_renders_and_checks_for_three_nodes_of_eight_gpus(
     example: Loop, tmp_path: Path, method: str, on: str, key: str, value: int
 ) -> None:
-    data = example.model_dump(mode="json") | {"training": {"methods": [method], f"{method}_on": on, "nodes": 3, "gpus": 8}}
+    data = example.model_dump(mode="json") | {
+        "training": {"methods": [method], f"{method}_on": on, "nodes": 3, "gpus": 8, method: {"steps": 9}}
+    }
     loop = parse_loop(data, "loop.toml")
     trainers = open_trainers(loop)
     [sample] = samples(loop, trainers)

@@ -7,6 +7,7 @@ processed.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import typing
@@ -21,7 +22,6 @@ if sys.version_info < (3, 12):  # the release's schema needs the newer TypedDict
 
 def configs(_root: Path, argument: str) -> Any:
     """Validate all rendered files and return them with resolved values."""
-    from nemo_rl.algorithms.grpo import MasterConfig
     from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
     from omegaconf import OmegaConf
 
@@ -29,7 +29,8 @@ def configs(_root: Path, argument: str) -> Any:
     found = {}
     for path in sorted(Path(argument).glob("*.yaml")):
         value: Any = OmegaConf.to_container(load_config(str(path)), resolve=True)
-        MasterConfig(**value)
+        method = next(name for name in ("dpo", "grpo", "sft") if name in value)
+        importlib.import_module(f"nemo_rl.algorithms.{method}").MasterConfig(**value)
         found[path.stem] = value
     return found
 

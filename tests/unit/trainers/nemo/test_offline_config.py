@@ -13,30 +13,16 @@ from ratchet.contracts.jobs.training import Adjustment, Attempt, Method, Trainin
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
 from ratchet.trainers.backends.nemo.keys import OF_METHOD, refuse_unknown, shipped
 from ratchet.trainers.backends.nemo.offline import NemoDPO, NemoSFT
-from ratchet.trainers.backends.nemo.offline_checks import Offline, name_of, rows_in_memory
-from ratchet.trainers.backends.nemo.offline_config import OfflinePlaces, render_offline
+from ratchet.trainers.backends.nemo.offline_checks import name_of, rows_in_memory
 from ratchet.trainers.backends.trl import SFT
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.builders import START, make_facts, make_plan
+from tests.unit.trainers.nemo.offline_variants import VARIANTS, rendered
 
 GOLDEN = Path(__file__).with_name("golden")
-PLACES = OfflinePlaces(base="/base.yaml", model="/run/model", train="/run/train.jsonl", checkpoints="/run/checkpoints", logs="/run/logs")
-VARIANTS: dict[str, tuple[type[Offline], dict[str, Any], ClusterShape]] = {
-    "sft": (SFTRecipe, {}, ClusterShape(1, 8)),
-    "sft_adapter_two_nodes": (SFTRecipe, {"lora": {"rank": 8}, "batch": 64, "nemo": {"tensor_parallel": 4}}, ClusterShape(2, 8)),
-    "dpo": (DPORecipe, {"rehearsal": 0.0, "beta": 0.2}, ClusterShape(1, 8)),
-    "dpo_float32": (DPORecipe, {"losses": {"sigmoid": 1}, "precision": "float32", "schedule": "constant"}, ClusterShape(1, 1)),
-}
 TRAINERS: dict[str, Any] = {"sft": NemoSFT(), "dpo": NemoDPO()}
-
-
-def rendered(name: str) -> tuple[Offline, dict[str, Any]]:
-    """Return the recipe of a variant and its configuration."""
-    kind, changes, cluster = VARIANTS[name]
-    recipe = complete(kind, {"steps": 200, "learning_rate": 1e-6, **changes})
-    return recipe, render_offline(recipe, cluster, PLACES, seed=7, save_by=3_725.9)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -69,11 +69,22 @@ def test_the_table_of_a_key_that_is_one_in_the_release_is_its_value() -> None:
         ({"grpo.async_grpo.enabled": True}, "need whole groups at once"),
         ({"checkpointing.save_period": 1}, "Ratchet follows, verifies and resumes the checkpoints"),
         ({"env.math.num_workers": 1}, "the rewards are the line's scorers"),
+        ({"grpo.adv_estimator.name": "gdpo"}, "it needs several rewards for each answer"),
+        ({"grpo.adv_estimator.name": "opd"}, "it needs a teacher model"),
+        ({"grpo.adv_estimator": {"name": "gae"}}, r'needs a value model.*; set it to "grpo" or "reinforce_plus_plus"'),
+        ({"grpo.adv_estimator.name": "rloo"}, "GRPO of the release has no estimator of this name"),
     ],
 )
 def test_what_cannot_be_passed_on_is_refused_with_the_reason(overrides: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         refuse_overrides(overrides, rendered())
+
+
+def test_an_advantage_estimator_that_needs_one_reward_is_passed_on() -> None:
+    chosen = {"grpo.adv_estimator.name": "reinforce_plus_plus", "grpo.adv_estimator.minus_baseline": False}
+    config = rendered()
+    refuse_overrides(chosen, config)
+    assert with_overrides(config, chosen)["grpo"]["adv_estimator"] == {"name": "reinforce_plus_plus", "minus_baseline": False}
 
 
 def test_every_recorded_type_belongs_to_a_key_of_the_release() -> None:

@@ -26,13 +26,14 @@ from ratchet.rewards.scorer_set import build_scorer_set
 from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
 from ratchet.trainers.backends.nemo.config import Places, RunCounts, render_config
 from ratchet.trainers.backends.nemo.keys import refuse_unknown
+from ratchet.trainers.backends.nemo.offline_checks import name_of
 from ratchet.trainers.code_digest import code_digest
 from ratchet.trainers.job.nemo import data, release
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from tests.builders import make_plan
 from tests.needs import Need, lacks
-from tests.unit.trainers.nemo import variants
+from tests.unit.trainers.nemo import offline_variants, variants
 from tests.unit.trainers.nemo.advantages import CASES, padded
 
 ROOTS = [Path(root) for root in os.environ.get("RATCHET_NEMO_RL", "").split(":") if root]
@@ -87,6 +88,20 @@ def test_the_schema_of_the_release_accepts_every_variant_and_no_key_is_unknown(r
     )
     assert resolved["no pull"]["grpo"]["adv_estimator"]["use_leave_one_out_baseline"] is False
     assert resolved["colocated"]["data"]["train"] == {"data_path": "/run/train.jsonl"}, "no example data may be inherited"
+
+
+def test_the_schema_of_the_release_accepts_every_variant_of_sft_and_dpo(root: Path, tmp_path: Path) -> None:
+    for name in offline_variants.VARIANTS:
+        found = release.find(name_of(offline_variants.rendered(name)[0]))
+        recipe, config = offline_variants.rendered(name, str(found.base))
+        refuse_unknown(config, found.keys, str(root), name_of(recipe))
+        release.write(config, tmp_path / f"{name}.yaml")
+    resolved = ask("configs", root, tmp_path)
+    assert set(resolved) == set(offline_variants.VARIANTS)
+    assert resolved["sft_adapter_two_nodes"]["policy"]["make_sequence_length_divisible_by"] == 4
+    assert resolved["sft"]["policy"]["tokenizer"] == {"name": "/run/model", "chat_template": "default", "chat_template_kwargs": None}
+    assert resolved["dpo"]["policy"]["dtensor_cfg"]["_v2"] is True
+    assert set(resolved["dpo"]["data"]["train"]) == {"dataset_name", "data_path"}, "no example data may be inherited"
 
 
 def test_the_arithmetic_of_the_release_gives_unscored_answers_no_advantage(root: Path, tmp_path: Path) -> None:
