@@ -1,4 +1,4 @@
-"""Scorers that abstain, raise, hang or are slow, in the reward actor of a real run."""
+"""Scorers that abstain, raise, hang, are slow or ask a model, in the reward actor of a real run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.loop import RewardSettings
+from tests.judge_stub import Stub, grade, parts, serving
 from tests.nemo.comparison import summary
 from tests.nemo.runs import Bench
 from tests.unit.trainers.judge import install
@@ -68,3 +69,25 @@ def test_the_time_of_a_slow_scorer_is_a_figure(bench: Bench, told: dict[str, Any
     figures = run.figures()
     told |= {"reward_seconds": [round(known["reward_seconds"], 2) for known in figures.values()]}
     assert all(2.0 <= known["reward_seconds"] < known["generation_seconds"] for known in figures.values())
+
+
+def test_a_judge_is_the_reward_and_its_key_is_in_no_file_of_the_job(bench: Bench, told: dict[str, Any], tmp_path: Path) -> None:
+    """The judge is a real server whose model is simulated. The actor of the first incarnation and that of the second share one budget."""
+    key, file = "sk-secret-of-the-judge", tmp_path / "judge.key"
+    file.write_text(key)
+    with serving(Stub(model=lambda body: grade(5 if "yes" in parts(body)["answer"].split() else 1), key=key)) as stub:
+        options = {"url": stub.url, "model": "m", "in_jobs": True, "key_file": str(file), "job_budget": 200_000}
+        run = bench.job(develop=False, steps=8, save_every=2, rewards=(RewardSettings(name="judge", options=options),))
+        run.submit()
+        run.preempt(2)
+        run.submit(2)
+        status = run.wait()
+        assert status.outcome == Outcome.DONE, (status, run.log())
+        figures = run.figures()
+        tokens = [known["judge_tokens"] for known in figures.values()]
+        told |= summary(figures) | {"requests": stub.requests, "judge_tokens": [min(tokens), max(tokens)]}
+        assert min(tokens) > 100
+        assert stub.requests <= 8 * 16 + 2 * 16 + 2  # an interrupted step is asked again, and each incarnation asks once before it trains
+        assert figures[8]["reward"] > figures[1]["reward"]
+    folder = run.work().parents[1]
+    assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]

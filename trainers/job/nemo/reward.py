@@ -23,9 +23,12 @@ from ratchet.contracts.conversation import stored_answer
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.jobs.training import TrainingPlan
 from ratchet.contracts.schema import parse
+from ratchet.rewards.judge.job_verdicts import JobVerdicts
 from ratchet.rewards.scorer_set import ScorerSet, planned_scorer_set
 from ratchet.runtime.chat_template import CallFormat, read_answer
+from ratchet.trainers.job.job_folder import judge_tokens
 from ratchet.trainers.job.nemo import abstentions
+from ratchet.trainers.job.nemo.figures import Lines
 from ratchet.trainers.job.online_rewards import PAUSES, comparable
 
 
@@ -33,13 +36,19 @@ class Bench:
     """Applies the scorer set to message logs. Independent of Ray."""
 
     def __init__(
-        self, scorer_set: ScorerSet, journal: Path, pauses: tuple[float, ...] = PAUSES, validation: frozenset[str] = frozenset()
+        self,
+        scorer_set: ScorerSet,
+        journal: Path,
+        pauses: tuple[float, ...] = PAUSES,
+        validation: frozenset[str] = frozenset(),
+        verdicts: JobVerdicts | None = None,
     ) -> None:
-        """`validation` are the ids of the prompts whose scores are noted one by one."""
+        """`validation` are the ids of the prompts whose scores are noted one by one, and `verdicts` those of the judges in the set."""
         self.scorer_set = scorer_set
         self.journal = journal
         self.pauses = pauses
         self.validation = validation
+        self.verdicts = verdicts or JobVerdicts()
 
     def rewards(self, logs: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> list[float]:
         """Return one reward per answer.
@@ -54,6 +63,7 @@ class Bench:
         groups = [str(log[0]["content"]) for log in logs]  # the release groups by the tokenized prompt
         began = time.monotonic()
         for pause in (*self.pauses, None):
+            self.verdicts.forget()
             scores = comparable(groups, self.scorer_set.label_unseen(samples))
             try:
                 found = abstentions.rewards(groups, scores)
@@ -74,6 +84,8 @@ class Bench:
         The line of a validation has the mean score of each prompt; None if an answer to it has no score.
         """
         note: dict[str, Any] = {"answers": len(scores), "abstained": sum(score is None for score in scores), "seconds": seconds}
+        if self.scorer_set.judges:
+            note["judge_tokens"] = self.verdicts.reported()
         if self.validation.issuperset(prompts):
             of_prompt: dict[str, list[float | None]] = {}
             for prompt, score in zip(prompts, scores, strict=True):
@@ -92,6 +104,12 @@ def _mean(scores: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(scores) else None
 
 
+def spent(run: Path, journal: Path) -> int:
+    """Return the tokens that judges used before this actor started: in earlier incarnations, and in this one before Ray restarted it."""
+    noted = sum(int(line.get("judge_tokens", 0)) for line in Lines(journal).new())
+    return judge_tokens(run, int(journal.parents[1].name.removeprefix("i"))) + noted
+
+
 def _answer(text: str, calls: dict[str, str] | None) -> str:
     """Return a generated answer as scorers get it. `calls` is how answers name tool calls; None without tools."""
     return stored_answer(read_answer(text, CallFormat(**calls) if calls else None))
@@ -105,7 +123,9 @@ class PanelEnvironment(EnvironmentInterface):
         plan = parse(TrainingPlan, Path(config["plan"]).read_bytes())
         named = Path(config["validation"]).read_text(encoding="utf-8").splitlines() if config.get("validation") else []
         validation = frozenset(str(json.loads(line)["prompt_id"]) for line in named)
-        self.bench = Bench(planned_scorer_set(plan), Path(config["journal"]), validation=validation)
+        journal = Path(config["journal"])
+        verdicts = JobVerdicts(spent(Path(config["plan"]).parent, journal))
+        self.bench = Bench(planned_scorer_set(plan, verdicts), journal, validation=validation, verdicts=verdicts)
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> EnvironmentReturn:
         """Return the rewards of a batch as float32 of shape [batch], and end all episodes.

@@ -141,6 +141,20 @@ def test_the_validation_before_the_first_step_is_not_a_figure_of_that_step(tmp_p
     assert found == {5: {"step_seconds": 1.0}, 6: {"step_seconds": 1.0, "validation_reward": 0.75}}
 
 
+def test_the_tokens_of_judges_are_a_figure_of_the_step_whose_answers_they_graded(tmp_path: Path) -> None:
+    figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
+    figures.touch()
+    reader = Reader(figures, journal)
+    found = []
+    for step, batches in ((1, (100, 20)), (2, (7,)), (3, ())):
+        with journal.open("a") as file:
+            file.writelines(json.dumps({"answers": 2, "abstained": 0, "judge_tokens": tokens}) + "\n" for tokens in batches)
+        with figures.open("a") as file:
+            file.write(json.dumps({"step": step, "prefix": "timing/train", "figures": {}}) + "\n")
+        found += [told.get("judge_tokens") for _, told in reader.steps()]
+    assert found == [120.0, 7.0, None]
+
+
 def test_a_line_that_a_kill_truncated_loses_only_its_own_metrics(tmp_path: Path) -> None:
     figures, journal = tmp_path / "figures.jsonl", tmp_path / "journal.jsonl"
     whole = [json.dumps({"step": n, "prefix": "timing/train", "figures": {"total_step_time": n}}) for n in (1, 2, 3)]

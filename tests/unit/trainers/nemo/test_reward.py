@@ -16,9 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.contracts.errors import Retryable
+from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.loop import RewardSettings
-from ratchet.rewards.scorer_set import Label, build_scorer_set
+from ratchet.rewards.judge.job_verdicts import JobVerdicts
+from ratchet.rewards.scorer_set import Label, build_scorer_set, planned_scorer_set
+from ratchet.trainers.job.events import Events
 from ratchet.trainers.job.nemo import abstentions
+from tests.builders import make_plan
+from tests.judge_stub import Stub, grade, parts, serving
 from tests.unit.trainers.nemo.advantages import advantages, logs, padded
 
 pytestmark = pytest.mark.slow  # torch takes seconds to load
@@ -89,6 +94,8 @@ def test_the_bench_scores_with_the_scorer_set_of_the_line(bench: Any, tmp_path: 
 class Failing:
     """Stand-in for a scorer set whose first `times` calls score no answer."""
 
+    judges = ()
+
     def __init__(self, times: int) -> None:
         self.times = times
 
@@ -103,3 +110,25 @@ def test_a_scorer_that_is_down_is_asked_again_and_then_the_run_fails(bench: Any)
     assert bench(Failing(2)).rewards(*logs("a", "b")) == [1.0, 1.0]
     with pytest.raises(Retryable, match="every scorer abstained on all 2 answers"):
         bench(Failing(3)).rewards(*logs("a", "b"))
+
+
+def test_the_journal_has_the_tokens_of_judges_and_a_restarted_actor_counts_them(tmp_path: Path, stub_path: Path) -> None:
+    """A later incarnation also counts those that the event logs of earlier ones report."""
+    from ratchet.trainers.job.nemo.reward import Bench, spent
+
+    with serving(Stub(model=lambda body: grade(5 if parts(body)["answer"] == "yes" else 1))) as stub:
+        judge = RewardSettings(name="judge", options={"url": stub.url, "model": "m", "in_jobs": True})
+        plan = make_plan(Method.GRPO, {}, scorers=build_scorer_set([judge]).versions, scorer_options={"judge": judge.options})
+        journal, verdicts = tmp_path / "i2" / "work" / "rewards.jsonl", JobVerdicts()
+        journal.parent.mkdir(parents=True)
+        bench = Bench(planned_scorer_set(plan, verdicts), journal, (0.0,), verdicts=verdicts)
+        assert bench.rewards(*logs("yes", "no", "yes")) == [1.0, 0.0, 1.0]
+        assert bench.rewards(*logs("yes")) == [1.0]
+        assert stub.requests == 3
+    noted = [json.loads(line)["judge_tokens"] for line in journal.read_text().splitlines()]
+    assert min(noted) > 0
+    assert sum(noted) == verdicts.tokens
+    assert spent(tmp_path, journal) == sum(noted)
+    (tmp_path / "i1").mkdir()
+    Events(tmp_path / "i1" / "events.jsonl", 1, 10).write("progress", 1, judge_tokens=40.0)
+    assert spent(tmp_path, journal) == sum(noted) + 40
