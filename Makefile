@@ -95,7 +95,7 @@ vllm: $(VENV)/.dev $(VENV)-vllm/.installed  ## run the tests with a real vLLM on
 lmeval: $(VENV)/.dev $(VENV)-lmeval/.installed  ## run the tests with a real lm-evaluation-harness (an environment of its own, 700 MB)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/contract/test_lm_eval.py tests/e2e/test_lm_eval.py
 
-nemo: $(VENV)/.dev $(VENV)-nemo/.installed  ## run GRPO on a real NeMo RL release on the CPU (RATCHET_NEMO_RL=its source folder; an environment of its own, 5 GB; about forty minutes)
+nemo: $(VENV)/.dev $(VENV)-nemo/.installed  ## run jobs on a real NeMo RL release on the CPU (RATCHET_NEMO_RL=its source folder; an environment of its own, 5 GB; more than an hour)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m soak tests/nemo $(if $(CASES),-k "$(CASES)"); found=$$?; $(BIN)/python -m tests.nemo.results; exit $$found
 
 rest-catalog: $(VENV)/.dev  ## run the tests of a lake behind the REST protocol with the server that Apache Iceberg publishes (needs Java and Maven)
