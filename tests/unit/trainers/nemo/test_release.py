@@ -118,8 +118,8 @@ def test_the_arithmetic_of_the_release_gives_unscored_answers_no_advantage(root:
 
 
 def test_the_release_runs_the_environment_the_data_and_the_hooks_of_the_product(root: Path, tmp_path: Path, tiny_model: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
+    folder = tmp_path / "i1" / "work"  # as in a run: the reward actor finds its incarnation by the place of its journal
+    folder.mkdir(parents=True)
     talk = [
         [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}, {"role": "user", "content": f"up {n}"}]
         for n in range(20)
