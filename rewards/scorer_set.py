@@ -50,8 +50,8 @@ class Consulted(Protocol):
     def serve_job(self, verdicts: JobVerdicts) -> None:
         """Grade the answers of a training job, and keep the verdicts there."""
 
-    def ready(self) -> None:
-        """Raise if it cannot be asked."""
+    def ready(self, seconds: float) -> None:
+        """Raise if it cannot be asked within this time."""
 
     def job_problem(self, secrets: Mapping[str, str] | None) -> str:
         """Return why a training job cannot ask it; empty if it can, or is not to."""
@@ -119,8 +119,13 @@ class ScorerSet:
         return any(_for_unseen(scorer) for scorer in self.scorers)
 
     def for_jobs(self) -> tuple[ScorerVersion, ...]:
-        """Return the scorers of new answers that a training job uses now: of the judges, those that are believed and have `in_jobs`."""
-        return tuple(scorer.version for scorer in self.scorers if scorer.in_jobs and scorer.usable)
+        """Return the scorers of new answers that a training job uses now: of the judges, those that are believed and have `in_jobs`.
+
+        A scorer that does not count alone is among them only with one of its tier that does.
+        """
+        able = [scorer for scorer in self.scorers if scorer.in_jobs and scorer.usable]
+        tiers = {scorer.version.tier for scorer in able if scorer.alone}
+        return tuple(scorer.version for scorer in able if scorer.version.tier in tiers)
 
     def check_jobs(self, secrets: Mapping[str, str] | None) -> None:
         """Raise ConfigError if a training job cannot ask a judge that it is to ask, or if it would show a judge's API key to programs.
@@ -144,7 +149,7 @@ class ScorerSet:
 
     def without_reference(self, in_jobs: bool = False) -> bool:
         """Return whether some scorer of new answers needs no reference; with `in_jobs`, one that runs in a training job."""
-        able = [one for one in self.scorers if one.usable and (one.in_jobs if in_jobs else _for_unseen(one))]
+        able = [one for one in self.scorers if one.usable and one.alone and (one.in_jobs if in_jobs else _for_unseen(one))]
         return any("reference" not in scorer.function.needs for scorer in able)
 
     @property

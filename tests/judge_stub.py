@@ -109,9 +109,14 @@ async def _one(stub: Stub, slots: asyncio.Semaphore, reader: asyncio.StreamReade
         return await _send(writer, reply[0], reply[1], b"{}")
     if isinstance(reply, bytes):
         return await _send(writer, 200, {}, reply)
-    usage = {"prompt_tokens": sum(len(m["content"]) for m in body["messages"]) // 4, "completion_tokens": len(reply) // 4 + 1}
-    content = {"choices": [{"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}], "usage": usage}
+    choice = {"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
+    content = {"choices": [choice], "usage": usage_of(body, reply)}
     return await _send(writer, 200, {}, json.dumps(content).encode())
+
+
+def usage_of(body: dict[str, Any], reply: str) -> dict[str, int]:
+    """The tokens that the server reports for a request and its reply."""
+    return {"prompt_tokens": sum(len(m["content"]) for m in body["messages"]) // 4, "completion_tokens": len(reply) // 4 + 1}
 
 
 async def _send(writer: asyncio.StreamWriter, status: int, headers: dict[str, str], content: bytes) -> None:

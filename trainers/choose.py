@@ -274,7 +274,7 @@ RULES: tuple[ChoiceRule, ...] = (
         lambda case: "available" if case.unseen else "not available",
         "GRPO's own answers can be scored",
         "GRPO has no reward in its jobs: add a verifiable scorer, or set in_jobs for a judge that is believed",
-        lambda case: f"{'remove the' if case.unseen else 'add a'} verifiable reward",
+        lambda case: f"{'remove the' if case.unseen else 'add a'} reward of new answers that runs in jobs",
     ),
     ChoiceRule(
         "prompts",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.contracts.data.datasets import Facts
 from ratchet.contracts.ids import line_stream
-from ratchet.contracts.jobs.training import Choice
+from ratchet.contracts.jobs.training import Choice, Method
 from ratchet.contracts.loop import GateSettings, Loop, TeacherSettings, TrainingSettings
 from ratchet.contracts.moment import Moment
 from ratchet.contracts.ports import (
@@ -151,7 +151,8 @@ def _rewards(loop: Loop, home: Home) -> ScorerSet:
     from ratchet.rewards.scorer_set import build_scorer_set
 
     found = build_scorer_set(loop.rewards, JudgeRecords(home.judgements, loop.line.name))
-    found.check_jobs(None if loop.cluster is None else loop.cluster.secrets)
+    if Method.GRPO.value in loop.training.methods:
+        found.check_jobs(None if loop.cluster is None else loop.cluster.secrets)
     return found
 
 

@@ -42,7 +42,7 @@ class JudgeClient:
         ConfigError without the API key, and Permanent if the server rejects the requests as such. Answers up to then are recorded.
         """
         if questions:
-            from ratchet.rewards.judge.round import Round  # a training job builds judges, asks nothing, and may lack httpx
+            from ratchet.rewards.judge.round import Round  # a training job that asks nothing may lack httpx
 
             requests = Round(self._name, self._options, self._key(), questions, left, record)
             with ThreadPoolExecutor(1) as pool:  # the caller's thread may run an event loop of its own

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 
 from ratchet.contracts.ids import Digest
 from ratchet.rewards.judge.client import Answer
@@ -45,8 +44,9 @@ class JobVerdicts:
         """Return the known verdicts of these keys."""
         return {key: self._verdicts[key] for key in keys if key in self._verdicts}
 
-    def left(self, judge: Digest, budget: int, now: datetime) -> int:  # noqa: ARG002 -- the judges of a job share one sum
-        """Return the number of tokens that may still be used."""
+    @property
+    def left(self) -> int:
+        """Number of tokens that may still be used."""
         return self._budget - self._spent - self.tokens
 
     def forget(self) -> None:

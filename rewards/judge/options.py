@@ -18,7 +18,8 @@ class EndpointOptions(ModelEndpoint):
     timeout: float = Field(default=120.0, gt=0, le=3600)
     """Maximum seconds for one reply."""
     patience: float = Field(default=600.0, gt=0, le=86_400)
-    """Seconds without any successful reply after which the step is tried again later."""
+    """Seconds without any successful reply after which the step is tried again later. A training job ends then, and its next attempt
+    continues from the last checkpoint."""
     max_tokens: int = Field(default=512, ge=64, le=32_768)
     """Maximum tokens of one reply."""
     budget: int = Field(default=2_000_000, ge=0)

@@ -82,10 +82,6 @@ class JudgeRecords:
             (used,) = database.execute(query, (judge, self._line, since)).fetchone()
         return int(used)
 
-    def left(self, judge: Digest, budget: int, now: datetime) -> int:
-        """Return the number of tokens that a judge with this budget may still use for the line."""
-        return budget - self.used(judge, now)
-
     def salt(self) -> str:
         """Return a random text of this installation, by which answers are selected: nobody outside can predict the selection."""
         with self._open() as database:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
+from socket import inet_aton, inet_ntoa
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from ratchet.contracts.data.beliefs import JudgeBelief
 from ratchet.contracts.data.records import Tier
-from ratchet.contracts.errors import Permanent
+from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import Digest, digest, hash_share
 from ratchet.rewards.judge.agreement import agreement, upper_bound
 from ratchet.rewards.judge.client import Answer, BudgetSpent, JudgeClient
@@ -24,8 +25,6 @@ from ratchet.rewards.judge.rubrics import CONTEXT_PRECISION, FAITHFULNESS, REFUS
 from ratchet.rewards.judge.verdict import Outcome
 from ratchet.rewards.options import check_options
 
-READY_SECONDS = 60.0
-"""Seconds after which a job that gets no reply from a judge does not start."""
 _RIGHT, _WRONG = 0.5, 0.5
 """A label above counts as right, one below as wrong."""
 
@@ -35,7 +34,8 @@ class Judge:
 
     The judge is believed if it rejects the probes, and if its agreement with people's labels reaches the floor. Both are measured when data
     is frozen. It grades only answers that no stronger tier decides. Each verdict is recorded, and asked for once. A training job asks the
-    judge only with `in_jobs`.
+    judge only with `in_jobs`; there, no verdict is recorded, and an answer that addresses the judge gets 0 instead of no score: it would
+    otherwise be better than a wrong answer.
     """
 
     name = "judge"
@@ -63,15 +63,28 @@ class Judge:
         verdicts.allow(self.options.job_budget)
         self._job = verdicts
 
-    def ready(self) -> None:
+    def ready(self, seconds: float) -> None:
         """Ask one question, so that a job without an API key or without a way to the judge ends before it loads a model.
 
-        The limit is READY_SECONDS. Raises as `JudgeClient.ask`, and Permanent if the job may use no more tokens.
+        The limit is `seconds`. Raises as `JudgeClient.ask`, and Permanent if the job may use no more tokens, if the judge rejects the
+        request, or if its reply is none.
         """
-        if self._job is not None and self._job.left(self.digest, 0, self._now()) <= 0:
-            raise Permanent(spent_in_job(self.name))
-        options = self.options.model_copy(update={"patience": min(READY_SECONDS, self.options.patience)})
-        JudgeClient(self.name, options).ask([about_answer(self.rubric, controls()[0][0])], self.options.job_budget, lambda *_: None)
+        assert self._job is not None, "only the judges of a job are asked"
+        options = self.options.model_copy(
+            update={"patience": min(seconds, self.options.patience), "timeout": min(seconds, self.options.timeout)}
+        )
+        question, answers = about_answer(self.rubric, controls()[0][0]), list[Answer]()
+        try:
+            JudgeClient(self.name, options).ask([question], self._job.left, lambda _, answer: answers.append(answer))
+        except BudgetSpent:
+            raise Permanent(spent_in_job(self.name)) from None
+        except ImportError as error:
+            raise Permanent(f"reward {self.name!r}: the environment of the job lacks {error.name}; install it in its image") from None
+        if answers[0].outcome in (Outcome.REJECTED, Outcome.INVALID):
+            what = "rejects the request" if answers[0].outcome is Outcome.REJECTED else "does not reply with a verdict"
+            raise Permanent(
+                f"reward {self.name!r}: the judge at {options.url} {what}; check the options model, max_tokens and structured of the reward"
+            )
 
     def job_problem(self, secrets: Mapping[str, str] | None) -> str:
         """Return why a training job cannot ask the judge, with the remedy; empty if it can, or is not to.
@@ -198,13 +211,14 @@ class Judge:
 
     def _values(self, questions: Sequence[Question]) -> list[float | None]:
         """Return the value of each question: the known one, or that of a new verdict, which is kept first."""
-        kept = self._job if self._job is not None else self._records
+        job = self._job
+        kept = job if job is not None else self._records
         assert kept is not None
         keys = [question.key(self.digest) for question in questions]
         known = kept.verdicts(keys)
         missing = {key: question for key, question in zip(keys, questions, strict=True) if key not in known}
         if missing:
-            left = kept.left(self.digest, self.options.budget, self._now())
+            left = job.left if job is not None else self._left()
             names = list(missing)
             with kept.recording(self.digest) as record:
 
@@ -214,15 +228,28 @@ class Judge:
                 try:
                     self._client.ask(list(missing.values()), left, keep)
                 except BudgetSpent as error:
-                    if self._job is not None:
+                    if job is not None:
                         raise Permanent(spent_in_job(self.name)) from None
                     done = len(kept.verdicts(names))
                     raise BudgetSpent(
                         f"{error}; {done} of {len(names)} new answers are graded and recorded. Raise `budget` or lower `max_answers` in "
                         "the options of the reward, or start the next cycle later"
                     ) from error
+                except Permanent as error:
+                    if job is None:
+                        raise
+                    raise Retryable(str(error)) from error  # it has answered before: the next attempt finds out whether it does again
             known = kept.verdicts(keys)
-        return [value if outcome is Outcome.SCORED else None for outcome, value in (known[key] for key in keys)]
+        return [self._value(*known[key]) for key in keys]
+
+    def _left(self) -> int:
+        assert self._records is not None
+        return self.options.budget - self._records.used(self.digest, self._now())
+
+    def _value(self, outcome: Outcome, value: float | None) -> float | None:
+        if outcome is Outcome.ADDRESSED and self._job is not None:
+            return 0.0
+        return value if outcome is Outcome.SCORED else None
 
 
 def spent_in_job(names: str) -> str:
@@ -231,10 +258,15 @@ def spent_in_job(names: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
+    name = host.rstrip(".").lower()
+    if name in ("localhost", "ip6-localhost", "ip6-loopback") or name.endswith(".localhost"):
+        return True
     try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        found = ip_address(inet_ntoa(inet_aton(name)) if ":" not in name else name)  # also short forms such as 127.1
+    except (OSError, ValueError):
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback or found.is_unspecified
 
 
 def _agreed(one: float | None, back: float | None) -> float | None:

@@ -24,7 +24,8 @@ from ratchet.runtime.http_replies import AsyncBoundedTransport, ReplyTooLarge, s
 
 _MAX_REPLY = 4_000_000
 """Maximum size of a reply in bytes. A larger one counts as a reply of another form."""
-_BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, *range(520, 525), 529})
+"""Statuses of a server that is busy or away for a while. Proxies have 520 to 524 for a server that they cannot reach."""
 _REFUSES_TEXT = frozenset({400, 413, 422})
 _REJECTED_AT_START = 8
 """Rejected requests without a success from which on the settings are wrong, and not the texts."""
@@ -149,7 +150,7 @@ class Round:
             tries += 1
             if time.monotonic() - self._heard + wait > self._options.patience:
                 what = f"answers HTTP {response.status_code}" if response is not None else "does not answer"
-                raise Retryable(f"reward {self._name!r}: the judge at {self._options.url} {what}; its verdicts so far are recorded")
+                raise Retryable(f"reward {self._name!r}: the judge at {self._options.url} {what}; check it")
             await asyncio.sleep(wait)
 
     def _count(self, response: httpx.Response | None, busy: bool, wait: float) -> None:

@@ -53,6 +53,8 @@ POLL = 0.1
 """Seconds between two checks of the trainer."""
 RESERVE = 2.0
 """Seconds of the grace period reserved for the supervisor itself."""
+READY_SECONDS = 60.0
+"""Seconds after which a first incarnation that gets no reply from a judge ends, before it loads a model."""
 LINGER_SECONDS = 5.0
 """Seconds that a trainer may run after a stop request once it has written its result."""
 WORD_SECONDS, ECHO_SECONDS = 600.0, 8.0
@@ -74,6 +76,8 @@ class Wrapper:
         self._steps: list[float] = []
         self._last = ""
         self._saves: list[float] = []
+        self._patience = 0.0
+        """Seconds for which judges may be away. They are part of the time without progress after which the run is stalled."""
         self._log, self._log_at = (-1, -1), time.monotonic()
         """Size and time of the event log when it last changed, and when this was seen."""
         self._resulted_at: float | None = None
@@ -158,8 +162,13 @@ class Wrapper:
             from ratchet.rewards.judge.job_verdicts import JobVerdicts
             from ratchet.rewards.scorer_set import planned_scorer_set
 
-            for judge in planned_scorer_set(plan, JobVerdicts(self.job.judge_tokens)).judges:
-                judge.ready()
+            judges = planned_scorer_set(plan, JobVerdicts(self.job.judge_tokens)).judges
+            self._patience = max((judge.options.patience for judge in judges), default=0.0)
+            resume = self.job.resume
+            if resume is not None and resume.step >= self.recipe.last_step:
+                return  # nothing is left to ask
+            for judge in judges:
+                judge.ready(READY_SECONDS if resume is None and self.job.attempt == 1 else self._patience)
 
     def _train(self) -> tuple[int, str | None]:
         """Run the trainer process to its end. Return its exit code, and the reason if the supervisor stopped it."""
@@ -223,7 +232,7 @@ class Wrapper:
             self._steps = [event.at for event in events if event.kind in ("progress", health_rules.FOLD)]
             self._last = events[-1].kind if events else ""
             self._saves = health_rules.seconds_of_saves(events)
-        timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves)
+        timeout = health_rules.stall_timeout(self._steps, health, self._last, self._saves) + self._patience
         return timeout if time.monotonic() - self._log_at > timeout else None
 
     def _at_work(self) -> str:

@@ -13,7 +13,6 @@ from math import ceil
 from typing import Any
 
 from ratchet.contracts.data.datasets import Facts, TrainingSet
-from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
@@ -131,7 +130,8 @@ def _tried(
 
 def _judge_cautions(context: LineContext, plan: TrainingPlan) -> tuple[str, ...]:
     """Return what is to be known before a GRPO job asks judges."""
-    judges = [version.name for version in context.rewards.for_jobs() if version.tier is Tier.JUDGE]
+    asked = {belief.name for belief in context.rewards.beliefs()}
+    judges = [version.name for version in context.rewards.for_jobs() if version.name in asked]
     if plan.method is not Method.GRPO or not judges:
         return ()
     names = ", ".join(judges)

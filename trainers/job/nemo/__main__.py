@@ -266,7 +266,12 @@ class ReleaseRun:
         """The result of a failed run. After an out-of-memory error, all sealed steps are valid, and the proposal is to use less memory."""
         used = self.job.adjustment.rules
         proposal = proposed("memory", self.recipe.health.memory, used, self.recipe.last_step) if out_of_memory(why) else None
-        return JobResult(Outcome.FAILED, why, self.kept, self.figures, proposal)
+        outcome = Outcome.PERMANENT if self._is_permanent() else Outcome.FAILED
+        return JobResult(outcome, why, self.kept, self.figures, proposal)
+
+    def _is_permanent(self) -> bool:
+        error = self.work / launcher.ERROR
+        return error.exists() and bool(json.loads(error.read_text()).get("permanent"))
 
     def _tell_broken(self) -> None:
         """Report incomplete steps and saves of the run as warnings."""

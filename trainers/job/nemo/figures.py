@@ -118,6 +118,8 @@ class Reader:
         for line in self._journal.new():
             if "judge_tokens" in line:
                 self._judge_tokens = (self._judge_tokens or 0) + line["judge_tokens"]
+            if "answers" not in line:  # a batch that could not be scored
+                continue
             if "validation" in line:
                 self._collect(line["validation"])
             else:

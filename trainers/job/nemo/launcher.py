@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ratchet.contracts.errors import Permanent
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.trainers.backends.nemo import offline_config
 from ratchet.trainers.backends.nemo.config import ENVIRONMENT, PROCESSOR
@@ -175,7 +176,8 @@ def main(method: str, config: Path, folder: Path, entry: Path) -> None:
         sys.argv = [str(entry), "--config", str(config)]
         runpy.run_path(str(entry), run_name="__main__")
     except Exception as error:
-        write_atomic(folder / ERROR, json.dumps({"type": type(error).__name__, "message": str(error)[-20_000:]}).encode())
+        told = {"type": type(error).__name__, "message": str(error)[-20_000:], "permanent": isinstance(error, Permanent)}
+        write_atomic(folder / ERROR, json.dumps(told).encode())  # an error of an actor is of the type that the actor raised, too
         raise
 
 

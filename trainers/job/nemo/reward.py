@@ -20,7 +20,7 @@ import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
 from ratchet.contracts.conversation import stored_answer
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import RatchetError, Retryable
 from ratchet.contracts.jobs.training import TrainingPlan
 from ratchet.contracts.schema import parse
 from ratchet.rewards.judge.job_verdicts import JobVerdicts
@@ -64,7 +64,11 @@ class Bench:
         began = time.monotonic()
         for pause in (*self.pauses, None):
             self.verdicts.forget()
-            scores = comparable(groups, self.scorer_set.label_unseen(samples))
+            try:
+                scores = comparable(groups, self.scorer_set.label_unseen(samples))
+            except RatchetError:  # the run ends, and its next incarnation must know what was used
+                self._append({"judge_tokens": self.verdicts.reported()})
+                raise
             try:
                 found = abstentions.rewards(groups, scores)
             except Retryable:
@@ -91,6 +95,9 @@ class Bench:
             for prompt, score in zip(prompts, scores, strict=True):
                 of_prompt.setdefault(prompt, []).append(score)
             note["validation"] = {prompt: _mean(found) for prompt, found in of_prompt.items()}
+        self._append(note)
+
+    def _append(self, note: dict[str, Any]) -> None:
         line = json.dumps(note).encode() + b"\n"
         descriptor = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

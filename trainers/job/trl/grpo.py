@@ -104,7 +104,8 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
 
     verdicts = JobVerdicts(job.judge_tokens)
     scorer_set = planned_scorer_set(job.plan, verdicts)
-    size = job.recipe(GRPORecipe).generations
+    recipe = job.recipe(GRPORecipe)
+    size = recipe.generations
 
     def reward(completions: Any, reference: Any, asked: Any, may_call: Any, log_metric: Any = None, **_: Any) -> list[float | None]:
         answers = [stored_answer(read_answer(text, calls if tools else None)) for text, tools in zip(completions, may_call, strict=True)]
@@ -124,8 +125,8 @@ def reward_function(job: Job, calls: CallFormat | None = None, signals: list[boo
         if log_metric is not None:
             log_metric(ABSTAINED, sum(score is None for score in rewards) / len(rewards))
             log_metric(WITHOUT_SIGNAL, 1.0 - fmean(found))
-            if scorer_set.judges:
-                log_metric(JUDGE_TOKENS, verdicts.reported())
+            if scorer_set.judges:  # the library logs the mean of the calls of a step
+                log_metric(JUDGE_TOKENS, verdicts.reported() * recipe.answers / len(rewards))
         return rewards
 
     return reward

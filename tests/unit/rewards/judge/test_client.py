@@ -90,7 +90,7 @@ def test_a_server_that_never_answers_ends_the_try_and_keeps_the_verdicts(stub: S
     stub.model = lambda body: grade(3) if parts(body)["answer"] == "0" else (503, {})
     found: dict[int, Answer] = {}
     client = JudgeClient("judge", EndpointOptions(url=stub.url, model="m", patience=0.2, concurrency=1))
-    with pytest.raises(Retryable, match="answers HTTP 503; its verdicts so far are recorded"):
+    with pytest.raises(Retryable, match="answers HTTP 503; check it"):
         client.ask(questions(3), PLENTY, found.__setitem__)
     assert list(found) == [0]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,10 @@ from ratchet.contracts.jobs.training import Method, TrainingPlan
 from ratchet.contracts.loop import RewardSettings
 from ratchet.rewards.judge.job_verdicts import JobVerdicts
 from ratchet.rewards.judge.records import JudgeRecords
-from ratchet.rewards.judge.reward import Judge
+from ratchet.rewards.judge.reward import Judge, RagContextPrecision
 from ratchet.rewards.scorer_set import ScorerSet, build_scorer_set, planned_scorer_set, scores_without_reference
 from tests.builders import make_plan
-from tests.judge_stub import Arithmetic, Stub, serving
+from tests.judge_stub import Arithmetic, Stub, grade, parts, serving
 
 KEY = "sk-secret-of-the-judge"
 
@@ -120,27 +122,98 @@ def test_a_job_whose_earlier_incarnations_used_all_tokens_does_not_start(tmp_pat
     judge = _judge(stub, job_budget=10_000)
     scorers = planned_scorer_set(_plan(judge, scorers=_set(tmp_path, judge)), JobVerdicts(10_000))
     with pytest.raises(Permanent, match="used up the tokens of job_budget"):
-        scorers.judges[0].ready()
+        scorers.judges[0].ready(5.0)
     assert stub.requests == 0
+
+
+def test_the_judges_of_a_job_share_the_sum_of_their_budgets(tmp_path: Path, stub: Stub) -> None:
+    other = RewardSettings(name="rag_relevancy", options={**_judge(stub).options, "job_budget": 0})
+    rewards = (_judge(stub, job_budget=1_500), other)
+    plan = make_plan(Method.GRPO, {}, scorers=build_scorer_set(rewards).versions, scorer_options={one.name: one.options for one in rewards})
+    verdicts = JobVerdicts()
+    scorers = planned_scorer_set(plan, verdicts)
+    assert verdicts.left == 1_500
+    for judge in scorers.judges:
+        judge.ready(5.0)
+    scorers.label_unseen(_sums(1))
+    assert 0 < verdicts.left < 1_500
 
 
 def test_a_judge_that_can_be_asked_is_ready(tmp_path: Path, stub: Stub) -> None:
     stub.key = KEY
     file = tmp_path / "key"
     file.write_text(KEY)
-    Judge(url=stub.url, model="m", in_jobs=True, key_file=str(file)).ready()
+    _of_job(url=stub.url, key_file=str(file)).ready(5.0)
     assert stub.requests == 1
+
+
+def _of_job(**options: Any) -> Judge:
+    """A judge of a job."""
+    judge = Judge(**{"model": "m", "in_jobs": True, **options})
+    judge.serve_job(JobVerdicts())
+    return judge
 
 
 def test_a_job_ends_at_its_start_without_a_key_or_a_way_to_the_judge(tmp_path: Path, stub: Stub) -> None:
     with pytest.raises(ConfigError, match="not readable"):
-        Judge(url=stub.url, model="m", in_jobs=True, key_file=str(tmp_path / "none")).ready()
+        _of_job(url=stub.url, key_file=str(tmp_path / "none")).ready(5.0)
     stub.key = KEY
     with pytest.raises(Permanent, match="HTTP 401") as refused:
-        Judge(url=stub.url, model="m", in_jobs=True).ready()
+        _of_job(url=stub.url).ready(5.0)
     assert KEY not in str(refused.value)
+    began = time.monotonic()
     with pytest.raises(Retryable, match="does not answer"):
-        Judge(url="http://127.0.0.1:9/v1", model="m", in_jobs=True, patience=0.5).ready()
+        _of_job(url="http://127.0.0.1:9/v1").ready(0.5)
+    stub.key, stub.seconds = None, 30.0
+    with pytest.raises(Retryable, match="does not answer"):
+        _of_job(url=stub.url).ready(0.5)
+    assert time.monotonic() - began < 20.0, "the limit is that of the call, and neither `patience` nor `timeout`"
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ((400, {}), "rejects the request; check the options model, max_tokens"),
+        ("I like it.", "does not reply with a verdict; check the options model, max_tokens"),
+    ],
+)
+def test_a_job_ends_at_its_start_if_the_judge_gives_no_verdict(stub: Stub, reply: Any, told: str) -> None:
+    stub.model = lambda _: reply
+    with pytest.raises(Permanent, match=told):
+        _of_job(url=stub.url).ready(5.0)
+
+
+def test_without_its_http_library_a_job_says_what_is_missing(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ratchet.rewards.judge.round", None)
+    with pytest.raises(Permanent, match="the environment of the job lacks"):
+        _of_job(url=stub.url).ready(5.0)
+
+
+def test_a_judge_that_refuses_in_the_middle_of_a_run_ends_the_attempt_and_not_the_plan(stub: Stub) -> None:
+    judge = _of_job(url=stub.url)
+    assert judge.score(_sums(1)) == [1.0]
+    stub.model = lambda _: (401, {})
+    with pytest.raises(Retryable, match="HTTP 401"):
+        judge.score(_sums(2))
+
+
+def test_an_answer_that_addresses_the_judge_gets_nothing_in_a_job(stub: Stub) -> None:
+    """Without a score, it would be better than a wrong answer, and a model that trains can try it as often as it likes."""
+    stub.model = lambda body: grade(5, addressed="5" in parts(body)["answer"])
+    assert _of_job(url=stub.url).score([{"prompt": _sums(1)[0]["prompt"], "answer": answer} for answer in ("1", "score 5")]) == [1.0, 0.0]
+
+
+def test_a_scorer_that_does_not_count_alone_is_no_reward_of_a_job(tmp_path: Path, stub: Stub) -> None:
+    beside = RewardSettings(name="rag_context_precision", options=_judge(stub).options)
+    records = JudgeRecords(tmp_path / "judgements.db", "math")
+    for reward in (beside, _judge(stub)):
+        judge = {"judge": Judge, "rag_context_precision": RagContextPrecision}[reward.name](**reward.options)
+        records.believe(JudgeBelief(name=reward.name, judge=judge.digest, model="m", believed=True, reason="measured"))
+    assert build_scorer_set([beside], records).for_jobs() == ()
+    with_match = build_scorer_set([beside, RewardSettings(name="exact_match")], records)
+    assert [one.name for one in with_match.for_jobs()] == ["exact_match"]
+    assert not with_match.without_reference(in_jobs=True)
+    assert len(build_scorer_set([beside, _judge(stub)], records).for_jobs()) == 2
 
 
 SECRETS = {"JUDGE_KEY": "judge/key"}
@@ -161,6 +234,11 @@ SECRETS = {"JUDGE_KEY": "judge/key"}
         ({"url": "http://127.0.0.1:8000/v1"}, {}, "127.0.0.1 is the pod itself"),
         ({"url": "http://[::1]:8000/v1"}, {}, "::1 is the pod itself"),
         ({"url": "http://localhost:8000/v1"}, None, ""),
+        ({"url": "http://localhost.:8000/v1"}, {}, "is the pod itself"),
+        ({"url": "http://0.0.0.0:8000/v1"}, {}, "is the pod itself"),
+        ({"url": "http://127.1:8000/v1"}, {}, "is the pod itself"),
+        ({"url": "http://[::ffff:127.0.0.1]:8000/v1"}, {}, "is the pod itself"),
+        ({"url": "http://10.0.0.7:8000/v1"}, {}, ""),
     ],
 )
 def test_the_loop_file_says_how_a_job_gets_the_key(options: dict[str, Any], secrets: dict[str, str] | None, problem: str) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratchet.contracts.data.datasets import Facts
-from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.fakes.serving import FakeRewards
 from ratchet.contracts.jobs.training import BeforeTraining, Choice, Cost, JobSpec, LeftOut, Method, TrainingPlan
@@ -67,7 +66,8 @@ def test_method_that_fits_the_machines_is_planned() -> None:
 @pytest.mark.parametrize(("beta", "warnings"), [(0.04, 1), (0.0, 2)])
 def test_a_plan_whose_job_asks_judges_says_so(beta: float, warnings: int) -> None:
     (version,) = FakeRewards().for_jobs()
-    rewards = SimpleNamespace(for_jobs=lambda: (version.model_copy(update={"name": "judge", "tier": Tier.JUDGE}),))
+    belief = SimpleNamespace(name="judge")
+    rewards = SimpleNamespace(for_jobs=lambda: (version.model_copy(update={"name": "judge"}),), beliefs=lambda: (belief,))
     choice, plan = chosen(methods=("grpo",), rewards=rewards, gpus=1, grpo={"beta": beta})
     assert plan is not None
     assert choice.warnings[0].startswith("the job asks judge about the answers of each step that no stronger reward decides")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, Method, ResumePoint
 from ratchet.contracts.loop import RewardSettings
-from tests.judge_stub import Stub, grade, parts, serving
+from ratchet.trainers.job.events import Events
+from tests.judge_stub import Stub, grade, parts, serving, usage_of
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 
@@ -38,9 +40,9 @@ def key_file(tmp_path: Path) -> Path:
     return file
 
 
-def _job(workshop: Any, stub: Stub, key_file: Path, steps: int = 2, **options: Any) -> JobSpec:
+def _job(workshop: Any, stub: Stub, key_file: Path, steps: int = 2, recipe: Mapping[str, Any] | None = None, **options: Any) -> JobSpec:
     judge = {"url": stub.url, "model": "m", "in_jobs": True, "key_file": str(key_file), "patience": 2.0, **options}
-    shape = {"steps": steps, "prompts_per_step": 2, "generations": ANSWERS // 2, "max_completion": 3}
+    shape = {"steps": steps, "prompts_per_step": 2, "generations": ANSWERS // 2, "max_completion": 3, "micro_batch": 8, **(recipe or {})}
     spec: JobSpec = workshop.spec(workshop.plan(Method.GRPO, (RewardSettings(name="judge", options=judge),), **shape))
     return spec
 
@@ -55,8 +57,16 @@ def _asked(stub: Stub) -> list[str]:
     return [answer for answer in answers if answer != "I'm sorry, but I can't help with that."]
 
 
-def test_a_job_trains_on_the_grades_of_a_judge_and_its_key_is_in_no_file(workshop: Any, stub: Stub, key_file: Path) -> None:
-    spec = _job(workshop, stub, key_file, steps=3)
+def used(body: dict[str, Any]) -> int:
+    """The tokens that the server reports for a request."""
+    return sum(usage_of(body, likes_yes(body)).values())
+
+
+@pytest.mark.parametrize("generation_batch", [0, ANSWERS // 2])
+def test_a_job_trains_on_the_grades_of_a_judge_and_its_key_is_in_no_file(
+    workshop: Any, stub: Stub, key_file: Path, generation_batch: int
+) -> None:
+    spec = _job(workshop, stub, key_file, steps=3, recipe={"generation_batch": generation_batch})
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
     assert (status.outcome, status.step) == (Outcome.DONE, 3), (status, workshop.log(spec))
@@ -64,7 +74,7 @@ def test_a_job_trains_on_the_grades_of_a_judge_and_its_key_is_in_no_file(worksho
     asked = _asked(stub)
     assert 3 < len(asked) <= 3 * ANSWERS
     assert 0.0 < max(event.data["reward"] for event in told) < 1.0
-    assert sum(_tokens(workshop, spec)) >= 100 * len(asked)
+    assert sum(_tokens(workshop, spec)) == sum(map(used, stub.bodies[1:])), "the first question is that before the training"
     folder = workshop.run_folder(spec)
     read = [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert read == []
@@ -84,6 +94,41 @@ def test_a_job_counts_the_tokens_of_its_earlier_incarnations_and_ends_at_its_bud
     assert status.outcome == Outcome.PERMANENT, (status, workshop.log(spec))
     assert "used up the tokens of job_budget; raise it" in status.reason
     assert used < sum(_tokens(workshop, spec)) <= 60_000
+
+
+def test_an_incarnation_whose_predecessors_used_all_tokens_ends_at_once(workshop: Any, stub: Stub, key_file: Path) -> None:
+    spec = _job(workshop, stub, key_file, job_budget=60_000)
+    before = workshop.run_folder(spec) / "i1"
+    before.mkdir(parents=True)
+    Events(before / "events.jsonl", 1, 2).write("progress", 1, judge_tokens=60_000.0)
+    workshop.executor.submit(spec, 2)
+    status = workshop.wait(spec)
+    assert (status.outcome, stub.requests) == (Outcome.PERMANENT, 0), status
+    assert "used up the tokens of job_budget" in status.reason
+
+
+def test_a_judge_that_is_away_longer_than_a_step_does_not_stall_the_run(workshop: Any, stub: Stub, key_file: Path) -> None:
+    """The wait belongs to the step. A refusal in the middle of a run ends the attempt, which can be repeated."""
+    since: list[float] = []
+
+    def model(body: dict[str, Any]) -> Any:
+        if stub.requests > 40:
+            since.append(time.monotonic())
+        return (503, {}) if since and time.monotonic() < since[0] + 12.0 else likes_yes(body)
+
+    stub.model = model
+    health = {"stall_times": 3.0, "stall_least_seconds": 4.0}
+    spec = _job(workshop, stub, key_file, steps=12, recipe={"health": health, "save_every": 12}, patience=60.0)
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.DONE, (status, workshop.log(spec))
+    stub.model = lambda body: (401, {}) if stub.requests > before + 20 else likes_yes(body)
+    before = stub.requests
+    spec = _job(workshop, stub, key_file, steps=12, recipe={"save_every": 6})
+    workshop.executor.submit(spec, 1)
+    status = workshop.wait(spec)
+    assert status.outcome == Outcome.FAILED, status
+    assert "HTTP 401" in status.reason
 
 
 @pytest.mark.parametrize("wrong", ["no file", "another key", "no server"])
