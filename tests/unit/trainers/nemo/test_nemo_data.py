@@ -151,8 +151,11 @@ def test_the_tokens_of_judges_are_a_figure_of_the_step_whose_answers_they_graded
             file.writelines(json.dumps({"answers": 2, "abstained": 0, "judge_tokens": tokens}) + "\n" for tokens in batches)
         with figures.open("a") as file:
             file.write(json.dumps({"step": step, "prefix": "timing/train", "figures": {}}) + "\n")
+        if step == 2:  # a batch that could not be scored
+            with journal.open("a") as file:
+                file.write('{"judge_tokens": 3}\n')
         found += [told.get("judge_tokens") for _, told in reader.steps()]
-    assert found == [120.0, 7.0, None]
+    assert found == [120.0, 10.0, None]
 
 
 def test_a_line_that_a_kill_truncated_loses_only_its_own_metrics(tmp_path: Path) -> None:

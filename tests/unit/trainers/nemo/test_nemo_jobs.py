@@ -14,8 +14,10 @@ import pytest
 
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Checkpoint, JobSpec, ResumePoint
+from ratchet.contracts.loop import RewardSettings
 from ratchet.contracts.schema import parse
 from ratchet.runtime.manifest import verify_manifest
+from tests.judge_stub import Stub, grade, parts, serving
 from tests.unit.trainers.conftest import Workshop
 
 pytestmark = pytest.mark.slow
@@ -98,6 +100,19 @@ def test_a_failing_run_ends_with_a_reason(workshop: Any, job: Callable[..., JobS
     kept = [event.step for event in workshop.executor.events(spec.name) if event.kind == "checkpoint"]
     assert kept in ([], [1]), "a failed step must not be kept"
     assert status.step < 3, "no step may follow the failed one"
+
+
+def test_a_run_whose_judge_may_use_no_more_tokens_is_not_repeated(workshop: Any, job: Callable[..., JobSpec]) -> None:
+    """The error comes from the actor, through Ray and the process of the run."""
+    with serving(Stub(model=lambda body: grade(5 if parts(body)["answer"] == "yes" else 1))) as stub:
+        judge = RewardSettings(name="judge", options={"url": stub.url, "model": "m", "in_jobs": True, "job_budget": 10_000})
+        spec = job(rewards=(judge,), steps=40)
+        workshop.executor.submit(spec, 1)
+        status = workshop.wait(spec)
+    assert status.outcome == Outcome.PERMANENT, (status, workshop.log(spec))
+    assert "used up the tokens of job_budget" in status.reason
+    told = [event.data.get("judge_tokens", 0) for event in workshop.executor.events(spec.name) if event.kind == "progress"]
+    assert 0 < sum(told) <= 10_000
 
 
 def test_a_release_that_ignores_stop_requests_is_killed_and_lost_steps_are_named(workshop: Any, job: Callable[..., JobSpec]) -> None:

@@ -99,3 +99,14 @@ def test_vllm_reserves_memory_for_the_longest_prompt_and_answer_only(monkeypatch
     assert (found["vllm_max_model_length"], found["vllm_enable_sleep_mode"]) == (500, True)
     assert "use_vllm" not in grpo.sampling(complete(GRPORecipe, {"generation": "plain"}), gpus=1, longest=300)
     assert {name for name in found if name not in GRPOConfig.__dataclass_fields__} == set()
+
+
+@pytest.mark.parametrize("without", [True, False])
+def test_prompts_without_a_reference_are_kept_if_a_reward_of_the_job_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: bool
+) -> None:
+    prompts = [json.dumps([{"role": "user", "content": word}]) for word in ("one", "two")]
+    pq.write_table(pa.table({"prompt": prompts, "reference": ["yes", None]}), tmp_path / "prompts.parquet")
+    monkeypatch.setattr("ratchet.rewards.scorer_set.scores_without_reference", lambda _: without)
+    plan: Any = None
+    assert [row["reference"] for row in grpo.rows(tmp_path, plan)] == (["yes", None] if without else ["yes"])
