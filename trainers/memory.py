@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ratchet.contracts.model import Frozen
-from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, training_gpus
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape, data_parallel, training_gpus
+from ratchet.trainers.backends.nemo.offline_checks import rows_in_memory
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
 from ratchet.trainers.recipes.recipe import Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 
 GIB = 2**30
 STATE_BYTES = 16
@@ -109,7 +111,7 @@ def memory(recipe: Recipe, sizes: ModelSizes, nodes: int, gpus: int, on_nemo: bo
         return None
     holding = training_gpus(recipe, ClusterShape(nodes, gpus)) if on_nemo else nodes * gpus
     split = recipe.nemo.tensor_parallel if on_nemo else 1
-    tokens = _tokens(recipe, on_nemo)
+    tokens = _tokens(recipe, ClusterShape(nodes, gpus) if on_nemo else None)
     return MemoryEstimate(
         training=(
             *_weights(recipe, sizes, holding),
@@ -121,11 +123,13 @@ def memory(recipe: Recipe, sizes: ModelSizes, nodes: int, gpus: int, on_nemo: bo
     )
 
 
-def _tokens(recipe: Recipe, on_nemo: bool) -> int:
-    """Return the tokens of one micro-batch on one GPU, with every row at its full length."""
+def _tokens(recipe: Recipe, nemo: ClusterShape | None) -> int:
+    """Return the tokens of one micro-batch on one GPU, with every row at its full length. `nemo`: the cluster on which NeMo RL trains."""
     if isinstance(recipe, GRPORecipe):
-        prompt = recipe.nemo.max_prompt if on_nemo else recipe.max_completion
+        prompt = recipe.max_completion if nemo is None else recipe.nemo.max_prompt
         return recipe.micro_batch * (prompt + recipe.max_completion)
+    if isinstance(recipe, SFTRecipe | DPORecipe) and nemo is not None and recipe.batch % data_parallel(recipe, nemo) == 0:
+        return rows_in_memory(recipe, nemo) * (2 if isinstance(recipe, DPORecipe) else 1) * recipe.max_length
     if isinstance(recipe, DPORecipe):
         return recipe.budget
     return recipe.micro_batch * int(getattr(recipe, "max_length", 0))

@@ -87,4 +87,5 @@ class TrainingSettings(Frozen):
         return self._on(method) in ("trl", NEMO_RL)
 
     def _on(self, method: str) -> str:
-        return {"dpo": self.dpo_on, "grpo": self.grpo_on, "sft": self.sft_on}[method]
+        on = {"dpo": self.dpo_on, "grpo": self.grpo_on, "sft": self.sft_on}[method]
+        return {method: "trl", f"{NEMO_RL}-{method}": NEMO_RL}.get(on, on)  # the entry points themselves are valid names, too

@@ -114,7 +114,8 @@ def _prompt(config: dict[str, Any], recipe: GRPORecipe) -> Iterator[str]:
 
 def _shards(config: dict[str, Any], recipe: Recipe) -> Iterator[str]:
     """With an uneven split of the vocabulary, the release computes wrong log-probabilities without an error."""
-    words, parts = config.get("vocab_size"), recipe.nemo.tensor_parallel
+    inner = config.get("text_config")
+    words, parts = (inner if isinstance(inner, dict) else config).get("vocab_size"), recipe.nemo.tensor_parallel
     if isinstance(words, int) and words % parts:
         yield (
             f"nemo.tensor_parallel = {parts} does not divide the model's vocabulary of {words} tokens, so NeMo RL would train on wrong "

@@ -59,6 +59,7 @@ def _adapter(lora: Lora | None, tensor_parallel: int) -> dict[str, Any]:
         "dim": lora.rank,
         "alpha": int(lora.alpha),
         "dropout": lora.dropout,
+        "dropout_position": "pre",  # of the adapter's input, as on TRL; the base files drop its output
         "match_all_linear": False,
         "target_modules": named,
         "exclude_modules": [] if named else [OUTPUT_HEAD],

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from nemo_rl.data.datasets.raw_dataset import RawDataset
 
-from ratchet.trainers.job.nemo.offline_rows import ORDER
-
-TASK = "ratchet"
-"""Task name of all rows."""
+from ratchet.trainers.job.nemo.offline_rows import ORDER, TASK
 
 
 class Run(RawDataset):
@@ -32,8 +29,8 @@ class Run(RawDataset):
         self.task_name = TASK
         self.val_dataset = None
         path = Path(data_path)
-        rows = [{**json.loads(line), "task_name": TASK} for line in path.read_text(encoding="utf-8").splitlines()]
-        self.dataset = Dataset.from_list(rows).select(json.loads(path.with_name(ORDER).read_bytes()))
+        rows = Dataset.from_json(str(path), cache_dir=str(path.with_name("cache")))  # a mapped file: the rows may be larger than the memory
+        self.dataset = rows.select(json.loads(path.with_name(ORDER).read_bytes()))
 
 
 def answer(datum_dict: dict[str, Any], task_data_spec: Any, tokenizer: Any, max_seq_length: int, idx: int, **_: Any) -> dict[str, Any]:  # noqa: ARG001

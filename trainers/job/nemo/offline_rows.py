@@ -8,7 +8,6 @@ alike. So the job renders the rows, leaves out those that do not fit, and draws 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,8 @@ from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.job.trl.sampler import draw
 from ratchet.trainers.recipes.dpo import DPORecipe
 
+TASK = "ratchet"
+"""Task name of all rows, by which the release finds their processor."""
 ORDER = "order.json"
 """File beside the rows with the number of each row that the run trains on, in order."""
 
@@ -47,16 +48,16 @@ def read(run: Path, tokenizer: Any, recipe: Offline) -> Rows:
 
 
 def write(folder: Path, rows: Rows, recipe: Offline, seed: int) -> Path:
-    """Write the rows and their order to `folder`, and return the path of the rows.
+    """Write the rows that the run trains on, and their order, to `folder`, and return the path of the rows.
 
     Raises Permanent if no row has a positive weight.
     """
-    order = draw(rows.weights, recipe.last_step * recipe.batch, seed)
-    lines = [json.dumps({"prompt": one.prompt, "chosen": one.chosen, "rejected": one.rejected}) + "\n" for one in rows.tokens]
-    write_atomic(folder / ORDER, json.dumps(order).encode())
-    return _written(folder / "train.jsonl", lines)
-
-
-def _written(path: Path, lines: Sequence[str]) -> Path:
-    write_atomic(path, "".join(lines).encode())
+    drawn = draw(rows.weights, recipe.last_step * recipe.batch, seed)
+    used = {number: place for place, number in enumerate(sorted(set(drawn)))}
+    write_atomic(folder / ORDER, json.dumps([used[number] for number in drawn]).encode())
+    path = folder / "train.jsonl"
+    with path.open("w", encoding="utf-8") as file:  # row by row: together they may be larger than the memory
+        for number in used:
+            one = rows.tokens[number]
+            file.write(json.dumps({"prompt": one.prompt, "chosen": one.chosen, "rejected": one.rejected, "task_name": TASK}) + "\n")
     return path
