@@ -135,3 +135,15 @@ def test_tensor_parallelism_of_sft_and_dpo_divides_activations_on_nemo_rl_only()
         assert split["logits"] == pytest.approx(whole["logits"] / 4)
         assert split["activations"] == pytest.approx(whole["activations"] / 4)
         assert split["weights, gradients and optimiser"] == whole["weights, gradients and optimiser"]
+
+
+@pytest.mark.parametrize("kind", [SFTRecipe, DPORecipe])
+def test_the_estimate_for_nemo_rl_counts_the_rows_that_fill_the_share_of_a_gpu(kind: type[SFTRecipe | DPORecipe]) -> None:
+    recipe = complete(kind, {"batch": 32, "micro_batch": 4})
+
+    def activations(nodes: int) -> float:
+        found = memory(recipe, sizes(LLAMA_8B, 8.03), nodes, 8, on_nemo=True)
+        assert found is not None
+        return next(one.gib for one in found.training if one.name == "logits")
+
+    assert activations(4) == pytest.approx(activations(1) / 4)

@@ -13,6 +13,7 @@ from ratchet.trainers.job.model_fit import model_problems, refuse_misfit, row_li
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
+from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.unit.trainers.conftest import write_model
 
 pytestmark = pytest.mark.slow  # transformers takes seconds to load
@@ -82,6 +83,12 @@ def test_a_tokenizer_without_any_end_is_found(tmp_path: Path, folder: Path) -> N
         (
             complete(GRPORecipe, {"nemo": {"tensor_parallel": 2}}),
             {"vocab_size": 19},
+            True,
+            "does not divide the model's vocabulary of 19",
+        ),
+        (
+            complete(SFTRecipe, {"nemo": {"tensor_parallel": 2}}),
+            {"text_config": {"vocab_size": 19}},
             True,
             "does not divide the model's vocabulary of 19",
         ),

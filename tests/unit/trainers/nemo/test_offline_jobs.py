@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.errors import Permanent
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import JobSpec, Method
-from ratchet.trainers.job.nemo import launcher, offline_rows
+from ratchet.contracts.jobs.training import Adjustment, JobSpec, Method
+from ratchet.trainers.backends.nemo.arithmetic import ClusterShape
+from ratchet.trainers.backends.nemo.offline import NemoDPO
+from ratchet.trainers.backends.nemo.offline_checks import rows_in_memory
+from ratchet.trainers.job.nemo import launcher, offline_rows, prepare_offline
 from ratchet.trainers.job.trl import sft
 from ratchet.trainers.job.trl.sampler import drawn
 from ratchet.trainers.recipes.completion import complete
+from ratchet.trainers.recipes.derived import adjusted
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.sft import SFTRecipe
+from tests.builders import make_plan
 from tests.unit.trainers.conftest import Workshop
 
 pytestmark = pytest.mark.slow
@@ -89,6 +96,33 @@ def test_the_release_gets_the_tokens_masks_and_order_of_the_trl_job(run: tuple[P
     assert found.left_out == left
     assert left.kept == len(on_trl) == 3
     assert "left" in tokenizer.decode(on_trl[2]["input_ids"]), "the tool call is rendered"
+
+
+def test_only_the_rows_that_a_run_draws_are_written(run: tuple[Path, Any]) -> None:
+    folder, tokenizer = run
+    recipe = complete(SFTRecipe, {"steps": 1, "batch": 2, "micro_batch": 2, "max_length": 40})
+    found = offline_rows.read(folder, tokenizer, recipe)
+    written = offline_rows.write(folder / "data", found, recipe, seed=3)
+    order = list(drawn(found.weights, 2, 3))
+    assert len(set(order)) < len(found.tokens)
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    assert len(rows) == len(set(order))
+    numbers = json.loads((folder / "data" / offline_rows.ORDER).read_text())
+    assert [rows[number]["chosen"] for number in numbers] == [found.tokens[number].chosen for number in order]
+
+
+@pytest.mark.parametrize(("gpus", "rows"), [(1, 2), (8, 2), (16, 1), (32, None)])
+def test_after_an_out_of_memory_error_half_of_the_rows_that_ran_are_in_memory(gpus: int, rows: int | None) -> None:
+    """With the batch of 32 pairs, 16 GPUs had two rows each and 32 had one, whatever `micro_batch` is."""
+    plan = make_plan(Method.DPO, NemoDPO().recipe({"steps": 9, "batch": 32, "micro_batch": 4}))
+    adjustment, cluster = Adjustment(memory=0.5), ClusterShape(gpus // 8 or 1, min(gpus, 8))
+    job: Any = SimpleNamespace(plan=plan, adjustment=adjustment)
+    recipe = adjusted(complete(DPORecipe, plan.recipe), adjustment)
+    if rows is None:
+        with pytest.raises(Permanent, match=r"does not suffice for a single row; raise nemo\.tensor_parallel"):
+            prepare_offline._with_less_memory(job, recipe, cluster)
+    else:
+        assert rows_in_memory(prepare_offline._with_less_memory(job, recipe, cluster), cluster) == rows
 
 
 def test_pairs_are_two_logs_with_the_same_prompt(run: tuple[Path, Any], stub_path: Path) -> None:
