@@ -101,7 +101,7 @@ def test_the_sides_name_the_development_prompts_and_the_clusters_of_all(tmp_path
 
 
 def test_with_enough_development_prompts_none_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ratchet.materializer.datasets.CROSS_VALIDATED_BELOW", 3)
+    monkeypatch.setattr("ratchet.materializer.training_sets.assembly.CROSS_VALIDATED_BELOW", 3)
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(n) for n in range(COUNT)]))
     training = assembled(datasets, "s")
