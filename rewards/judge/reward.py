@@ -77,7 +77,7 @@ class Judge:
         try:
             JudgeClient(self.name, options).ask([question], self._job.left, lambda _, answer: answers.append(answer))
         except BudgetSpent:
-            raise Permanent(spent_in_job(self.name)) from None
+            raise Permanent(_spent_in_job(self.name)) from None
         except ImportError as error:
             raise Permanent(f"reward {self.name!r}: the environment of the job lacks {error.name}; install it in its image") from None
         if answers[0].outcome in (Outcome.REJECTED, Outcome.INVALID):
@@ -229,7 +229,7 @@ class Judge:
                     self._client.ask(list(missing.values()), left, keep)
                 except BudgetSpent as error:
                     if job is not None:
-                        raise Permanent(spent_in_job(self.name)) from None
+                        raise Permanent(_spent_in_job(self.name)) from None
                     done = len(kept.verdicts(names))
                     raise BudgetSpent(
                         f"{error}; {done} of {len(names)} new answers are graded and recorded. Raise `budget` or lower `max_answers` in "
@@ -252,9 +252,8 @@ class Judge:
         return value if outcome is Outcome.SCORED else None
 
 
-def spent_in_job(names: str) -> str:
-    """Return why a job ends whose judges may use no more tokens. `names` are their names."""
-    return f"reward {names}: the job has used up the tokens of job_budget; raise it, or lower the steps or generations of training.grpo"
+def _spent_in_job(name: str) -> str:
+    return f"reward {name!r}: the job has used up the tokens of job_budget; raise it, or lower the steps or generations of training.grpo"
 
 
 def _is_loopback(host: str) -> bool:

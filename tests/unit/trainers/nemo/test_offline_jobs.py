@@ -28,29 +28,15 @@ from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.builders import make_plan
 from tests.unit.trainers.conftest import Workshop
+from tests.unit.trainers.job.trl.templates import TOOLS, WITH_TOOLS, call
 
 pytestmark = pytest.mark.slow
-
-WITH_TOOLS = (
-    "{% for t in tools or [] %}<user> {{ t.function.name }} {% endfor %}"
-    "{% for m in messages %}{% if m.role == 'assistant' %}<assistant> {{ m.content }} "
-    "{% for c in m.tool_calls or [] %}up {{ c.function.name }} {{ c.function.arguments.what }} {% endfor %}<end>"
-    "{% elif m.role == 'tool' %}down {{ m.content }} {% else %}<user> {{ m.content }} {% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant> {% endif %}"
-)
-TOOLS = json.dumps([{"type": "function", "function": {"name": "left", "parameters": {}}}])
 
 
 @pytest.fixture
 def workshop(warm_workshop: Workshop) -> Workshop:
     """Return the workshop with jobs that start fast."""
     return warm_workshop
-
-
-def call(what: str) -> dict[str, Any]:
-    """Return an assistant message that calls a tool."""
-    function = {"name": "left", "arguments": json.dumps({"what": what})}
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -39,6 +40,21 @@ SHAPES = {
     "needs a user": FIRST_USER,
 }
 """Shape of a template -> the template."""
+WITH_TOOLS = (
+    "{% for t in tools or [] %}<user> {{ t.function.name }} {% endfor %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}<assistant> {{ m.content }} "
+    "{% for c in m.tool_calls or [] %}up {{ c.function.name }} {{ c.function.arguments.what }} {% endfor %}<end>"
+    "{% elif m.role == 'tool' %}down {{ m.content }} {% else %}<user> {{ m.content }} {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+TOOLS = json.dumps([{"type": "function", "function": {"name": "left", "parameters": {}}}])
+"""The tools of a conversation that `WITH_TOOLS` shows, as rows store them."""
+
+
+def call(what: str) -> dict[str, Any]:
+    """Return an assistant message that calls a tool."""
+    function = {"name": "left", "arguments": json.dumps({"what": what})}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
 def letters(template: str) -> Any:

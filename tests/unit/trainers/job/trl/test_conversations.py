@@ -20,28 +20,11 @@ from ratchet.trainers.job.trl.sft import dataset_of
 from ratchet.trainers.job.trl.sft import rows as demonstrations
 from ratchet.trainers.recipes.sft import SFTRecipe
 from tests.unit.trainers.conftest import TEMPLATE
+from tests.unit.trainers.job.trl.templates import TOOLS, WITH_TOOLS, call
 
 pytestmark = pytest.mark.slow  # TRL takes seconds to load
 
-WITH_TOOLS = (
-    "{% for t in tools or [] %}<user> {{ t.function.name }} {% endfor %}"
-    "{% for m in messages %}{% if m.role == 'assistant' %}<assistant> {{ m.content }} "
-    "{% for c in m.tool_calls or [] %}up {{ c.function.name }} {{ c.function.arguments.what }} {% endfor %}<end>"
-    "{% elif m.role == 'tool' %}down {{ m.content }} {% else %}<user> {{ m.content }} {% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant> {% endif %}"
-)
-TOOLS = json.dumps([{"type": "function", "function": {"name": "left", "parameters": {}}}])
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "one two"}]
-
-
-def call(what: str) -> dict[str, Any]:
-    """Return an assistant message that calls a tool."""
-    arguments = json.dumps({"what": what})
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "left", "arguments": arguments}}],
-    }
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:

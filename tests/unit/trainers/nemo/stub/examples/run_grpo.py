@@ -55,6 +55,18 @@ def spread() -> None:
         raise RuntimeError(f"work on {len(places)} of {nodes} nodes")
 
 
+def offline() -> tuple[dict[str, Any], Any]:
+    """Return the configuration of a run of SFT or DPO, and its data, which has a task but no processor."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    config = load(Path(parser.parse_args().config))
+    settings = config["data"]["train"]
+    module, _, name = settings["dataset_name"].rpartition(".")
+    data: Any = getattr(importlib.import_module(module), name)(**settings)
+    data.set_task_spec(settings)
+    return config, data
+
+
 def load(path: Path) -> dict[str, Any]:
     own: dict[str, Any] = yaml.safe_load(path.read_text())
     base = own.pop("defaults", None)
