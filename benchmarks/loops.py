@@ -6,8 +6,8 @@ Three oracles with tuned length and rate train on the same requests: with the tr
 product's last training set contains, and with this training set.
 
 `python -m benchmarks.loops [--tasks NAME...] [--seeds N...] [--trap NAME...] [--cycles 5] [--start champion|held|base]
-[--search SECONDS] [--source NAME...] [--similarity 0.8|auto] [--holdout 0.2] [--no-oracles] [--truth] [--all] [--quick] [--table]
-[--out FILE]` appends one row per loop and prints a table.
+[--search SECONDS] [--source NAME...] [--similarity 0.8|auto] [--holdout 0.2] [--development 0.15] [--no-oracles] [--truth] [--all]
+[--quick] [--table] [--out FILE]` appends one row per loop and prints a table.
 `--all` runs the committed set: every task without a trap, every trap on three tasks, and every source of missing answers on the fresh
 tasks. Loops that have a row of the present code are not run again; rows of other code are replaced when their loop is run again.
 """
@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.closed_loops.figures import goals, plain, table, told, traps
 from benchmarks.closed_loops.judges import judging
-from benchmarks.closed_loops.line import HOLDOUT, SIMILARITY, ClosedLine
+from benchmarks.closed_loops.line import DEVELOPMENT, HOLDOUT, SIMILARITY, ClosedLine
 from benchmarks.closed_loops.oracles import form_of_a_plan, on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
@@ -120,9 +120,8 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     with judging(trap, known) as judge:
         teacher = _teacher(source, EVERY[task], seed, known)
         more = judge + (TEACHER if teacher else "")
-        line = ClosedLine(
-            folder / "line", base, world.golden, people, given.start, given.search, more, teacher, (given.similarity, given.holdout)
-        )
+        split = given.similarity, given.holdout, given.development
+        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher, split)
         for number in range(given.cycles):
             questions = people.questions(pool, number)
             requests = people.asked(questions, number)
@@ -159,6 +158,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
         **({} if source == "none" else {"source": source}),
         **({} if given.similarity == SIMILARITY else {"similarity": given.similarity}),
         **({} if given.holdout == HOLDOUT else {"holdout": given.holdout}),
+        **({} if given.development == DEVELOPMENT else {"development": given.development}),
         "base": fmean(before),
         "final": fmean(current),
         "cycles": cycles,
@@ -191,7 +191,8 @@ def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what identifies the loop of a row."""
-    line = row.get("source", "none"), row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT)
+    split = row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT), row.get("development", DEVELOPMENT)
+    line = row.get("source", "none"), *split
     return *(row[name] for name in ("task", "seed", "trap", "start", "search")), *line, len(row["cycles"]), row["tests"]
 
 
@@ -248,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SHARES), help="Who gives missing right answers."
     )
     parser.add_argument("--holdout", type=float, default=HOLDOUT, help="Share of held-out prompts (`holdout.fraction`).")
+    parser.add_argument("--development", type=float, default=DEVELOPMENT, help="Share of development prompts (`holdout.development`).")
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
     parser.add_argument("--truth", action="store_true", help="Run no loop; add the oracle on the truth to the plain rows that lack it.")
@@ -264,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
     for number, wanted in enumerate(() if given.table or given.truth else _wanted(given)):
-        settings = given.start, given.search, wanted.source, given.similarity, given.holdout
+        settings = given.start, given.search, wanted.source, given.similarity, given.holdout, given.development
         found = rows.get((*wanted[:3], *settings, given.cycles, given.tests))
         complete = found is not None and bool(found["oracles"] or not _has_oracles(wanted, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):

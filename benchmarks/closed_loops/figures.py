@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from benchmarks.closed_loops.line import HOLDOUT, SIMILARITY, ClosedLine, interval
+from benchmarks.closed_loops.line import DEVELOPMENT, HOLDOUT, SIMILARITY, ClosedLine, interval
 from benchmarks.closed_loops.tasks import FRESH
 from benchmarks.recipe_worlds import Question
 from ratchet.contracts.evaluation import Result
@@ -89,12 +89,12 @@ def left_out(cycle: CycleView) -> dict[str, Any]:
 
 def plain(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the rows of the loops with the usual settings, without a trap and a source of answers, by task and seed."""
-    ordinary = ("none", "champion", 0, "none", SIMILARITY, HOLDOUT)
+    ordinary = ("none", "champion", 0, "none", SIMILARITY, HOLDOUT, DEVELOPMENT)
     return {(row["task"], row["seed"]): row for row in rows if _settings(row) == ordinary}
 
 
 def _settings(row: dict[str, Any]) -> tuple[Any, ...]:
-    line = row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT)
+    line = row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT), row.get("development", DEVELOPMENT)
     return row["trap"], row["start"], row["search"], row.get("source", "none"), *line
 
 
@@ -128,12 +128,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth of the training prompts", "oracle: truth"]
     head += ["share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
-    for (_, task, trap, start, search, source, similarity, holdout), found in sorted(
-        groups.items(), key=lambda group: (*group[0][:-2], str(group[0][-2]), -group[0][-1])
+    for (_, task, trap, start, search, source, similarity, holdout, development), found in sorted(
+        groups.items(), key=lambda group: (*group[0][:-3], str(group[0][-3]), -group[0][-2], -group[0][-1])
     ):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
         notes += [source] * (source != "none") + [f"similarity {similarity}"] * (similarity != SIMILARITY)
         notes += [f"holdout {holdout:g}"] * (holdout != HOLDOUT)
+        notes += [f"development {development:g}"] * (development != DEVELOPMENT)
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
         for oracle in ("evidence", "training_truth", "truth"):

@@ -81,6 +81,7 @@ name = "user_feedback"
 [holdout]
 fraction = {holdout}
 similarity = {similarity}
+development = {development}
 golden = "golden.jsonl"
 [snapshot]
 references_are_answers = true
@@ -113,6 +114,8 @@ SIMILARITY = 0.8
 """The product's default of `holdout.similarity`, also of rows of results that name none."""
 HOLDOUT = 0.2
 """The product's default of `holdout.fraction`, also of rows of results that name none."""
+DEVELOPMENT = 0.15
+"""The product's default of `holdout.development`, also of rows of results that name none."""
 TURN = 600.0
 """Seconds between two turns of a rollout, in which one request arrives per second."""
 METHODS: dict[str, Any] = {"sft": SFT(), "dpo": DPO(), "grpo": GRPO()}
@@ -275,16 +278,16 @@ class ClosedLine:
         budget: float,
         more: str = "",
         teacher: Teacher | None = None,
-        split: tuple[float | str, float] = (SIMILARITY, HOLDOUT),
+        split: tuple[float | str, float, float] = (SIMILARITY, HOLDOUT, DEVELOPMENT),
     ) -> None:
         """`more` are sections of the loop file about a judge or a `teacher`; empty without them. `split` are the similarity of
-        near-duplicates and the share of held-out prompts."""
+        near-duplicates, the share of held-out prompts, and that of development prompts among the others."""
         seed = people.seed
         folder.mkdir(parents=True)
         rows = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         words = {"seed": seed, "start_from": start_from, "budget": budget, "small": SMALL}
-        words |= {"similarity": json.dumps(split[0]), "holdout": split[1]}
+        words |= {"similarity": json.dumps(split[0]), "holdout": split[1], "development": split[2]}
         (folder / "loop.toml").write_text(LOOP.format(**words) + more)
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.seed, self.clock = seed, VirtualClock()

@@ -345,8 +345,8 @@ class TrainingSet(Frozen):
     development_prompts: int = 0
     """Number of development prompts."""
     cross_validation: Digest | None = None
-    """Prompts that are trained on: Parquet artifact with the schema records.CROSS_VALIDATION. Only in sets with fewer than
-    CROSS_VALIDATED_BELOW development prompts and at most CROSS_VALIDATED_PROMPTS training prompts with evidence."""
+    """Training prompts with evidence: Parquet artifact with the schema records.CROSS_VALIDATION. Only in sets with fewer than
+    CROSS_VALIDATED_BELOW development prompts."""
     cross_validated_prompts: int = 0
     """Number of clusters of near-duplicates in `cross_validation` with a prompt whose answers can be scored."""
     evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
@@ -357,8 +357,6 @@ EXPORT_FORMATS = ("trl", "nemo-rl", "openai", "parquet")
 """Formats in which a training set can be exported."""
 CROSS_VALIDATED_BELOW = 10
 """A run finds its number of steps by cross-validation over its training prompts if there are fewer development prompts."""
-CROSS_VALIDATED_PROMPTS = 1000
-"""Largest number of training prompts for a cross-validation. A line with more of them can afford development prompts."""
 
 
 _LEAST_DIFFERENCE = 1e-6

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, CROSS_VALIDATED_PROMPTS, ProbeReport, Snapshot, TrainingSet
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, ProbeReport, Snapshot, TrainingSet
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEMONSTRATIONS, DEVELOPMENT, GRPO_PROMPTS, PAIRS, SAMPLES, Column
 from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.loop import Loop
@@ -17,7 +17,7 @@ from ratchet.materializer.lake.schemas import empty_frame, read_parquet
 from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
-from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
+from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part, scorable_clusters
 from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import group_rewards, in_order, scorable
@@ -115,14 +115,15 @@ class Assembly:
     ) -> tuple[Digest, int] | None:
         """Return the artifact of the training prompts for a cross-validation, and the number of their clusters that can be scored.
 
-        None if it is not needed because of the number of `development` prompts, or if there are too many training prompts.
+        None if it is not needed because of the number of `development` prompts.
         """
+        if development >= CROSS_VALIDATED_BELOW:
+            return None
         known = pl.concat([usable["prompt_id"], shown["prompt_id"], evidence.filter(pl.col("reward").is_not_null())["prompt_id"]])
         found = prompts.filter(pl.col("prompt_id").is_in(known.unique().to_list()))
-        if development >= CROSS_VALIDATED_BELOW or not 0 < len(found) <= CROSS_VALIDATED_PROMPTS:
+        if not len(found):
             return None
         texts = dict(found.select("prompt_id", "prompt").iter_rows())
         alike = self._split.clusters(texts) if self._split.near() else {}
         rows = cross_validation_rows(found, usable["prompt_id"].to_list(), shown, alike)
-        scored = rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())
-        return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), scored["cluster"].n_unique()
+        return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), scorable_clusters(rows)

@@ -89,6 +89,11 @@ def cross_validation_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown:
     return frame_of(rows, CROSS_VALIDATION)
 
 
+def scorable_clusters(rows: pl.DataFrame) -> int:
+    """Return the number of clusters with a prompt that can be scored, in records.CROSS_VALIDATION."""
+    return rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())["cluster"].n_unique()
+
+
 def _answers(shown: pl.DataFrame) -> dict[str, str]:
     """Map the ids of prompts to the right answer with the largest weight."""
     best = shown.sort(["weight", "answer"], descending=[True, False]).unique("prompt_id", keep="first", maintain_order=True)

@@ -140,15 +140,24 @@ class Split:
             yield Item(f"prompts {at + 1:,} and on", {root: texts[root] for root in unsigned})
 
     def _pin_development(self) -> None:
-        """Bind the share of development prompts on the training side. Raises ConfigError if the line was bound with another share."""
-        name, fraction = f"development/{self._line.name}", self._settings.development
-        bound = self._artifacts.bind(name, self._artifacts.put(stamped({"fraction": fraction})))
-        known = unstamped(self._artifacts.get(bound), "development")["fraction"]
-        if known != fraction:
+        """Bind the share of development prompts on the training side. Raises ConfigError if it is above the share that was bound last.
+
+        A lower share makes some of them training prompts. A higher one would measure models by prompts that they were trained on.
+        """
+        wanted, known, number = self._settings.development, 1.0, 0
+        while (bound := self._artifacts.resolve(self._share(number))) is not None:
+            known, number = unstamped(self._artifacts.get(bound), "development")["fraction"], number + 1
+        if wanted > known:
             raise ConfigError(
-                f"line {self._line.name!r} was split with holdout.development = {known:g}, and its models were never trained on these "
-                "prompts; restore the value, or create a line with a new name"
+                f"line {self._line.name!r} was split with holdout.development = {known:g}, and its models were trained on the other "
+                "prompts; set this value or a lower one, or create a line with a new name"
             )
+        if wanted < known:
+            self._artifacts.bind(self._share(number), self._artifacts.put(stamped({"fraction": wanted})))
+            self._pin_development()  # another process may have bound another share meanwhile
+
+    def _share(self, number: int) -> str:
+        return f"development/{self._line.name}" + (f"/{number}" if number else "")
 
     def training_sides(self, prompts: pl.DataFrame) -> TrainingSides:
         """Return the parts and the clusters of `prompts` (records.PROMPTS) of the training side."""

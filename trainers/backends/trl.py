@@ -15,7 +15,7 @@ from ratchet.contracts.jobs.training import Attempt, JobSpec, TrainingPlan
 from ratchet.runtime.jobs.job_protocol import PROCESSES
 from ratchet.runtime.threads import threads_of
 from ratchet.trainers.backends.job_spec import check_plan, job_spec
-from ratchet.trainers.cross_validation import folds_of_run
+from ratchet.trainers.cross_validation import may_have_folds
 from ratchet.trainers.recipes.completion import complete
 from ratchet.trainers.recipes.derived import measured
 from ratchet.trainers.recipes.dpo import DPORecipe
@@ -60,7 +60,7 @@ class _OnTRL:
         reads = self._reads(recipe)
         if recipe.steps == "auto" and plan.development is not None:
             reads = (*reads, "development")
-        if plan.cross_validation is not None and folds_of_run(recipe, attempt.nodes, attempt.gpus):
+        if plan.cross_validation is not None and may_have_folds(recipe, attempt.nodes, attempt.gpus):
             reads = (*reads, "cross_validation")
         return job_spec(plan, attempt, recipe, reads, more)
 

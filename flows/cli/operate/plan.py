@@ -72,11 +72,12 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
         if cost["folds"]:
-            show(
-                f"There are {found.data.development_prompts or 0} development prompts, so the run finds its number of steps by "
-                f"{cost['folds']}-fold cross-validation over {found.data.cross_validated_prompts} training prompts. "
-                f"These are {cost['folds']} runs more."
-            )
+            few, prompts = f"There are {found.data.development_prompts or 0} development prompts", found.data.cross_validated_prompts
+            if cost["folds"] > 1:
+                by = f"the run finds its number of steps by cross-validation over {prompts} training prompts ({cost['folds']} runs more)"
+            else:
+                by = f"a first run without a part of the {prompts} training prompts finds the number of steps by its scores on them"
+            show(f"{few}, so {by}. Then it trains on all of them.")
         _show_memory(memory)
         _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:
@@ -127,7 +128,7 @@ def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
 
     if found.recipe is None or not context.loop.training.built_in(found.method):
         return None
-    validated = found.data.cross_validation is not None and found.search is None
+    validated = found.data.cross_validated_prompts if found.search is None else 0
     return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters, validated)
 
 

@@ -87,18 +87,21 @@ def _development(context: LineContext) -> list[Finding]:
     from ratchet.trainers.length import LEAST
 
     planned = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(PlanResult))), None)
-    if planned is None or not context.loop.holdout.development:
+    if planned is None:
         return []
+    is_from_base = context.loop.line.start_from == "base"
     prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
     if prompts < CROSS_VALIDATED_BELOW and folded >= cross_validation.LEAST:
         text = f"{prompts} development prompts: runs of SFT and DPO find their number of steps by cross-validation over {folded} prompts"
-        return [("note", "training", f"{text}, if the recipe has folds")]
+        known = "" if is_from_base else '. With line.start_from = "base", the start model would not know these prompts'
+        return [("note", "training", f"{text}, if the recipe has folds{known}")]
     if prompts < LEAST:
         return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]
     error = math.sqrt(DISCORDANCE / prompts)
     searched = "" if prompts >= LEAST_PROMPTS else f"; a search over recipes needs {LEAST_PROMPTS}"
     told = f"{prompts} development prompts tell models apart that differ by about {error:.2f} (one standard error)"
-    return [("note", "training", told + searched)]
+    spent = "; holdout.development = 0 trains on them as well, after a cross-validation" if is_from_base else ""
+    return [("note", "training", told + searched + spent)]
 
 
 def decidable(context: LineContext) -> Iterator[Finding]:

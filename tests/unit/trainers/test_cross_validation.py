@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.trainers.cross_validation import LEAST, MOST, choose, folds_of, folds_of_run, pooled
+from ratchet.trainers.cross_validation import (
+    ENOUGH,
+    LEAST,
+    MOST,
+    choose,
+    folds_of,
+    folds_of_run,
+    may_have_folds,
+    number_of_folds,
+    pooled,
+)
 from ratchet.trainers.length import Measurement, cooldown_steps
 from ratchet.trainers.recipes.dpo import DPORecipe
 from ratchet.trainers.recipes.grpo import GRPORecipe
@@ -32,7 +42,7 @@ def test_folds_are_disjoint_and_hold_whole_clusters(clusters: dict[str, str], da
         assert fold.held == {prompt for prompt, cluster in clusters.items() if cluster in held}
         assert set(fold.measured) <= scorable & fold.held
         assert sorted(clusters[prompt] for prompt in fold.measured) == sorted(held), "one prompt of each cluster is measured"
-    if folds:
+    if folds:  # of at most 61 clusters, none is left out
         assert {clusters[prompt] for fold in folds for prompt in fold.measured} == able
         sizes = [len(fold.measured) for fold in folds]
         assert max(sizes) - min(sizes) <= 1
@@ -42,8 +52,20 @@ def test_folds_do_not_depend_on_the_order_of_prompts_and_measure_a_limited_numbe
     clusters = {f"p{n}": f"c{n}" for n in range(2 * MOST)}
     folds = folds_of(clusters, list(clusters), 4)
     assert folds == folds_of(dict(reversed(clusters.items())), list(reversed(clusters)), 4)
-    assert sum(len(fold.measured) for fold in folds) == MOST
-    assert sum(len(fold.held) for fold in folds) == MOST, "prompts that are not measured are trained on in every fold"
+    assert [len(fold.measured) for fold in folds] == [2 * MOST // 4]
+    many = folds_of({f"p{n}": f"c{n}" for n in range(20 * MOST)}, [f"p{n}" for n in range(20 * MOST)], 4)
+    assert [len(fold.measured) for fold in many] == [len(fold.held) for fold in many] == [MOST], "the others are trained on in every fold"
+
+
+@given(st.integers(0, 3000), st.integers(0, 10))
+def test_no_more_folds_are_trained_than_are_needed_to_measure_enough_prompts(prompts: int, folds: int) -> None:
+    clusters = {f"p{n}": f"c{n}" for n in range(prompts)}
+    found = folds_of(clusters, list(clusters), folds)
+    assert len(found) == number_of_folds(folds, prompts)
+    measured = [len(fold.measured) for fold in found]
+    if found:
+        assert len(found) == folds or sum(measured) >= ENOUGH
+        assert sum(measured[:-1]) < ENOUGH + len(measured), "one fold less would not have been enough"
 
 
 @pytest.mark.parametrize("folds", [0, 1])
@@ -80,6 +102,12 @@ def test_the_longer_training_is_chosen_only_if_it_is_better_by_more_than_its_err
     assert choose([fold[:1] for fold in folds], [None] * 64) is None, "nothing was measured after the start"
 
 
+def test_a_single_fold_says_that_a_first_run_was_measured() -> None:
+    chosen = choose([[measured(0, 25, 100), measured(13, 50, 100), measured(26, 90, 100)]], [None] * 100)
+    assert chosen is not None
+    assert chosen.reason.startswith("26 steps, chosen by a first run without 100 prompts, on which it was measured: +0.65 ± 0.05")
+
+
 def test_a_step_that_is_worse_in_a_slice_is_not_chosen() -> None:
     right = {0: (8, 4), 13: (8, 6), 26: (0, 8)}
     fold = [Measurement(step, tuple(float(i < n) for n in pair for i in range(8))) for step, pair in right.items()]
@@ -89,7 +117,15 @@ def test_a_step_that_is_worse_in_a_slice_is_not_chosen() -> None:
 
 
 def test_only_a_run_of_one_process_with_steps_of_its_own_has_folds() -> None:
-    assert folds_of_run(SFTRecipe(), 1, 0) == folds_of_run(DPORecipe(), 1, 1) == 4
-    assert folds_of_run(SFTRecipe(folds=0), 1, 0) == folds_of_run(SFTRecipe(folds=1), 1, 0) == 0
-    assert folds_of_run(SFTRecipe(), 1, 2) == folds_of_run(SFTRecipe(), 2, 1) == 0
-    assert folds_of_run(SFTRecipe(steps=60), 1, 0) == folds_of_run(GRPORecipe(steps="auto"), 1, 0) == 0
+    assert folds_of_run(SFTRecipe(), 1, 0, 60) == folds_of_run(DPORecipe(), 1, 1, 60) == 4
+    assert [folds_of_run(SFTRecipe(), 1, 0, prompts) for prompts in (19, 20, 140, 200, 399, 400, 90_000)] == [0, 4, 3, 2, 2, 1, 1]
+    for recipe, nodes, gpus in [
+        (SFTRecipe(folds=0), 1, 0),
+        (SFTRecipe(folds=1), 1, 0),
+        (SFTRecipe(), 1, 2),
+        (SFTRecipe(), 2, 1),
+        (SFTRecipe(steps=60), 1, 0),
+        (GRPORecipe(steps="auto"), 1, 0),
+    ]:
+        assert not may_have_folds(recipe, nodes, gpus)
+        assert folds_of_run(recipe, nodes, gpus, 60) == 0

@@ -152,13 +152,30 @@ def test_a_trained_prompt_never_becomes_a_development_prompt(joins: list[tuple[i
         before = after
 
 
-def test_another_share_is_refused_once_the_line_was_split(tmp_path: Path) -> None:
+def test_a_higher_share_is_refused_once_the_line_was_split(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(1)]))
     assembled(datasets, "one")
     other = make_datasets(tmp_path, 0.3)
-    with pytest.raises(ConfigError, match=r"holdout.development = 0.15.*restore the value"):
+    with pytest.raises(ConfigError, match=r"holdout.development = 0.15.*set this value or a lower one"):
         other.freeze("two", LATER, other.edition(1))
+
+
+def test_a_lower_share_makes_development_prompts_training_prompts_for_good(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked([sentence(n) for n in range(120)]))
+    first = assembled(datasets, "one")
+    kept, trained = texts_of(datasets, first.development), trained_on(datasets, first)
+    lower = make_datasets(tmp_path, 0.05)
+    second = assembled(lower, "two")
+    assert texts_of(lower, second.development) < kept
+    assert trained_on(lower, second) == trained | (kept - texts_of(lower, second.development))
+    none = make_datasets(tmp_path, 0)
+    third = assembled(none, "three")
+    assert third.development is None
+    assert trained_on(none, third) == trained | kept
+    with pytest.raises(ConfigError, match=r"holdout.development = 0,.*set this value or a lower one"):
+        assembled(make_datasets(tmp_path), "four")
 
 
 def test_rows_are_limited_and_have_an_answer_or_a_reference() -> None:
