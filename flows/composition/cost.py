@@ -64,9 +64,8 @@ def _scorable_clusters(plan: TrainingPlan, artifacts: Artifacts) -> int:
     if plan.cross_validation is None:
         return 0
     from ratchet.materializer.lake.schemas import read_parquet
-    from ratchet.materializer.training_sets.development import scorable_clusters
 
-    return scorable_clusters(read_parquet(artifacts.get(plan.cross_validation)))
+    return int(read_parquet(artifacts.get(plan.cross_validation))["cluster"].n_unique())
 
 
 def estimate_memory(

@@ -12,6 +12,7 @@ from enum import Enum
 import orjson
 import polars as pl
 
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_CLUSTERS
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEVELOPMENT, PROMPTS
 from ratchet.contracts.ids import Digest, hash_share, root_id
 from ratchet.materializer.lake.schemas import frame_of
@@ -71,10 +72,10 @@ def development_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown: pl.D
 
 
 def cross_validation_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown: pl.DataFrame, clusters: Mapping[str, str]) -> pl.DataFrame:
-    """Return records.CROSS_VALIDATION of the `prompts` (records.PROMPTS) that are trained on.
+    """Return records.CROSS_VALIDATION of the `prompts` (records.PROMPTS) that are trained on: those of clusters that can be scored.
 
     The other arguments are those of `development_rows`. `clusters` maps ids of prompts to clusters of near-duplicates; a prompt that it
-    lacks is a cluster of its own.
+    lacks is a cluster of its own. Of more than CROSS_VALIDATED_CLUSTERS clusters, a part is chosen by hash.
     """
     answers, able = _answers(shown), set(scorable)
     rows = [
@@ -86,12 +87,9 @@ def cross_validation_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown:
         }
         for row in prompts.select([column.name for column in PROMPTS]).to_dicts()
     ]
-    return frame_of(rows, CROSS_VALIDATION)
-
-
-def scorable_clusters(rows: pl.DataFrame) -> int:
-    """Return the number of clusters with a prompt that can be scored, in records.CROSS_VALIDATION."""
-    return rows.filter(pl.col("reference").is_not_null() | pl.col("answer").is_not_null())["cluster"].n_unique()
+    scored = {row["cluster"] for row in rows if row["prompt_id"] in able or row["answer"] is not None}
+    kept = set(sorted(scored, key=lambda name: (hash_share("cross-validation", name), name))[:CROSS_VALIDATED_CLUSTERS])
+    return frame_of([row for row in rows if row["cluster"] in kept], CROSS_VALIDATION)
 
 
 def _answers(shown: pl.DataFrame) -> dict[str, str]:

@@ -76,8 +76,8 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
             if cost["folds"] > 1:
                 by = f"the run finds its number of steps by cross-validation over {prompts} training prompts ({cost['folds']} runs more)"
             else:
-                by = f"a first run without a part of the {prompts} training prompts finds the number of steps by its scores on them"
-            show(f"{few}, so {by}. Then it trains on all of them.")
+                by = "a first run without a part of the training prompts finds the number of steps by its scores on them"
+            show(f"{few}, so {by}. Then it trains on all training prompts.")
         _show_memory(memory)
         _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:

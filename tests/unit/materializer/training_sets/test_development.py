@@ -83,6 +83,20 @@ def test_with_few_development_prompts_the_trained_prompts_are_stored_with_their_
     assert training.cross_validated_prompts == len(set(clusters.values())) < len(clusters)
 
 
+def test_of_many_clusters_a_part_is_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratchet.materializer.training_sets.development.CROSS_VALIDATED_CLUSTERS", 9)
+    datasets = make_datasets(tmp_path, 0)
+    texts = [sentence(n) for n in range(40)]
+    datasets.ingest(asked([*texts, *(varied(text, n) for n, text in enumerate(texts))]))
+    training = assembled(datasets, "s")
+    stored, trained = texts_of(datasets, training.cross_validation), trained_on(datasets, training)
+    assert training.cross_validated_prompts == 9
+    assert stored < trained
+    for n, text in enumerate(texts):
+        if {text, varied(text, n)} <= trained:
+            assert (text in stored) == (varied(text, n) in stored), "near-duplicates of a measured prompt must be known, to hold them out"
+
+
 def test_the_sides_name_the_development_prompts_and_the_clusters_of_all(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     texts = [sentence(n) for n in range(40)]
