@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from benchmarks.closed_loops.tasks import EVERY
 from benchmarks.recipe_grid import Cell
-from benchmarks.recipe_worlds import TASKS, Question, World, build_world
+from benchmarks.recipe_worlds import Question, World, build_world
 from ratchet.contracts.data.datasets import RawBatch, TrainingSet
 from ratchet.contracts.data.records import DEMONSTRATIONS
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest, verdict_of
@@ -105,8 +106,8 @@ def base(cell: Cell, folder: Path) -> Path:
         return place
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    world = build_world(TASKS[cell.task], cell.quality, cell.seed)
-    pretrained(world, TASKS[cell.task].base_steps[cell.quality], cell.seed, place / "model")
+    world = build_world(EVERY[cell.task], cell.quality, cell.seed, cell.tests)
+    pretrained(world, EVERY[cell.task].base_steps[cell.quality], cell.seed, place / "model")
     (place / "base.json").write_text(json.dumps(right(place / "model", world.test)))
     (place / "done").touch()
     return place
@@ -177,7 +178,7 @@ class Bench:
     def __init__(self, cell: Cell, folder: Path) -> None:
         self.cell, self.folder = cell, folder
         folder.mkdir(parents=True)
-        self.world = build_world(TASKS[cell.task], cell.quality, cell.seed, asked=cell.asked)
+        self.world = build_world(EVERY[cell.task], cell.quality, cell.seed, cell.tests, cell.asked)
         golden = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in self.world.golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in golden))
         (folder / "loop.toml").write_text(cell.loop())

@@ -56,6 +56,8 @@ RECIPES: dict[Method, dict[str, Any]] = {
 
 FIRST = 5
 """The first seed of the grid. The recipes' settings were chosen on seeds 0 to 4, so these seeds cannot be used to evaluate them."""
+TESTS = 500
+"""The number of test questions per kind of request in the main table."""
 ASKED = 400
 """The number of distinct questions in the traffic of the main table."""
 REHEARSALS = (0.0, 1.0)
@@ -78,12 +80,15 @@ class Cell:
     """The value of `rehearsal` in the DPO recipe; None means the recipe's default."""
     asked: int = ASKED
     """The number of distinct questions that users ask."""
+    tests: int = TESTS
+    """The number of test questions per kind of request."""
 
     @property
     def name(self) -> str:
         """The unique name of the cell, built from all of its parameters."""
         drawn = [f"draw{self.draw}"] if self.draw else []
         drawn += [] if self.asked == ASKED else [f"asked{self.asked}"]
+        drawn += [] if self.tests == TESTS else [f"tests{self.tests}"]
         by = [*self.methods, *([] if self.rehearsal is None else [f"rehearsal{self.rehearsal:g}"])]
         return "-".join([f"{self.task}-{self.quality:g}-{self.flips:g}-{self.seed}", *drawn, *by])
 
@@ -104,7 +109,7 @@ class Cell:
     @property
     def base(self) -> str:
         """The name of the base model. Cells with the same name share the model, its test results and the oracle's results."""
-        return f"{self.task}-{self.quality:g}-{self.seed}"
+        return f"{self.task}-{self.quality:g}-{self.seed}" + ("" if self.tests == TESTS else f"-tests{self.tests}")
 
 
 def grid(seeds: int) -> list[Cell]:

@@ -2,8 +2,8 @@
 
 The prompts are divided into folds; near-duplicates are in one fold. For each fold, a model is trained on the other prompts from the start
 model, and measured on the fold's prompts at the steps of trainers/length.py, at a constant rate. The scores of all folds at a step are one
-measurement with a score per prompt, and the one-standard-error rule of trainers/length.py chooses among the steps (cross-validation with
-this rule: Breiman et al. 1984). The final run trains on all prompts for the chosen number of steps, then the rate falls to 0.
+measurement with a score per prompt, and the rule of trainers/length.py chooses among the steps. The final run trains on all prompts for
+the chosen number of steps, then the rate falls to 0.
 No more folds are trained than are needed to measure ENOUGH prompts: with many prompts, it is one, which is a holdout of a part of them.
 The standard error treats the prompts as independent. Models of two folds share most of their training prompts, so it is somewhat too small
 (Bengio and Grandvalet 2004).
@@ -112,19 +112,20 @@ def measured_by(folds: int, prompts: int) -> str:
     return f"{folds}-fold cross-validation over {prompts} prompts"
 
 
-def folds_of(clusters: Mapping[str, str], scorable: Collection[str], folds: int) -> tuple[Fold, ...]:
+def folds_of(clusters: Mapping[str, str], scorable: Collection[str], folds: int, salt: str) -> tuple[Fold, ...]:
     """Return the folds that are trained; empty if there are fewer than LEAST clusters that can be scored.
 
     `clusters` maps the ids of all training prompts to clusters of near-duplicates. `scorable` are the prompts that can be measured. The
-    clusters are dealt to `folds` folds in the order of their hashes, so the sizes of folds differ by one cluster at most. Clusters without
-    a scorable prompt, those of folds that are not trained, and those above MOST, are trained on in every fold.
+    clusters are dealt to `folds` folds in the order of their hashes, so the sizes of folds differ by one cluster at most. With another
+    `salt`, other clusters are measured: chance in the same few prompts must not decide in every cycle. Clusters without a scorable prompt,
+    those of folds that are not trained, and those above MOST, are trained on in every fold.
     """
     members: dict[str, list[str]] = {}
     for prompt in sorted(clusters, key=lambda prompt: (hash_share("fold prompt", prompt), prompt)):
         members.setdefault(clusters[prompt], []).append(prompt)
     able = set(scorable)
     first = {name: next((prompt for prompt in prompts if prompt in able), None) for name, prompts in members.items()}
-    dealt = sorted((name for name, prompt in first.items() if prompt), key=lambda name: (hash_share("fold", name), name))
+    dealt = sorted((name for name, prompt in first.items() if prompt), key=lambda name: (hash_share("fold", salt, name), name))
     parts = [dealt[number::folds][:MOST] for number in range(number_of_folds(folds, len(dealt)))]
     return tuple(
         Fold(

@@ -31,7 +31,7 @@ CLUSTERS = st.dictionaries(st.integers(0, 400).map("p{}".format), st.integers(0,
 def test_folds_are_disjoint_and_hold_whole_clusters(clusters: dict[str, str], data: st.DataObject, k: int) -> None:
     scorable = data.draw(st.sets(st.sampled_from(sorted(clusters)))) if clusters else set()
     able = {clusters[prompt] for prompt in scorable}
-    folds = folds_of(clusters, scorable, k)
+    folds = folds_of(clusters, scorable, k, "s")
     assert bool(folds) == (len(able) >= LEAST)
     for one, other in itertools.combinations(folds, 2):
         assert not {clusters[p] for p in one.held} & {clusters[p] for p in other.held}, (
@@ -50,17 +50,23 @@ def test_folds_are_disjoint_and_hold_whole_clusters(clusters: dict[str, str], da
 
 def test_folds_do_not_depend_on_the_order_of_prompts_and_measure_a_limited_number() -> None:
     clusters = {f"p{n}": f"c{n}" for n in range(2 * MOST)}
-    folds = folds_of(clusters, list(clusters), 4)
-    assert folds == folds_of(dict(reversed(clusters.items())), list(reversed(clusters)), 4)
+    folds = folds_of(clusters, list(clusters), 4, "s")
+    assert folds == folds_of(dict(reversed(clusters.items())), list(reversed(clusters)), 4, "s")
     assert [len(fold.measured) for fold in folds] == [2 * MOST // 4]
-    many = folds_of({f"p{n}": f"c{n}" for n in range(20 * MOST)}, [f"p{n}" for n in range(20 * MOST)], 4)
+    many = folds_of({f"p{n}": f"c{n}" for n in range(20 * MOST)}, [f"p{n}" for n in range(20 * MOST)], 4, "s")
     assert [len(fold.measured) for fold in many] == [len(fold.held) for fold in many] == [MOST], "the others are trained on in every fold"
+
+
+def test_another_cycle_measures_other_prompts() -> None:
+    clusters = {f"p{n}": f"c{n}" for n in range(800)}
+    one, other = (set(folds_of(clusters, list(clusters), 4, salt)[0].measured) for salt in ("7", "8"))
+    assert len(one & other) < len(one) / 2
 
 
 @given(st.integers(0, 3000), st.integers(0, 10))
 def test_no_more_folds_are_trained_than_are_needed_to_measure_enough_prompts(prompts: int, folds: int) -> None:
     clusters = {f"p{n}": f"c{n}" for n in range(prompts)}
-    found = folds_of(clusters, list(clusters), folds)
+    found = folds_of(clusters, list(clusters), folds, "s")
     assert len(found) == number_of_folds(folds, prompts)
     measured = [len(fold.measured) for fold in found]
     if found:
@@ -71,7 +77,7 @@ def test_no_more_folds_are_trained_than_are_needed_to_measure_enough_prompts(pro
 @pytest.mark.parametrize("folds", [0, 1])
 def test_fewer_than_two_folds_are_none(folds: int) -> None:
     clusters = {f"p{n}": f"c{n}" for n in range(100)}
-    assert folds_of(clusters, list(clusters), folds) == ()
+    assert folds_of(clusters, list(clusters), folds, "s") == ()
 
 
 def measured(step: int, right: int, of: int) -> Measurement:
@@ -88,7 +94,7 @@ def test_scores_are_pooled_at_the_steps_that_all_folds_reached() -> None:
     assert pooled([]) == ()
 
 
-def test_the_longer_training_is_chosen_only_if_it_is_better_by_more_than_its_error() -> None:
+def test_the_better_number_of_steps_is_chosen_and_among_equals_not_the_shorter_one() -> None:
     folds = [[measured(0, 4, 16), measured(13, 12, 16), measured(26, 12, 16), measured(52, 16, 16)] for _ in range(4)]
     chosen = choose(folds, [None] * 64)
     assert chosen is not None
@@ -98,7 +104,7 @@ def test_the_longer_training_is_chosen_only_if_it_is_better_by_more_than_its_err
     assert (chosen.score_of(13), chosen.score_of(14)) == (0.75, None)
     shorter = choose([fold[:3] for fold in folds], [None] * 64)
     assert shorter is not None
-    assert shorter.constant == 13
+    assert shorter.constant == 26
     assert choose([fold[:1] for fold in folds], [None] * 64) is None, "nothing was measured after the start"
 
 

@@ -28,7 +28,7 @@ from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.prompt_length import own_call_format, rendered_prompt
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
 from ratchet.trainers.job.trl.micro_batches import PairSize
-from ratchet.trainers.length import LEAST
+from ratchet.trainers.length import LEAST, accepts_many
 from ratchet.trainers.recipes.recipe import Recipe
 
 MOST_ROWS = 32
@@ -81,14 +81,21 @@ class Development:
         """
         with _at_rest(trainer):
             likelihoods, agreement = zip(*self._forced(trainer), strict=True)
-            found = [(tuple(self._answers(trainer)) if self.by == "answers" else likelihoods, agreement)]
+            found = [(likelihoods, agreement)]
+            if self.by == "answers":
+                answers = self._answers(trainer)
+                rewards = tuple(label.reward for label in self._scorers.verify(answers))
+                texts = [answer["answer"] for answer in answers]
+                known = [row["answer"] for row in self.rows]
+                found = [(rewards, (None,) * len(rewards) if accepts_many(rewards, texts, known) else agreement)]
         if not parallel.alone():
             from accelerate.utils import broadcast_object_list
 
             broadcast_object_list(found)
         return found[0]
 
-    def _answers(self, trainer: Any) -> list[float | None]:
+    def _answers(self, trainer: Any) -> list[dict[str, Any]]:
+        """Return for each prompt its answer by the trainer's present model, as the scorers take it."""
         model = trainer.accelerator.unwrap_model(trainer.model)
         texts: dict[int, str] = {}
         by_length = sorted(range(len(self.rows)), key=lambda i: (len(self._ids(self.rows[i])), i))
@@ -96,7 +103,7 @@ class Development:
             some = by_length[start : start + self._at_once]
             texts |= dict(zip(some, self._generated(model, [self._ids(self.rows[i]) for i in some]), strict=True))
         calls = own_call_format(self._tokenizer)
-        samples = [
+        return [
             {
                 "prompt": row["prompt"],
                 "answer": stored_answer(read_answer(texts[i], calls if row["tools"] else None)),
@@ -104,7 +111,6 @@ class Development:
             }
             for i, row in enumerate(self.rows)
         ]
-        return [label.reward for label in self._scorers.verify(samples)]
 
     def _generated(self, model: Any, prompts: Sequence[list[int]]) -> list[str]:
         pad = self._tokenizer.pad_token_id if self._tokenizer.pad_token_id is not None else self._tokenizer.eos_token_id or 0

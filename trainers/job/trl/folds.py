@@ -111,7 +111,7 @@ class Folds:
         if not self._prompts.enough:
             return ()
         clusters, known = {row["prompt_id"]: row["cluster"] for row in _rows(self._job.run / RunFile.CROSS_VALIDATION)}, self._prompts.rows
-        found = folds_of(clusters, [row["prompt_id"] for row in known], int(getattr(self._recipe, "folds", 0)))
+        found = folds_of(clusters, [row["prompt_id"] for row in known], int(getattr(self._recipe, "folds", 0)), str(self._job.plan.seed))
         files = [self._job.run / name for name in DATA if (self._job.run / name).exists()]
         ids = [[row.get("prompt_id") for row in _rows(path)] for path in files]
         left = all(any(prompt not in fold.held for prompt in of) for fold in found for of in ids[:1])
