@@ -46,7 +46,7 @@ UNTOUCHED = ("times", "mails", "paths", "days")
 """Tasks whose curves were never looked at before the rules were fixed."""
 ONE_SIDED_90 = 1.282
 SHORTEST = 60
-"""Steps of the shortest constant with which the compute of a run is compared. A run that is best after 13 steps must be longer to know it."""
+"""Steps of the shortest run with which the compute is compared. A run that is best after 13 steps must be longer to know it."""
 
 
 def measurements(cell: Cell, folder: Path) -> tuple[list[Measurement], list[str | None], int]:
