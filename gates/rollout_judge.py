@@ -112,6 +112,7 @@ class EvidenceJudge:
             if few is not None or test is None or test.equal < test.equal_at:
                 shown = few or (_show(test, "mirrored") if test is not None else "no pairs")
                 reasons.append(f"non-inferiority within {self._settings.margin:g} is not shown yet: {shown}")
+                reasons += self._spent(mirrored)
             reasons += self._left_out(mirrored)
             result = StepResult.WAIT if reasons else StepResult.ADVANCE
         if test is not None and result is StepResult.ADVANCE:
@@ -189,7 +190,7 @@ class EvidenceJudge:
         if seconds < settings.min_seconds:
             missing.append(f"{seconds:.0f} of {settings.min_seconds:g} s elapsed")
         if largest:
-            missing += [*self._not_shown(tests), *self._left_out(mirrored)]
+            missing += [*self._not_shown(tests, mirrored), *self._left_out(mirrored)]
         return missing
 
     def _left_out(self, mirrored: Mirrored | None) -> list[str]:
@@ -200,6 +201,13 @@ class EvidenceJudge:
             return []
         told = f"{mirrored.failed} without an answer of the champion, {mirrored.unscored} without comparable rewards"
         return [f"too many of {mirrored.asked} mirrored prompts are left out: {told}"]
+
+    def _spent(self, mirrored: Mirrored | None) -> list[str]:
+        """Return that no further prompts are asked, if so: an undecided step then only waits for its end."""
+        most = self._settings.mirror
+        if not most or mirrored is None or mirrored.asked < most:
+            return []
+        return [f"all {most} prompts of rollout.mirror are asked, so no further pairs come"]
 
     def _split(self, fresh: Evidence, share: float) -> list[str]:
         """Return a reason to wait if sessions or users are not split as the route says."""
@@ -213,7 +221,7 @@ class EvidenceJudge:
         told = f"{new} of {old + new} {self._settings.unit}s"
         return [f"the versions are not comparable: {told} on the candidate, although the route says {share:g} % (p {p:.1g})"]
 
-    def _not_shown(self, tests: dict[str, SequentialTest]) -> list[str]:
+    def _not_shown(self, tests: dict[str, SequentialTest], mirrored: Mirrored | None) -> list[str]:
         """Return what is not shown yet at the step that decides."""
         settings, missing, decides = self._settings, [], self._decides
         mean = tests.get(decides)
@@ -222,6 +230,7 @@ class EvidenceJudge:
             missing.append(few)
         elif mean is None or mean.equal < mean.equal_at:
             missing.append(f"non-inferiority within {settings.margin:g} is not shown yet: {few or _show(tests[decides], decides)}")
+        missing += self._spent(mirrored) if missing else []
         for name in ("errors", "slow"):
             test = tests.get(name)
             if test is None:

@@ -126,7 +126,7 @@ class ShownRollout(Frozen):
     latest: datetime
     """When a step that is undecided is rolled back."""
     judged: datetime | None = None
-    """When the figures were recorded. They are recorded again when the requests have grown by a tenth."""
+    """When the figures were recorded. They are recorded again when the requests or the mirrored pairs have grown by a tenth."""
     evidence: tuple[Limit, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -252,10 +252,11 @@ def _rollout(view: RolloutView) -> ShownRollout:
     judgement = content_of(Judged, row).judgement if row is not None else None
     evidence = []
     if judgement is not None:
-        enough = min(1.0, judgement.candidate_requests / settings.min_requests)
-        evidence.append(
-            Limit(name="requests", value=f"{judgement.candidate_requests:,}", limit=f"≥ {settings.min_requests:,}", shown=enough)
-        )
+        if judgement.requests or not settings.mirror:  # without attribution, requests are not counted, and mirrored prompts decide alone
+            enough = min(1.0, judgement.candidate_requests / settings.min_requests)
+            evidence.append(
+                Limit(name="requests", value=f"{judgement.candidate_requests:,}", limit=f"≥ {settings.min_requests:,}", shown=enough)
+            )
         evidence += [_limit(name, judgement.tests[name]) for name in _NAMES if name in judgement.tests]
     return ShownRollout(
         number=step.index + 1,

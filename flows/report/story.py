@@ -422,22 +422,25 @@ def _checks(cycle: CycleView) -> Section | None:
 def _rollout(rollout: RolloutView | None) -> Section | None:
     if rollout is None:
         return None
-    rows = tuple(map(_judgement, rollout.judgements))
+    mirror = rollout.opened.settings.mirror > 0
+    rows = tuple(_judgement(row, mirror) for row in rollout.judgements)
     steps = ", ".join(f"{step.weight:g} % at {step.since:%H:%M:%S}" for step in rollout.steps)
     ended = f"The rollout ended {rollout.end.replace('_', ' ')}: {rollout.reason}." if rollout.end else "The rollout is running."
-    columns = ("time", "weight", "requests", "rating difference", "error difference", "judgement")
+    columns = ("time", "weight", "requests", "rating difference", "error difference", *(["mirrored pairs"] if mirror else []), "judgement")
     return Section("Rollout", (f"Weights: {steps or 'none yet'}.", ended), Table(columns, rows))
 
 
-def _judgement(row: Entry) -> tuple[str, ...]:
+def _judgement(row: Entry, mirror: bool) -> tuple[str, ...]:
     found = content_of(Judged, row)
     word = found.judgement
+    pairs = word.tests.get("mirrored")
     return (
         f"{row.at:%H:%M:%S}",
         f"{found.weight:g} %",
-        f"{word.candidate_requests} of {word.requests}",
+        f"{word.candidate_requests} of {word.requests}" if word.requests or not mirror else "–",
         interval(word.quality) if word.quality else "–",
         interval(word.errors) if word.errors else "–",
+        *([f"{pairs.n}: {pairs.estimate:+.3f} ± {pairs.error:.3f}" if pairs else "–"] if mirror else []),
         f"{word.result}: {'; '.join(word.reasons)}",
     )
 

@@ -110,8 +110,10 @@ def decidable(context: LineContext) -> Iterator[Finding]:
     from ratchet.gates.sequential import MOST_RATINGS
 
     settings = context.loop.rollout
-    if not context.router.attribution:
-        return  # the traces name no versions, so they show nothing about how long a decision takes
+    if not context.router.attribution:  # the traces name no versions, so they show nothing about how long a decision takes
+        if settings.mirror:
+            yield _mirrored(context, None)
+        return
     context.progress("reading the lake …", 0, 0)
     past = f"in the last {span(settings.max_seconds)}"
     live = _live(context, settings.max_seconds)
@@ -174,7 +176,8 @@ def _mirrored(context: LineContext, live: Arm | None) -> Finding:
     """Say whether the mirrored prompts of a rollout can decide `rollout.margin`."""
     settings = context.loop.rollout
     if not context.rewards.unseen():
-        return "error", "rollout", "rollout.mirror needs a scorer for unseen answers; add one to [[rewards]], or set rollout.mirror to 0"
+        otherwise = ", or set rollout.mirror to 0" if context.router.attribution else ""
+        return "error", "rollout", f"rollout.mirror needs a scorer for unseen answers; add one to [[rewards]]{otherwise}"
     pairs, spread = _pairs(context, live)
     needed = f"about {pairs:,} mirrored prompts decide rollout.margin = {settings.margin:g}, if both versions are equal ({spread})"
     if settings.mirror < pairs:
@@ -183,6 +186,8 @@ def _mirrored(context: LineContext, live: Arm | None) -> Finding:
             "rollout",
             f"rollout.mirror = {settings.mirror} is too few: {needed}; set it to {pairs} or more, or widen rollout.margin",
         )
+    if not context.router.attribution:
+        return "note", "rollout", f"{needed}; they must be of at least {MIRROR_PEOPLE} people, whose applications send their traces"
     if live is None:
         return "note", "rollout", f"{needed}; there is no live traffic yet"
     people = live.users or 0

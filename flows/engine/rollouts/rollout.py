@@ -184,15 +184,22 @@ def _deliveries(view: RolloutView, settings: RolloutSettings, context: LineConte
 
 
 def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, context: LineContext, lease: Lease) -> RolloutView:
-    """Record the judgement if it led to a decision, or if the number of requests has grown by a tenth since the last record."""
+    """Record the judgement if it led to a decision, or if the number of requests or mirrored pairs has grown by a tenth since the last
+    record."""
     if judgement is None or not view.steps:
         return view
     step = view.steps[-1]
     last = next((row for row in reversed(view.judgements) if row.key == str(step.index)), None)
-    if isinstance(decision, Hold) and last is not None and judgement.requests < content_of(Judged, last).judgement.requests * 1.1 + 1:
+    if isinstance(decision, Hold) and last is not None and not _has_grown(content_of(Judged, last).judgement, judgement):
         return view
     judged = row_of("judged", Judged(index=step.index, weight=step.weight, judgement=judgement), str(step.index))
     return append_to_rollout(view, context, lease, judged)
+
+
+def _has_grown(old: StepJudgement, new: StepJudgement) -> bool:
+    """Whether a judgement rests on a tenth more requests or mirrored pairs than an earlier one of its step."""
+    pairs = [one.tests["mirrored"].n if "mirrored" in one.tests else 0 for one in (old, new)]
+    return any(after >= before * 1.1 + 1 for before, after in ((old.requests, new.requests), pairs))
 
 
 def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, context: LineContext, lease: Lease) -> None:

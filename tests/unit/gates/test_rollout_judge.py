@@ -422,6 +422,15 @@ def test_without_attribution_a_step_waits_for_mirrored_prompts(mirrored: Mirrore
     assert any(reason in one for one in found.reasons), found.reasons
 
 
+def test_an_undecided_step_says_that_all_mirrored_prompts_are_asked() -> None:
+    spent, told = mirrored_pairs(100), "all 100 prompts of rollout.mirror are asked, so no further pairs come"
+    for found in (unattributed(spent, mirror=100), mirror_judged(spent, mirror=100)):
+        assert (found.result, found.reasons[1]) == (StepResult.WAIT, told)
+    assert told not in unattributed(spent, mirror=101).reasons
+    decided = unattributed(mirrored_pairs(400), seconds=10, min_seconds=600, mirror=400)
+    assert decided.reasons == ("10 of 600 s elapsed",), "pairs that have decided need no more"
+
+
 def test_without_attribution_a_step_keeps_its_minimum_duration() -> None:
     found = unattributed(mirrored_pairs(400), seconds=10, min_seconds=600)
     assert (found.result, found.reasons) == (StepResult.WAIT, ("10 of 600 s elapsed",))

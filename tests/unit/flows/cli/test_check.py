@@ -86,12 +86,18 @@ def test_without_ratings_the_needed_number_is_told() -> None:
 
 
 def mirror_findings(
-    users: int | None, requests: int, rated: tuple[tuple[int, float], ...] = (), unseen: bool = True, **changes: Any
+    users: int | None,
+    requests: int,
+    rated: tuple[tuple[int, float], ...] = (),
+    unseen: bool = True,
+    attributed: bool = True,
+    **changes: Any,
 ) -> list[tuple[str, str, str]]:
     context = SimulatedLine(Scenario(seed=1, people="auto")).context
     settings = context.loop.rollout.model_copy(update={"margin": 0.1, "max_seconds": 7 * 86_400.0, "steps": (5.0, 50.0, 100.0), **changes})
     context = replace(context, loop=context.loop.model_copy(update={"rollout": settings}), metrics=Ratings(rated, users, requests))
     context.rewards.unseen = lambda: unseen  # type: ignore[method-assign]
+    context.router.attribution = attributed
     return list(decidable(context))
 
 
@@ -270,6 +276,21 @@ def test_check_says_whether_the_process_of_the_champion_can_load_adapters() -> N
     ]
     sharing.refusal = "its rank is too high; lower it"
     assert ("error", "adapters", 'dpo: serving.adapters = "shared": its rank is too high; lower it') in _adapters(context)
+
+
+def test_without_attribution_it_says_how_many_mirrored_prompts_decide() -> None:
+    def found(mirror: int, unseen: bool = True) -> tuple[str, str, str]:
+        [one] = mirror_findings(None, 0, unseen=unseen, attributed=False, mirror=mirror)
+        return one
+
+    level, about, text = found(310)
+    assert (level, about) == ("note", "rollout")
+    assert "about 307 mirrored prompts decide rollout.margin = 0.1" in text
+    assert "of at least 10 people, whose applications send their traces" in text
+    level, _, text = found(100)
+    assert (level, "rollout.mirror = 100 is too few" in text) == ("warning", True)
+    level, _, text = found(310, unseen=False)
+    assert (level, text.endswith("add one to [[rewards]]")) == ("error", True), "0 is no remedy, because it is refused"
 
 
 def unattributed(**changes: Any) -> list[tuple[str, str, str]]:

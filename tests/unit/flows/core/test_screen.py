@@ -36,10 +36,10 @@ def steps(shown: Screen) -> dict[str, list[str]]:
     return found
 
 
-def rollout(*more: object) -> RolloutView:
+def rollout(judgement: StepJudgement | None = None, mirror: int = 0) -> RolloutView:
     """Return a rollout at its second step, whose evidence was judged once."""
     version = cycle(State.OPENED).champion
-    settings = RolloutSettings(steps=(5, 50, 100), min_seconds=600, max_seconds=86_400, min_requests=100)
+    settings = RolloutSettings(steps=(5, 50, 100), min_seconds=600, max_seconds=86_400, min_requests=100, mirror=mirror)
     opened = RolloutOpened(
         cycle="cycle/sim/0001",
         champion=version,
@@ -50,7 +50,7 @@ def rollout(*more: object) -> RolloutView:
     )
     ratings = SequentialTest(estimate=-0.01, error=0.02, margin=0.05, equal=1.5, equal_at=3.0, harm=-1.0, harm_at=4.0, n=100, people=30)
     errors = ratings.model_copy(update={"equal": 5.0, "harm": 1.0, "margin": 0.02, "people": None})
-    judgement = StepJudgement(
+    judgement = judgement or StepJudgement(
         result=StepResult.WAIT,
         reasons=("70 of 100 requests seen",),
         requests=150,
@@ -127,6 +127,14 @@ def test_a_rollout_shows_its_step_its_evidence_and_its_limits() -> None:
     assert late.next_at == NOON + timedelta(days=1), "a step that is undecided then goes back"
     asked = replace(LINE, rollback_asked="ada")
     assert "requested by ada" in screen(Seen(asked, cycle=cycle(State.ROLLING), rollout=rollout()), LATER).next
+
+
+def test_a_rollout_by_mirrored_prompts_alone_shows_no_requests() -> None:
+    pairs = SequentialTest(estimate=0.0, error=0.05, margin=0.1, equal=1.5, equal_at=3.0, harm=-1.5, harm_at=4.6, n=24, people=12)
+    judgement = StepJudgement(result=StepResult.WAIT, reasons=("24 of at least 50 mirrored pairs",), tests={"mirrored": pairs})
+    found = screen(Seen(LINE, cycle=cycle(State.ROLLING), rollout=rollout(judgement, mirror=400)), NOON).rollout
+    assert found is not None
+    assert [one.name for one in found.evidence] == ["mirrored prompts"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from ratchet.contracts.errors import Incomplete, Permanent, Retryable
 from ratchet.contracts.ids import rollout_stream
-from ratchet.contracts.serving import StepJudgement, StepResult
+from ratchet.contracts.rows import Judged, content_of
+from ratchet.contracts.serving import SequentialTest, StepJudgement, StepResult
 from ratchet.flows.core.rollouts.rollout import Hold, RolloutDecision, SetWeight
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.effects import roll_out
@@ -25,6 +26,18 @@ class AdvancingJudge:
     def judge(self, _largest: bool, _seconds: float, strata: Any, _mirrored: Any = None) -> StepJudgement:
         assert not strata, "there is no evidence of users"
         return StepJudgement(result=StepResult.ADVANCE, reasons=("a test",))
+
+
+class WaitingJudge:
+    """A judge that waits, and says how many pairs there are."""
+
+    pairs = 0
+
+    def judge(self, _largest: bool, _seconds: float, _strata: Any, _mirrored: Any = None) -> StepJudgement:
+        limits = {"equal": 1.0, "equal_at": 3.0, "harm": -1.0, "harm_at": 4.0}
+        test = SequentialTest(estimate=0.0, error=0.1, margin=0.1, n=self.pairs, people=12, **limits)
+        tests = {"mirrored": test} if self.pairs else {}
+        return StepJudgement(result=StepResult.WAIT, reasons=(f"{self.pairs} pairs",), tests=tests)
 
 
 class NoMetrics:
@@ -70,6 +83,19 @@ def test_a_rollout_advances_without_evidence_of_users() -> None:
     line = Line()
     line.begin()
     assert isinstance(line.tick(), SetWeight)
+
+
+def test_the_ledger_follows_the_mirrored_pairs() -> None:
+    line = Line()
+    line.begin()
+    judge = WaitingJudge()
+    line.sim.context = replace(line.sim.context, judge=judge)
+    for judge.pairs in (0, 0, 8, 16, 17, 17, 40):
+        assert isinstance(line.tick(), Hold)
+    view = line.sim.context.rollout_view(rollout_stream(line.cycle))
+    assert view is not None
+    noted = [content_of(Judged, row).judgement.reasons[0] for row in view.judgements]
+    assert noted == ["0 pairs", "8 pairs", "16 pairs", "40 pairs"], "one row whenever they have grown by a tenth"
 
 
 def test_a_rollout_holds_with_the_reason_while_the_weights_are_not_in_force() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,9 +19,11 @@ from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.ids import digest, rollout_stream
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import Adjustment, JobEvent, LeftOut, Method, Proposal
-from ratchet.contracts.loop import TermsSettings
+from ratchet.contracts.loop import RolloutSettings, TermsSettings
+from ratchet.contracts.rows import Judged, row_of
+from ratchet.contracts.serving import SequentialTest, StepJudgement, StepResult
 from ratchet.contracts.steps import EvaluateResult, FreezeResult, ProbeResult, State
-from ratchet.flows.core.folds.rollout import fold_rollout
+from ratchet.flows.core.folds.rollout import RolloutView, fold_rollout
 from ratchet.flows.engine.choice.training_curves import accepted_line, read_event_logs
 from ratchet.flows.engine.line import cycle_requests
 from ratchet.flows.report.page import render_report
@@ -32,6 +34,7 @@ from ratchet.flows.report.story import (
     _length,
     _notes,
     _probe,
+    _rollout,
     _signals,
     _teacher,
     ledger_table,
@@ -42,7 +45,7 @@ from ratchet.flows.report.story import (
 from tests.browser import PHONE, content_width
 from tests.simulation.searched import searched
 from tests.simulation.simulated_line import Scenario, SimulatedLine
-from tests.unit.flows.cycles import knowing, plan_result
+from tests.unit.flows.cycles import entry, knowing, plan_result
 from tests.unit.gates.reports import report
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -321,3 +324,21 @@ def test_a_number_of_steps_found_by_cross_validation_is_told_with_its_error() ->
     (text,) = _length(metrics)
     assert "32 steps: 26 steps, chosen by 4-fold cross-validation over 62 prompts (+0.11 ± 0.04 against the start model)" in text
     assert _length({name: value for name, value in metrics.items() if name != "cross_validated_gain"}) == []
+
+
+def test_a_rollout_by_mirrored_prompts_shows_its_pairs_and_no_requests() -> None:
+    pairs = SequentialTest(estimate=0.25, error=0.05, margin=0.1, equal=1.5, equal_at=3.0, harm=-1.5, harm_at=4.6, n=24, people=12)
+    judgement = StepJudgement(result=StepResult.WAIT, reasons=("24 of at least 50 mirrored pairs",), tests={"mirrored": pairs})
+    judged = entry(row_of("judged", Judged(index=0, weight=1, judgement=judgement), "0"), 1, "rollout/sim/0001")
+    shown = SimpleNamespace(opened=SimpleNamespace(settings=RolloutSettings(mirror=400)), judgements=(judged,), steps=(), end=None)
+    table = _rollout(cast(RolloutView, shown)).table  # type: ignore[union-attr]
+    assert table is not None
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+        "time": f"{judged.at:%H:%M:%S}",
+        "weight": "1 %",
+        "requests": "–",
+        "rating difference": "–",
+        "error difference": "–",
+        "mirrored pairs": "24: +0.250 ± 0.050",
+        "judgement": "wait: 24 of at least 50 mirrored pairs",
+    }
