@@ -71,11 +71,14 @@ def decide_rollout(
 
 
 def _all_reasons(view: RolloutView, last: StepJudgement) -> str:
-    """Summarise the evidence at each weight: the reasons of each step's last judgement."""
+    """Summarise the evidence at each weight: the reasons of each step's last judgement. Weights with equal reasons share them."""
     judged = (content_of(Judged, row) for row in view.judgements)
     reasons_by_step = {one.index: (one.weight, one.judgement.reasons) for one in judged}
     reasons_by_step[view.steps[-1].index] = (view.steps[-1].weight, last.reasons)
-    return "; ".join(f"at {weight:g} %: {', '.join(reasons)}" for _, (weight, reasons) in sorted(reasons_by_step.items()))
+    weights_by_reasons: dict[str, list[str]] = {}
+    for _, (weight, reasons) in sorted(reasons_by_step.items()):
+        weights_by_reasons.setdefault(", ".join(reasons), []).append(f"{weight:g} %")
+    return "; ".join(f"at {', '.join(weights)}: {reasons}" for reasons, weights in weights_by_reasons.items())
 
 
 def is_largest_concurrent(settings: RolloutSettings, index: int) -> bool:

@@ -12,7 +12,7 @@ from ratchet.contracts.errors import Incomplete, Permanent, Retryable
 from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.serving import SequentialTest, StepJudgement, StepResult
-from ratchet.flows.core.rollouts.rollout import Hold, RolloutDecision, SetWeight
+from ratchet.flows.core.rollouts.rollout import Finish, Hold, RolloutDecision, SetWeight
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.effects import roll_out
 from ratchet.flows.engine.line import open_cycle
@@ -83,6 +83,15 @@ def test_a_rollout_advances_without_evidence_of_users() -> None:
     line = Line()
     line.begin()
     assert isinstance(line.tick(), SetWeight)
+
+
+def test_equal_reasons_of_several_weights_are_told_once() -> None:
+    line = Line()
+    line.begin()
+    while isinstance(decision := line.tick(), SetWeight):
+        pass
+    weights = ", ".join(f"{weight:g} %" for weight in line.sim.context.loop.rollout.steps)
+    assert decision == Finish("promoted", f"at {weights}: a test")
 
 
 def test_the_ledger_follows_the_mirrored_pairs() -> None:
