@@ -5,6 +5,7 @@ All state is in the ledger between ticks, so that no process has to run for days
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 from ratchet.contracts.cycle import Lease, Row
@@ -185,13 +186,16 @@ def _deliveries(view: RolloutView, settings: RolloutSettings, context: LineConte
 
 def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, context: LineContext, lease: Lease) -> RolloutView:
     """Record the judgement if it led to a decision, or if the number of requests or mirrored pairs has grown by a tenth since the last
-    record."""
+    record. Without attribution, also if the reasons have changed apart from their figures: a route that is not in force is told then."""
     if judgement is None or not view.steps:
         return view
     step = view.steps[-1]
     last = next((row for row in reversed(view.judgements) if row.key == str(step.index)), None)
-    if isinstance(decision, Hold) and last is not None and not _has_grown(content_of(Judged, last).judgement, judgement):
-        return view
+    if isinstance(decision, Hold) and last is not None:
+        noted = content_of(Judged, last).judgement
+        is_new = not context.router.attribution and _wording(noted) != _wording(judgement)
+        if not is_new and not _has_grown(noted, judgement):
+            return view
     judged = row_of("judged", Judged(index=step.index, weight=step.weight, judgement=judgement), str(step.index))
     return append_to_rollout(view, context, lease, judged)
 
@@ -200,6 +204,11 @@ def _has_grown(old: StepJudgement, new: StepJudgement) -> bool:
     """Whether a judgement rests on a tenth more requests or mirrored pairs than an earlier one of its step."""
     pairs = [one.tests["mirrored"].n if "mirrored" in one.tests else 0 for one in (old, new)]
     return any(after >= before * 1.1 + 1 for before, after in ((old.requests, new.requests), pairs))
+
+
+def _wording(judgement: StepJudgement) -> list[str]:
+    """Return the reasons of a judgement without their figures, which change with every tick."""
+    return [re.sub(r"[-+]?\d+(\.\d+)?", "", reason) for reason in judgement.reasons]
 
 
 def _set_weight(decision: SetWeight, view: RolloutView, settings: RolloutSettings, context: LineContext, lease: Lease) -> None:

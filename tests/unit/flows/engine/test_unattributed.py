@@ -78,6 +78,12 @@ class Line:
         self.sim.clock.sleep(5)
         return tick(rollout_stream(self.cycle), self.sim.context)
 
+    def noted(self) -> list[tuple[str, ...]]:
+        """Return the reasons of all judgements in the ledger."""
+        view = self.sim.context.rollout_view(rollout_stream(self.cycle))
+        assert view is not None
+        return [content_of(Judged, row).judgement.reasons for row in view.judgements]
+
 
 def test_a_rollout_advances_without_evidence_of_users() -> None:
     line = Line()
@@ -101,10 +107,8 @@ def test_the_ledger_follows_the_mirrored_pairs() -> None:
     line.sim.context = replace(line.sim.context, judge=judge)
     for judge.pairs in (0, 0, 8, 16, 17, 17, 40):
         assert isinstance(line.tick(), Hold)
-    view = line.sim.context.rollout_view(rollout_stream(line.cycle))
-    assert view is not None
-    noted = [content_of(Judged, row).judgement.reasons[0] for row in view.judgements]
-    assert noted == ["0 pairs", "8 pairs", "16 pairs", "40 pairs"], "one row whenever they have grown by a tenth"
+    wanted = [("0 pairs",), ("8 pairs",), ("16 pairs",), ("40 pairs",)]
+    assert line.noted() == wanted, "one row whenever they have grown by a tenth"
 
 
 def test_a_rollout_holds_with_the_reason_while_the_weights_are_not_in_force() -> None:
@@ -114,6 +118,21 @@ def test_a_rollout_holds_with_the_reason_while_the_weights_are_not_in_force() ->
     assert line.tick() == Hold("argocd-controller owns spec.rules")
     line.sim.router.open = raising(Retryable("no counts"))
     assert isinstance(line.tick(), SetWeight)
+
+
+def test_the_ledger_tells_that_the_weights_are_not_in_force() -> None:
+    line = Line()
+    line.begin()
+    judge = WaitingJudge()
+    judge.pairs = 40
+    line.sim.context = replace(line.sim.context, judge=judge)
+    line.tick()
+    line.sim.router.open = raising(Incomplete("argocd-controller owns spec.rules"))
+    line.tick()
+    line.tick()
+    line.sim.router.open = raising(Retryable("no counts"))
+    line.tick()
+    assert line.noted() == [("40 pairs",), ("argocd-controller owns spec.rules", "40 pairs"), ("40 pairs",)]
 
 
 def test_a_rollout_that_nothing_could_decide_is_refused() -> None:
