@@ -34,9 +34,9 @@ def prepared(whole: Whole, bypass: bool = False, seconds: float = 300) -> None:
     whole.told("users get answers through the Gateway")
 
 
-def token_of(whole: Whole) -> str:
-    """Return a token with which people rate answers."""
-    file = whole.ratchet("token", "add", LINE, "feedback", "--name", "people").strip().splitlines()[-1]
+def token_of(whole: Whole, role: str = "feedback") -> str:
+    """Return a token with this role, by default that with which people rate answers."""
+    file = whole.ratchet("token", "add", LINE, role, "--name", "people").strip().splitlines()[-1]
     return whole.rig.kubectl("exec", "-n", whole.namespace, "demo-service-0", "--", "cat", file)
 
 

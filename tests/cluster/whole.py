@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import yaml
@@ -32,6 +33,8 @@ from tests.real_vllm import ARGUMENTS, real_vllm
 from tests.s3 import KEYS, S3
 from tests.toy_line import LOOP, TRAINING, like, write_loop, write_traffic
 from tests.waiting import until
+
+T = TypeVar("T", bound="Traffic")
 
 LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
@@ -205,34 +208,28 @@ class Whole:
         route: dict[str, Any] = json.loads(found["Body"].read())
         return route
 
-    def ask(self, client: httpx.Client, session: str, question: str) -> httpx.Response:
-        """Send a request as a user does, through the Gateway."""
+    def ask(self, client: httpx.Client, session: str, question: str, **more: object) -> httpx.Response:
+        """Send a request as a user does, through the Gateway. `more` are further fields of its body."""
         headers = {RouterHeader.SESSION: session, RouterHeader.USER: session, RouterHeader.CONSENT: "true"}
-        body = {"model": LINE, "messages": [{"role": "user", "content": question}], "max_tokens": 4}
+        body = {"model": LINE, "messages": [{"role": "user", "content": question}], "max_tokens": 4, **more}
         return client.post(f"{self.rig.web}/v1/chat/completions", json=body, headers=headers)
 
-    def rate(self, client: httpx.Client, token: str, trace: str, user: str) -> bool:
-        """Send a rating to a receiver, and return whether it was accepted."""
+    def send(self, client: httpx.Client, token: str, path: str, body: dict[str, object]) -> bool:
+        """Send an OTLP request to a receiver, and return whether it was accepted."""
         with contextlib.suppress(OSError, RigError):  # while the API server is away, the receivers are where they were
             self._receivers = [pod["status"]["podIP"] for pod in self.ready("receiver")]
         for address in self._receivers:
             with contextlib.suppress(httpx.HTTPError):
-                url = f"http://{address}:{RECEIVER_PORT}/v1/logs"
-                if client.post(url, json=like(trace, user), headers={"authorization": f"Bearer {token}"}).status_code == 200:
+                url = f"http://{address}:{RECEIVER_PORT}{path}"
+                if client.post(url, json=body, headers={"authorization": f"Bearer {token}"}).status_code == 200:
                     return True
         return False
 
     @contextlib.contextmanager
     def users(self, token: str) -> Iterator[Traffic]:
         """Let users ask and rate for the duration of the block."""
-        traffic = Traffic(self, token)
-        thread = threading.Thread(target=traffic.run, daemon=True)
-        thread.start()
-        try:
+        with asking(Traffic(self, token)) as traffic:
             yield traffic
-        finally:
-            traffic.over.set()
-            thread.join(60)
 
     def _volumes(self) -> None:
         kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": self.namespace}}
@@ -396,21 +393,43 @@ class Traffic:
 
     def run(self) -> None:
         """Ask until `over`."""
-        client, number = httpx.Client(timeout=30, trust_env=False), 0
-        while not self.over.wait(0.2):
-            number += 1
-            user = f"user-{number}"
+        client = httpx.Client(timeout=30, trust_env=False)
+        for number in itertools.count(1):
+            if self.over.wait(0.2):
+                return
+            began = time.time_ns()
             try:
-                reply = self._whole.ask(client, user, TRAINING[number % len(TRAINING)])
+                reply = self._ask(client, number)
             except httpx.HTTPError as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
                 continue
             if reply.status_code != 200:
                 self.failures.append(f"HTTP {reply.status_code}: {reply.text[:200]}")
                 continue
-            self.answers.append((time.monotonic(), reply.json()["choices"][0]["message"]["content"]))
-            self.traces.append(reply.headers[RouterHeader.TRACE])
-            self._whole.rate(client, self._token, reply.headers[RouterHeader.TRACE], user)
+            text = reply.json()["choices"][0]["message"]["content"]
+            self.answers.append((time.monotonic(), text))
+            self._tell(client, number, reply, text, began)
+
+    def _ask(self, client: httpx.Client, number: int) -> httpx.Response:
+        return self._whole.ask(client, f"user-{number}", TRAINING[number % len(TRAINING)])
+
+    def _tell(self, client: httpx.Client, number: int, reply: httpx.Response, _text: str, _began: int) -> None:
+        """Tell the receiver what became of an answer, and remember its trace."""
+        trace = reply.headers[RouterHeader.TRACE]
+        self.traces.append(trace)
+        self._whole.send(client, self._token, "/v1/logs", like(trace, f"user-{number}"))
+
+
+@contextlib.contextmanager
+def asking(traffic: T) -> Iterator[T]:
+    """Let traffic run for the duration of the block."""
+    thread = threading.Thread(target=traffic.run, daemon=True)
+    thread.start()
+    try:
+        yield traffic
+    finally:
+        traffic.over.set()
+        thread.join(60)
 
 
 def write_traffic_to(s3: S3, folder: Path) -> None:
