@@ -25,6 +25,7 @@ EXTERNAL = {
     "cluster_faults",
     "cluster_ray",
     "cluster_replicas",
+    "cluster_gateway_rollout",
     "cluster_vllm",
     "ReadWriteOnce",
     "ReadWriteOncePod",
