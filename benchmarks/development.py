@@ -27,6 +27,8 @@ from statistics import fmean, quantiles, stdev
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from scipy.special import stdtrit
+
 from benchmarks.closed_loops.tasks import EVERY
 from benchmarks.recipe_cell import TRAINERS, measured_code, one_cycle
 from benchmarks.recipe_grid import Cell
@@ -37,14 +39,13 @@ from ratchet.trainers import length
 from ratchet.trainers.job.trl import length_control
 from ratchet.trainers.job.trl.figures import STATE
 from ratchet.trainers.job.trl.length_control import AGREEMENT, SCORES
-from ratchet.trainers.length import LEAST, Length, Measurement, best, cooldown_steps, decide, mean, points
+from ratchet.trainers.length import LEAST, Length, Measurement, best, cooldown_steps, decide, difference, mean, points
 
 PROMPTS = (10, 30, 100, 300)
 SMALL = {"gradient_checkpointing": False, "micro_batch": 16, "save_every": 1000, "steps": "auto"}
 RESULTS = Path(__file__).resolve().parent / "results" / "development.jsonl"
 UNTOUCHED = ("times", "mails", "paths", "days")
 """Tasks whose curves were never looked at before the rules were fixed."""
-ONE_SIDED_90 = 1.282
 SHORTEST = 60
 """Steps of the shortest run with which the compute is compared. A run that is best after 13 steps must be longer to know it."""
 
@@ -94,25 +95,40 @@ class Draw(NamedTuple):
 
     published: int
     """Step."""
+    baseline: int
+    """Step that the one-standard-error rule would publish."""
     trained: int
     """Steps of the run, with its cooldown."""
-    accuracy: float
-    """Accuracy of the published step on the half of the questions that no draw contains."""
 
 
-def published(measured: Sequence[Measurement], slices: Sequence[str | None], most: int) -> tuple[int, int]:
-    """Return the step that the product publishes, from the measurements up to the decision to end, and the steps that it trains."""
+def published(measured: Sequence[Measurement], slices: Sequence[str | None], most: int) -> Draw:
+    """Return what the product decides, from the measurements up to the decision to end."""
     known = 2
     while (action := decide(measured[:known], slices, most).action) == "train" and known < len(measured):
         known += 1
     last = measured[known - 1].step
-    return best(measured[0], measured[1:known], slices)[0].step, last + (cooldown_steps(last) if action == "cool" else 0)
+    kept = best(measured[0], measured[1:known], slices)[0].step
+    return Draw(kept, one_standard_error(measured[1:known]), last + (cooldown_steps(last) if action == "cool" else 0))
+
+
+def one_standard_error(trained: Sequence[Measurement]) -> int:
+    """Return the step of the baseline: a longer training must be better by a standard error (Breiman et al. 1984).
+
+    The scores decide; if they differ by less in both directions, the agreement does.
+    """
+    kept = trained[0]
+    for one in trained[1:]:
+        gain, error = difference(one, kept)
+        if abs(gain) <= error:
+            gain, error = difference(Measurement(one.step, one.agreement), Measurement(kept.step, kept.agreement))
+        kept = one if gain > error else kept
+    return kept.step
 
 
 def drawn(
     measured: Sequence[Measurement], slices: Sequence[str | None], most: int, prompts: int, draws: int, seed: int
-) -> tuple[int, float, list[Draw]]:
-    """Return the step that is best on one half of the questions, its accuracy on the other half, and draws of `prompts` questions."""
+) -> tuple[int, dict[int, float], list[Draw]]:
+    """Return the step that is best on one half of the questions, the accuracy of each step on the other half, and draws."""
     constant = [one for one in measured if not one.cooled]
     chosen_by, scored_by = range(0, len(slices), 2), range(1, len(slices), 2)
     top = max(constant[1:], key=lambda one: mean(_some(one, chosen_by))).step
@@ -120,9 +136,8 @@ def drawn(
     draw, found = random.Random(seed), []
     for _ in range(draws):
         some = draw.sample(chosen_by, prompts)
-        step, trained = published([_some(one, some) for one in constant], [slices[i] for i in some], most)
-        found.append(Draw(step, trained, true[step]))
-    return top, true[top], found
+        found.append(published([_some(one, some) for one in constant], [slices[i] for i in some], most))
+    return top, true, found
 
 
 def _some(one: Measurement, places: Sequence[int]) -> Measurement:
@@ -134,8 +149,8 @@ def rows_of(cell: Cell, draws: int, folder: Path) -> Iterator[dict[str, Any]]:
     measured, slices, most = measurements(cell, folder)
     curve = {str(one.step): round(mean(one), 4) for one in measured if not one.cooled}
     for prompts in PROMPTS:
-        top, accuracy, found = drawn(measured, slices, most, prompts, draws, cell.seed)
-        regrets = [accuracy - one.accuracy for one in found]
+        top, true, found = drawn(measured, slices, most, prompts, draws, cell.seed)
+        regrets = [true[top] - true[one.published] for one in found]
         yield {
             "task": cell.task,
             "seed": cell.seed,
@@ -144,12 +159,13 @@ def rows_of(cell: Cell, draws: int, folder: Path) -> Iterator[dict[str, Any]]:
             "questions": len(slices),
             "curve": curve,
             "best_step": top,
-            "best": accuracy,
+            "best": true[top],
             "regret": fmean(regrets),
+            "regret_of_one_error": fmean(true[top] - true[one.baseline] for one in found),
             "regret_of_one_in_ten": quantiles(regrets, n=10)[-1],
             "published": fmean(one.published for one in found),
             "compute": fmean(one.trained for one in found) / max(SHORTEST, top + cooldown_steps(top)),
-            "worse_than_start": fmean(one.accuracy < mean(_some(measured[0], range(1, len(slices), 2))) for one in found),
+            "worse_than_start": fmean(true[one.published] < true[0] for one in found),
             "date": datetime.now(UTC).date().isoformat(),
             "code": measured_code()[:12],
         }
@@ -173,16 +189,17 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table per number of prompts, over all runs of tuned-on and of untouched tasks."""
-    lines = ["| tasks | prompts | runs | mean regret | its upper 90 % bound | largest mean of a run | compute against the best step |"]
-    lines.append("|---" * 7 + "|")
+    head = ["tasks", "prompts", "runs", "mean regret", "its upper 90 % bound", "largest mean of a run", "one-standard-error rule"]
+    lines = ["| " + " | ".join([*head, "compute against the best step"]) + " |", "|---" * (len(head) + 1) + "|"]
     for untouched, prompts in itertools.product((False, True), PROMPTS):
         found = [row for row in rows if row["prompts"] == prompts and (row["task"] in UNTOUCHED) is untouched]
-        if len(found) < 2:
+        if len({row["task"] for row in found}) < 2:
             continue
-        regrets = [row["regret"] for row in found]
-        bound = fmean(regrets) + ONE_SIDED_90 * stdev(regrets) / math.sqrt(len(regrets))
+        regrets = [fmean(row["regret"] for row in group) for group in _by(found, "task").values()]  # runs of a task are alike
+        bound = fmean(regrets) + float(stdtrit(len(regrets) - 1, 0.9)) * stdev(regrets) / math.sqrt(len(regrets))
         cells = ["untouched" if untouched else "present", prompts, len(found), f"{fmean(regrets):.4f}", f"{bound:.4f}"]
-        cells += [f"{max(regrets):.4f}", f"{fmean(row['compute'] for row in found):.1f}"]
+        cells += [f"{max(row['regret'] for row in found):.4f}", f"{fmean(row['regret_of_one_error'] for row in found):.4f}"]
+        cells.append(f"{fmean(row['compute'] for row in found):.1f}")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -204,7 +221,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     assert min(PROMPTS) >= LEAST
-    rows = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    read = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    rows = [row for row in read if "regret" in row]  # older rows have another meaning
     known = {(row["task"], row["seed"], row["code"]) for row in rows}
     for seed, task in itertools.product(given.seeds, given.tasks):
         if (task, seed, measured_code()[:12]) in known:

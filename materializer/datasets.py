@@ -256,7 +256,7 @@ class LakeDatasets:
         return self._frozen(snapshot.name, snapshot.as_of, snapshot.edition, self._settled.read(snapshot.as_of, snapshot.name))
 
     def _edition(self, name: str, number: int) -> HoldoutEdition:
-        self._split.pin()
+        self._split.pin(number)
         golden = self._golden()
         settled = self._settled.read(None, name)
         parts, roots, traces = list[pl.DataFrame](), list[pl.DataFrame](), 0
@@ -291,7 +291,7 @@ class LakeDatasets:
         )
 
     def _freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
-        self._split.pin()
+        self._split.pin(edition.number)
         if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
             raise Permanent(
                 f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"

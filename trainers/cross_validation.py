@@ -16,18 +16,17 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_LEAST
 from ratchet.contracts.ids import hash_share
 from ratchet.trainers.length import Measurement, best, cooldown_steps, difference, mean
 from ratchet.trainers.recipes.recipe import Recipe
 
-LEAST = 20
-"""Minimum number of clusters of near-duplicates with a prompt that can be scored. With fewer, the standard error of a difference is
-larger than most gains."""
+READABLE = 0.8
+"""Share of the clusters of which an estimate assumes that the model can read them. Prompts that are too long are not measured."""
 MOST = 300
 """Maximum number of prompts that are measured in a fold, and so over all folds."""
 ENOUGH = 100
-"""Number of measured prompts after which no further fold is trained. `benchmarks/development.py`: with 100 prompts, the published step is
-0.007 less accurate than the best one, with 300 prompts 0.008 (three tasks)."""
+"""Number of measured prompts after which no further fold is trained: `benchmarks/development.py` shows what a choice by them loses."""
 
 
 def may_have_folds(recipe: Recipe, nodes: int, gpus: int) -> bool:
@@ -38,18 +37,21 @@ def may_have_folds(recipe: Recipe, nodes: int, gpus: int) -> bool:
     return recipe.steps == "auto" and int(getattr(recipe, "folds", 0)) > 1 and max(1, gpus) * nodes == 1
 
 
-def folds_of_run(recipe: Recipe, nodes: int, gpus: int, clusters: int) -> int:
-    """Return the folds that a run trains before its training proper.
+def most_folds_of_run(recipe: Recipe, nodes: int, gpus: int, clusters: int) -> int:
+    """Return the largest number of folds that a run trains before its training proper.
 
-    `gpus` is the number of GPUs per node. `clusters` is the number of clusters of near-duplicates with a prompt that can be scored
-    (`TrainingSet.cross_validated_prompts`). The job counts only the prompts that its model can read, so it may train more folds.
+    `gpus` is the number of GPUs per node. `clusters` is the number of clusters of near-duplicates that can be measured
+    (`TrainingSet.cross_validated_prompts`). It may be more folds than for all of them, because the job counts the READABLE ones.
     """
-    return number_of_folds(int(getattr(recipe, "folds", 0)), clusters) if may_have_folds(recipe, nodes, gpus) else 0
+    if not may_have_folds(recipe, nodes, gpus):
+        return 0
+    folds = int(getattr(recipe, "folds", 0))
+    return max(number_of_folds(folds, clusters), number_of_folds(folds, int(READABLE * clusters)))
 
 
 def number_of_folds(folds: int, clusters: int) -> int:
     """Return how many of `folds` folds are trained for `clusters` clusters that can be scored; 0 if these are too few."""
-    if folds < 2 or clusters < max(LEAST, folds):
+    if folds < 2 or clusters < max(CROSS_VALIDATED_LEAST, folds):
         return 0
     return min(folds, math.ceil(ENOUGH / min(MOST, clusters // folds)))
 
@@ -113,7 +115,7 @@ def measured_by(folds: int, prompts: int) -> str:
 
 
 def folds_of(clusters: Mapping[str, str], scorable: Collection[str], folds: int, salt: str) -> tuple[Fold, ...]:
-    """Return the folds that are trained; empty if there are fewer than LEAST clusters that can be scored.
+    """Return the folds that are trained; empty if there are fewer than CROSS_VALIDATED_LEAST clusters that can be scored.
 
     `clusters` maps the ids of all training prompts to clusters of near-duplicates. `scorable` are the prompts that can be measured. The
     clusters are dealt to `folds` folds in the order of their hashes, so the sizes of folds differ by one cluster at most. With another
@@ -148,12 +150,12 @@ def pooled(folds: Sequence[Sequence[Measurement]]) -> tuple[Measurement, ...]:
 
 
 def choose(folds: Sequence[Sequence[Measurement]], slices: Sequence[str | None]) -> Chosen | None:
-    """Return the number of steps; None if no step after the start was measured in all folds.
+    """Return the number of steps; None if no step after the start was measured in all folds, or if nothing has a score.
 
     `folds` are the measurements of each fold, the first one at step 0. `slices` are the slices of all prompts in the order of the folds.
     """
     measured = pooled(folds)
-    if len(measured) < 2 or measured[0].step != 0:
+    if len(measured) < 2 or measured[0].step != 0 or all(math.isinf(difference(one, measured[0])[1]) for one in measured[1:]):
         return None
     kept, _ = best(measured[0], measured[1:], slices)
     return Chosen(kept.step, measured, len(folds))

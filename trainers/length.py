@@ -3,8 +3,8 @@
 The learning rate is constant after the warm-up. The model is measured before the first step and at steps that double each time. Once the
 scores no longer rise, the rate falls to 0 over a fifth of the steps so far, and the result is measured as well (constant rate with a
 cooldown: Hägele et al. 2024, arXiv:2405.18392). Of all measured models, the better one is published, by scores and by the agreement with
-known right answers together (`is_better`). Neither a shorter nor a longer training is preferred: the one-standard-error rule (Breiman et
-al. 1984), which prefers the shorter one, loses about twice as much (`benchmarks/development.py`).
+known right answers together (`is_better`). The one-standard-error rule (Breiman et al. 1984) prefers a shorter training unless a longer one
+is shown to be better; it loses more (`benchmarks/development.py`).
 The module is pure. Every decision is a function of the measurements, which a checkpoint contains, so a resumed run decides alike.
 """
 
@@ -30,13 +30,11 @@ LEAST_IN_SLICE = 10
 """Minimum number of development prompts for a standard error of a slice. Smaller slices are compared by a sign test."""
 SLICE_ERRORS = 2.0
 """A model is not published if a slice is worse than the start model's by more than this many standard errors."""
-SLICE_CHANCE = 0.025
-"""Largest probability of so many losses by chance at which a smaller slice counts as worse: as likely as SLICE_ERRORS. Six prompts are the
-fewest that can show it."""
+CHANCE = 0.025
+"""Largest probability at which a sign test or a binomial test does not take its result for chance; for a sign test of small slices, all of
+them together. Six losses without a gain show that a single small slice is worse."""
 AGREEMENT_WEIGHT = 0.5
 """Weight of the agreement with known right answers beside the scores."""
-MOST_ERRORS = 10.0
-"""Largest difference of two models in standard errors."""
 RIGHT, OTHERS = 0.5, 0.1
 """Score above which an answer is right, and share of the right answers that may differ from the known one."""
 FIRST = 8
@@ -160,18 +158,19 @@ def _agreement(one: Measurement) -> float:
 def is_better(one: Measurement, other: Measurement) -> bool:
     """Return whether `one` is at least as good as `other`.
 
-    The paired difference of the scores decides together with that of the agreement, each in standard errors, the agreement with half the
-    weight: it varies less than the scores, but it is not what users get.
+    The paired difference of the scores decides together with that of the agreement, each in standard errors. The agreement has half the
+    weight, and counts at most as one standard error of the scores: it varies much less than they do, but it is not what users get.
     """
-    agreement = difference(Measurement(one.step, one.agreement), Measurement(other.step, other.agreement))
-    return _in_errors(*difference(one, other)) + AGREEMENT_WEIGHT * _in_errors(*agreement) >= 0
+    scores = _in_errors(*difference(one, other))
+    agreement = _in_errors(*difference(Measurement(one.step, one.agreement), Measurement(other.step, other.agreement)))
+    return scores + max(-1.0, min(1.0, AGREEMENT_WEIGHT * agreement)) >= 0
 
 
 def _in_errors(gain: float, error: float) -> float:
-    """Return a difference in standard errors, at most MOST_ERRORS in both directions: prompts that differ alike have no error."""
+    """Return a difference in standard errors. It is infinite if all prompts differ alike."""
     if error == 0:
-        return math.copysign(MOST_ERRORS, gain) if gain else 0.0
-    return max(-MOST_ERRORS, min(MOST_ERRORS, gain / error))
+        return math.copysign(math.inf, gain) if gain else 0.0
+    return gain / error
 
 
 def mean(one: Measurement) -> float:
@@ -195,7 +194,7 @@ def difference(one: Measurement, other: Measurement, among: Sequence[int] | None
 
 
 def accepts_many(scores: Sequence[float | None], answers: Sequence[str], known: Sequence[str | None]) -> bool:
-    """Whether more than OTHERS of the answers that score as right are others than the known right ones.
+    """Whether it is shown that more than OTHERS of the answers that score as right are others than the known right ones.
 
     The agreement with one known answer then tells little about how right a model is.
     """
@@ -204,7 +203,7 @@ def accepts_many(scores: Sequence[float | None], answers: Sequence[str], known: 
         for score, answer, one in zip(scores, answers, known, strict=True)
         if one is not None and score is not None and score > RIGHT
     ]
-    return sum(answer != one for answer, one in right) > OTHERS * len(right)
+    return _at_least(sum(answer != one for answer, one in right), len(right), OTHERS) <= CHANCE
 
 
 def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | None]) -> list[str]:
@@ -213,24 +212,26 @@ def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | No
     for place, name in enumerate(slices):
         if name is not None:
             places[name].append(place)
-    worse = []
+    worse, small = [], sum(len(among) < LEAST_IN_SLICE for among in places.values())
     for name, among in sorted(places.items()):
         lost, error = difference(start, one, among)
         both = [(one.scores[place], start.scores[place]) for place in among]
         pairs = [(after, before) for after, before in both if after is not None and before is not None]
         if len(pairs) >= LEAST_IN_SLICE:
             is_worse = lost > SLICE_ERRORS * error and lost > 0
+        elif small and all(0 <= score <= 1 for pair in pairs for score in pair):  # a likelihood changes in every prompt
+            losses, gains = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
+            is_worse = _at_least(losses, losses + gains, 0.5) <= CHANCE / small
         else:
-            is_worse = _chance(sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)) <= SLICE_CHANCE
+            is_worse = False
         if is_worse:
             worse.append(name)
     return worse
 
 
-def _chance(losses: int, gains: int) -> float:
-    """Return the probability of at least so many losses among these changes if gains are as likely (sign test)."""
-    changes = losses + gains
-    return sum(math.comb(changes, number) for number in range(losses, changes + 1)) / math.pow(2, changes)
+def _at_least(found: int, of: int, share: float) -> float:
+    """Return the probability of at least `found` successes in `of` trials with the success probability `share` (binomial test)."""
+    return math.fsum(math.comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(found, of + 1))
 
 
 def best(start: Measurement, trained: Sequence[Measurement], slices: Sequence[str | None]) -> tuple[Measurement, str]:

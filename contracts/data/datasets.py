@@ -348,7 +348,7 @@ class TrainingSet(Frozen):
     """Training prompts of at most CROSS_VALIDATED_CLUSTERS clusters of near-duplicates that can be scored: Parquet artifact with the schema
     records.CROSS_VALIDATION. Only in sets with fewer than CROSS_VALIDATED_BELOW development prompts."""
     cross_validated_prompts: int = 0
-    """Number of clusters of near-duplicates in `cross_validation` with a prompt whose answers can be scored."""
+    """Number of clusters of near-duplicates in `cross_validation` that a run can measure at least."""
     evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
     """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot."""
 
@@ -357,6 +357,9 @@ EXPORT_FORMATS = ("trl", "nemo-rl", "openai", "parquet")
 """Formats in which a training set can be exported."""
 CROSS_VALIDATED_BELOW = 10
 """A run finds its number of steps by cross-validation over its training prompts if there are fewer development prompts."""
+CROSS_VALIDATED_LEAST = 20
+"""Minimum number of clusters of near-duplicates with a prompt that can be scored. With fewer, there is no cross-validation: the standard
+error of a difference would be larger than most gains."""
 CROSS_VALIDATED_CLUSTERS = 3000
 """Maximum number of clusters of near-duplicates in `TrainingSet.cross_validation`. A run measures at most a tenth of them per fold, so more
 would change nothing, and each costs time at its start."""

@@ -17,15 +17,15 @@ def estimate_cost(
 ) -> dict[str, Any]:
     """Estimate the maximum cost of one attempt for a model with `parameters` weights.
 
-    `cross_validated` is the number of clusters that a cross-validation can score (`TrainingSet.cross_validated_prompts`).
+    `cross_validated` is the number of clusters that a cross-validation can measure (`TrainingSet.cross_validated_prompts`).
     Return the estimate as JSON values. On a cluster it also contains `price` in the price table's currency, or None for unknown machines.
     """
-    from ratchet.trainers.cross_validation import folds_of_run
+    from ratchet.trainers.cross_validation import most_folds_of_run
     from ratchet.trainers.estimate import estimate
     from ratchet.trainers.recipes.completion import KINDS, complete
 
     full, nodes, gpus = complete(KINDS[Method(method)], recipe), loop.training.nodes, loop.training.gpus
-    folds = folds_of_run(full, nodes, gpus, cross_validated)
+    folds = most_folds_of_run(full, nodes, gpus, cross_validated)
     found = estimate(full, parameters, nodes, gpus, folds).model_dump(mode="json") | {"folds": folds}
     if loop.cluster is not None:
         found["price"] = price_of_time(loop, folder, found["seconds"])
@@ -54,18 +54,19 @@ def estimate_plan_cost(plan: TrainingPlan, loop: Loop, folder: Path, artifacts: 
     if not loop.training.built_in(plan.method):
         return None
     model = artifacts.fetch(plan.start.files, scratch / "models" / plan.start.files)
-    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model), _scorable_clusters(plan, artifacts))
+    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model), _clusters_to_measure(plan, artifacts))
     caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
     return Cost(seconds=found["seconds"], price=found.get("price"), cap=min(caps, default=None), basis=found["basis"])
 
 
-def _scorable_clusters(plan: TrainingPlan, artifacts: Artifacts) -> int:
-    """Return the number of clusters of near-duplicates that a cross-validation of the plan can score."""
+def _clusters_to_measure(plan: TrainingPlan, artifacts: Artifacts) -> int:
+    """Return the number of clusters of near-duplicates that a cross-validation of the plan can measure at least; 0 without one."""
     if plan.cross_validation is None:
         return 0
     from ratchet.materializer.lake.schemas import read_parquet
+    from ratchet.materializer.training_sets.development import clusters_to_measure
 
-    return int(read_parquet(artifacts.get(plan.cross_validation))["cluster"].n_unique())
+    return clusters_to_measure(read_parquet(artifacts.get(plan.cross_validation)))
 
 
 def estimate_memory(

@@ -17,7 +17,13 @@ from ratchet.materializer.lake.schemas import empty_frame, read_parquet
 from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
 from ratchet.materializer.training_sets.account import account
 from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
-from ratchet.materializer.training_sets.development import Part, cross_validation_rows, development_rows, prompts_by_part
+from ratchet.materializer.training_sets.development import (
+    Part,
+    clusters_to_measure,
+    cross_validation_rows,
+    development_rows,
+    prompts_by_part,
+)
 from ratchet.materializer.training_sets.facts import label_noise, measure
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import group_rewards, in_order, scorable
@@ -126,4 +132,4 @@ class Assembly:
         texts = dict(found.select("prompt_id", "prompt").iter_rows())
         alike = self._split.clusters(texts) if self._split.near() else {}
         rows = cross_validation_rows(found, usable["prompt_id"].to_list(), shown, alike)
-        return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), rows["cluster"].n_unique()
+        return self._store(rows, CROSS_VALIDATION, ["prompt_id"]), clusters_to_measure(rows)

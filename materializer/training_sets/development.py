@@ -12,7 +12,7 @@ from enum import Enum
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.datasets import CROSS_VALIDATED_CLUSTERS
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_CLUSTERS, CROSS_VALIDATED_LEAST
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEVELOPMENT, PROMPTS
 from ratchet.contracts.ids import Digest, hash_share, root_id
 from ratchet.materializer.lake.schemas import frame_of
@@ -75,7 +75,8 @@ def cross_validation_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown:
     """Return records.CROSS_VALIDATION of the `prompts` (records.PROMPTS) that are trained on: those of clusters that can be scored.
 
     The other arguments are those of `development_rows`. `clusters` maps ids of prompts to clusters of near-duplicates; a prompt that it
-    lacks is a cluster of its own. Of more than CROSS_VALIDATED_CLUSTERS clusters, a part is chosen by hash.
+    lacks is a cluster of its own. Of more than CROSS_VALIDATED_CLUSTERS clusters, a part is chosen by hash, first among those whose answers
+    can be scored.
     """
     answers, able = _answers(shown), set(scorable)
     rows = [
@@ -87,9 +88,20 @@ def cross_validation_rows(prompts: pl.DataFrame, scorable: Iterable[str], shown:
         }
         for row in prompts.select([column.name for column in PROMPTS]).to_dicts()
     ]
-    scored = {row["cluster"] for row in rows if row["prompt_id"] in able or row["answer"] is not None}
-    kept = set(sorted(scored, key=lambda name: (hash_share("cross-validation", name), name))[:CROSS_VALIDATED_CLUSTERS])
+    answered = {row["cluster"] for row in rows if row["prompt_id"] in able}
+    scored = answered | {row["cluster"] for row in rows if row["answer"] is not None}
+    ranked = sorted(scored, key=lambda name: (name not in answered, hash_share("cross-validation", name), name))
+    kept = set(ranked[:CROSS_VALIDATED_CLUSTERS])
     return frame_of([row for row in rows if row["cluster"] in kept], CROSS_VALIDATION)
+
+
+def clusters_to_measure(rows: pl.DataFrame) -> int:
+    """Return the number of clusters in records.CROSS_VALIDATION that a run can measure at least.
+
+    A run scores answers if enough prompts have a reference, and otherwise the likelihood of known answers.
+    """
+    by_reference = rows.filter(pl.col("reference").is_not_null())["cluster"].n_unique()
+    return by_reference if by_reference >= CROSS_VALIDATED_LEAST else rows["cluster"].n_unique()
 
 
 def _answers(shown: pl.DataFrame) -> dict[str, str]:

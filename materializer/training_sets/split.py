@@ -39,14 +39,15 @@ class Split:
         self._rewards = rewards
         self._measured: tuple[NearRung, ...] = ()
 
-    def pin(self) -> None:
+    def pin(self, edition: int) -> None:
         """Bind salt, fraction and normaliser at first use. A later change would mix training and holdout prompts permanently.
 
-        What holds for near-duplicates is bound before, because it depends on whether the line was split before. Raises ConfigError if the
-        line was split with other settings.
+        What holds for near-duplicates is bound before, because it depends on whether the line was split before. The share of development
+        prompts is not bound for edition 0, that of previews: a preview must not lower it for good. Raises ConfigError if the line was
+        split with other settings.
         """
         self.near()
-        self._pin_development()
+        self._pin_development(is_preview=edition == 0)
         name, split = self._line.name, {"salt": self._line.salt, "fraction": self._settings.fraction, "normaliser": NORMALISER}
         bound = self._artifacts.bind(f"split/{name}", self._artifacts.put(stamped(split)))
         if unstamped(self._artifacts.get(bound), "split") != split:
@@ -139,7 +140,7 @@ class Split:
                 unsigned = sides.unsigned(texts)
             yield Item(f"prompts {at + 1:,} and on", {root: texts[root] for root in unsigned})
 
-    def _pin_development(self) -> None:
+    def _pin_development(self, is_preview: bool) -> None:
         """Bind the share of development prompts on the training side. Raises ConfigError if it is above the share that was bound last.
 
         A lower share makes some of them training prompts. A higher one would measure models by prompts that they were trained on.
@@ -152,9 +153,9 @@ class Split:
                 f"line {self._line.name!r} was split with holdout.development = {known:g}, and its models were trained on the other "
                 "prompts; set this value or a lower one, or create a line with a new name"
             )
-        if wanted < known:
+        if wanted < known and not is_preview:
             self._artifacts.bind(self._share(number), self._artifacts.put(stamped({"fraction": wanted})))
-            self._pin_development()  # another process may have bound another share meanwhile
+            self._pin_development(is_preview)  # another process may have bound another share meanwhile
 
     def _share(self, number: int) -> str:
         return f"development/{self._line.name}" + (f"/{number}" if number else "")

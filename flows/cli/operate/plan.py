@@ -72,12 +72,12 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
         spent += f", {cost['price']:.2f} by the price table" if cost.get("price") else ""
         show(f"Estimated cost: {cost['seconds'] / 60:.1f} minutes, {cost['tokens']:,} tokens, {spent} ({cost['basis']}).")
         if cost["folds"]:
-            few, prompts = f"There are {found.data.development_prompts or 0} development prompts", found.data.cross_validated_prompts
-            if cost["folds"] > 1:
-                by = f"the run finds its number of steps by cross-validation over {prompts} training prompts ({cost['folds']} runs more)"
-            else:
-                by = "a first run without a part of the training prompts finds the number of steps by its scores on them"
-            show(f"{few}, so {by}. Then it trains on all training prompts.")
+            more = f"{cost['folds']} {'run' if cost['folds'] == 1 else 'runs'} more"
+            show(
+                f"There are {found.data.development_prompts or 0} development prompts, so the run finds its number of steps by "
+                f"cross-validation: it trains without a part of the training prompts and scores itself on this part ({more}). "
+                "Then it trains on all of them."
+            )
         _show_memory(memory)
         _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:

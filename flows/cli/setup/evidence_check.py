@@ -80,28 +80,25 @@ DISCORDANCE = 0.3
 
 def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
-    from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW
+    from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, CROSS_VALIDATED_LEAST
     from ratchet.contracts.steps import PlanResult
     from ratchet.flows.core.searches.search import LEAST_PROMPTS
-    from ratchet.trainers import cross_validation
     from ratchet.trainers.length import LEAST
 
     planned = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(PlanResult))), None)
     if planned is None:
         return []
-    is_from_base = context.loop.line.start_from == "base"
     prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
-    if prompts < CROSS_VALIDATED_BELOW and folded >= cross_validation.LEAST:
-        text = f"{prompts} development prompts: runs of SFT and DPO find their number of steps by cross-validation over {folded} prompts"
-        known = "" if is_from_base else '. With line.start_from = "base", the start model would not know these prompts'
-        return [("note", "training", f"{text}, if the recipe has folds{known}")]
+    if prompts < CROSS_VALIDATED_BELOW and folded >= CROSS_VALIDATED_LEAST:
+        by = f"find their number of steps by cross-validation over training prompts in {folded} clusters"
+        known = '. With line.start_from = "base", the start model would not know them' if context.loop.line.start_from != "base" else ""
+        return [("note", "training", f"{prompts} development prompts: runs of SFT and DPO {by}, if the recipe has folds{known}")]
     if prompts < LEAST:
         return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]
     error = math.sqrt(DISCORDANCE / prompts)
     searched = "" if prompts >= LEAST_PROMPTS else f"; a search over recipes needs {LEAST_PROMPTS}"
     told = f"{prompts} development prompts tell models apart that differ by about {error:.2f} (one standard error)"
-    spent = "; holdout.development = 0 trains on them as well, after a cross-validation" if is_from_base else ""
-    return [("note", "training", told + searched + spent)]
+    return [("note", "training", told + searched)]
 
 
 def decidable(context: LineContext) -> Iterator[Finding]:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_LEAST
 from ratchet.trainers.cross_validation import (
     ENOUGH,
-    LEAST,
     MOST,
     choose,
     folds_of,
-    folds_of_run,
     may_have_folds,
+    most_folds_of_run,
     number_of_folds,
     pooled,
 )
@@ -32,7 +32,7 @@ def test_folds_are_disjoint_and_hold_whole_clusters(clusters: dict[str, str], da
     scorable = data.draw(st.sets(st.sampled_from(sorted(clusters)))) if clusters else set()
     able = {clusters[prompt] for prompt in scorable}
     folds = folds_of(clusters, scorable, k, "s")
-    assert bool(folds) == (len(able) >= LEAST)
+    assert bool(folds) == (len(able) >= CROSS_VALIDATED_LEAST)
     for one, other in itertools.combinations(folds, 2):
         assert not {clusters[p] for p in one.held} & {clusters[p] for p in other.held}, (
             "near-duplicates of a measured prompt are not trained on"
@@ -114,6 +114,11 @@ def test_a_single_fold_says_that_a_first_run_was_measured() -> None:
     assert chosen.reason.startswith("26 steps, chosen by a first run without 100 prompts, on which it was measured: +0.65 ± 0.05")
 
 
+def test_without_any_score_nothing_is_chosen() -> None:
+    silent = [[Measurement(step, (None,) * 30, agreement=(None,) * 30) for step in (0, 13, 26)]]
+    assert choose(silent, [None] * 30) is None, "the run then has the length of a run that cannot be measured"
+
+
 def test_a_step_that_is_worse_in_a_slice_is_not_chosen() -> None:
     right = {0: (8, 4), 13: (8, 6), 26: (0, 8)}
     fold = [Measurement(step, tuple(float(i < n) for n in pair for i in range(8))) for step, pair in right.items()]
@@ -123,8 +128,8 @@ def test_a_step_that_is_worse_in_a_slice_is_not_chosen() -> None:
 
 
 def test_only_a_run_of_one_process_with_steps_of_its_own_has_folds() -> None:
-    assert folds_of_run(SFTRecipe(), 1, 0, 60) == folds_of_run(DPORecipe(), 1, 1, 60) == 4
-    assert [folds_of_run(SFTRecipe(), 1, 0, prompts) for prompts in (19, 20, 140, 200, 399, 400, 90_000)] == [0, 4, 3, 2, 2, 1, 1]
+    assert most_folds_of_run(SFTRecipe(), 1, 0, 60) == most_folds_of_run(DPORecipe(), 1, 1, 60) == 4
+    assert [most_folds_of_run(SFTRecipe(), 1, 0, prompts) for prompts in (19, 20, 140, 200, 400, 500, 90_000)] == [0, 4, 4, 3, 2, 1, 1]
     for recipe, nodes, gpus in [
         (SFTRecipe(folds=0), 1, 0),
         (SFTRecipe(folds=1), 1, 0),
@@ -134,4 +139,4 @@ def test_only_a_run_of_one_process_with_steps_of_its_own_has_folds() -> None:
         (GRPORecipe(steps="auto"), 1, 0),
     ]:
         assert not may_have_folds(recipe, nodes, gpus)
-        assert folds_of_run(recipe, nodes, gpus, 60) == 0
+        assert most_folds_of_run(recipe, nodes, gpus, 60) == 0

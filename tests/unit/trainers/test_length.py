@@ -107,11 +107,15 @@ def test_the_better_model_is_kept_however_long_its_training() -> None:
     assert is_better(clearer, noisy), "where scores hardly differ, the agreement counts"
 
 
-def test_prompts_that_all_differ_alike_do_not_outweigh_the_others() -> None:
-    one = Measurement(26, (1.0,) * N, agreement=(0.5,) * N)
-    other = Measurement(13, (0.0,) * N, agreement=(0.9,) * N)
-    assert is_better(one, other)
-    assert not is_better(other, one)
+def test_the_agreement_never_outweighs_a_shown_difference_of_the_scores() -> None:
+    """One token may decide whether an answer is right, and the many others may become surer at the same time."""
+    right, fewer = (1.0,) * 42 + (0.0,) * 18, (1.0,) * 30 + (0.0,) * 30
+    one = Measurement(26, fewer, agreement=tuple(0.9 + 0.001 * (i % 2) for i in range(N)))
+    other = Measurement(13, right, agreement=tuple(0.5 + 0.002 * (i % 3) for i in range(N)))
+    assert not is_better(one, other)
+    assert is_better(other, one)
+    all_alike = Measurement(26, (1.0,) * N, agreement=(0.5,) * N)
+    assert is_better(all_alike, Measurement(13, (0.0,) * N, agreement=(0.9,) * N))
 
 
 def test_the_cooled_model_replaces_the_last_one_unless_it_is_worse() -> None:
@@ -140,6 +144,11 @@ def test_small_slices_are_compared_by_their_losses_and_gains() -> None:
     assert worse_slices(Measurement(13, (1.0,) * 51 + (0.0,) * 6 + (1.0, 1.0, 0.0)), start, slices) == ["b"], "six losses, no gain"
     assert worse_slices(Measurement(13, (1.0,) * 51 + (0.0,) * 6 + (1.0, 1.0, 1.0)), start, slices) == [], "six losses, one gain"
     assert worse_slices(Measurement(13, (1.0,) * 51 + (0.0,) * 5 + (1.0, 1.0, 1.0, 0.0)), start, slices) == [], "five losses"
+    two = ["a"] * 43 + ["c"] * 8 + ["b"] * 9
+    assert worse_slices(Measurement(13, (1.0,) * 51 + (0.0,) * 6 + (1.0, 1.0, 0.0)), start, two) == [], "one of two slices, by chance"
+    assert worse_slices(Measurement(13, (1.0,) * 51 + (0.0,) * 8 + (0.0,)), start, two) == ["b"]
+    likelihood = Measurement(0, tuple(-1.0 for _ in range(N)))
+    assert worse_slices(likelihood._replace(step=13, scores=(-0.5,) * 51 + (-1.001,) * 9), likelihood, slices) == []
 
 
 def test_prompts_without_a_score_are_left_out() -> None:
@@ -191,7 +200,8 @@ def test_the_cooled_model_wins_a_tie() -> None:
         (["a"] * 10, [1.0] * 10, False),
         (["a"] * 9 + [" a\n"], [1.0] * 10, False),
         (["a"] * 9 + ["b"], [1.0] * 10, False),
-        (["a"] * 8 + ["b", "c"], [1.0] * 10, True),
+        (["a"] * 8 + ["b", "c"], [1.0] * 10, False),
+        (["a"] * 6 + ["b", "c", "d", "e"], [1.0] * 10, True),
         (["b"] * 10, [0.0] * 10, False),
         (["b"] * 10, [None] * 10, False),
     ],

@@ -6,6 +6,7 @@ several processes, the score is the log-probability per token of the known right
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -15,13 +16,13 @@ import torch
 from trl.models.utils import disable_gradient_checkpointing
 
 from ratchet.contracts.conversation import stored_answer
+from ratchet.contracts.data.datasets import CROSS_VALIDATED_LEAST
 from ratchet.contracts.data.records import Tier
 from ratchet.contracts.errors import Permanent
 from ratchet.contracts.ids import digest
 from ratchet.runtime.chat_template import read_answer, token_ids
 from ratchet.runtime.jobs.job_protocol import RunFile
 from ratchet.runtime.tokenizer import stop_tokens
-from ratchet.trainers.cross_validation import LEAST as LEAST_FOLDED
 from ratchet.trainers.job import parallel
 from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.model_fit import row_limit
@@ -55,7 +56,7 @@ class Development:
         tools = shows_tools(tokenizer)
         usable = [row for row in found if (tools or not _example(row).needs_tools) and self._is_rendered(row)]
         asked = [row for row in usable if row["reference"] is not None or (self._scorers and self._scorers.without_reference())]
-        least = LEAST if file is RunFile.DEVELOPMENT else LEAST_FOLDED
+        least = LEAST if file is RunFile.DEVELOPMENT else CROSS_VALIDATED_LEAST
         if self._scorers is None or len(asked) < least or not parallel.alone():
             self.by, asked = "likelihood", [row for row in usable if row["answer"] is not None]
         lengths = [len(self._ids(row)) for row in asked]
@@ -137,7 +138,7 @@ class Development:
     def _forced(self, trainer: Any) -> list[tuple[float | None, float | None]]:
         """For the known right answer to each prompt: mean log-probability per token in nats, and share of tokens that are ranked first.
 
-        Both are None for a prompt without one.
+        Both are None for a prompt without one, and where the model's numbers are not finite.
         """
         found: list[tuple[float | None, float | None]] = []
         for row in self.rows:
@@ -154,8 +155,9 @@ class Development:
             ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)
             logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1].float()
             right = ids[0, -len(known) :]
-            logps = logits.log_softmax(-1).gather(-1, right[:, None])
-            found.append((float(logps.mean()), float((logits.argmax(-1) == right).float().mean())))
+            likelihood = float(logits.log_softmax(-1).gather(-1, right[:, None]).mean())
+            agreement = float((logits.argmax(-1) == right).float().mean())
+            found.append((likelihood, agreement) if math.isfinite(likelihood) else (None, None))
         return found
 
     def _is_rendered(self, row: dict[str, Any]) -> bool:

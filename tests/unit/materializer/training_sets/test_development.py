@@ -17,7 +17,15 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import hash_share, root_id
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.lake.schemas import frame_of
-from ratchet.materializer.training_sets.development import MOST, Part, development_rows, is_development, part_of
+from ratchet.materializer.training_sets.development import (
+    MOST,
+    Part,
+    clusters_to_measure,
+    cross_validation_rows,
+    development_rows,
+    is_development,
+    part_of,
+)
 from ratchet.materializer.training_sets.prompt_sides import PromptSides
 from tests.unit.materializer import conftest
 from tests.unit.materializer.conftest import make_loop
@@ -190,6 +198,29 @@ def test_a_lower_share_makes_development_prompts_training_prompts_for_good(tmp_p
     assert trained_on(none, third) == trained | kept
     with pytest.raises(ConfigError, match=r"holdout.development = 0,.*set this value or a lower one"):
         assembled(make_datasets(tmp_path), "four")
+
+
+def test_a_preview_does_not_lower_the_share(tmp_path: Path) -> None:
+    """A preview freezes data with edition 0 (flows/engine/choice/preview.py)."""
+    datasets = make_datasets(tmp_path)
+    datasets.ingest(asked([sentence(n) for n in range(60)]))
+    assembled(datasets, "one")
+    lower = make_datasets(tmp_path, 0)
+    snapshot = lower.freeze("preview/two", LATER, lower.edition(0))
+    assert lower.assemble("preview/two/plan", snapshot, None).development is None, "it shows what the lower share would give"
+    assert assembled(make_datasets(tmp_path), "three").development is not None, "the share is still the first one"
+
+
+def test_clusters_whose_answers_can_be_scored_are_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratchet.materializer.training_sets.development.CROSS_VALIDATED_CLUSTERS", 50)
+    asked_for = {"prompt": "[]", "reference": "r", "reference_kind": "logged", "slice": None, "tools": None}
+    prompts = [asked_for | {"prompt_id": f"p{n}"} for n in range(400)]
+    answer = {"prompt": "[]", "answer": "a", "source": "verifiable", "weight": 0.9, "slice": None, "tools": None}
+    shown = frame_of([answer | {"prompt_id": f"p{n}"} for n in range(400)], DEMONSTRATIONS)
+    found = cross_validation_rows(frame_of(prompts, PROMPTS), [f"p{n}" for n in range(0, 400, 10)], shown, {})
+    assert (len(found), clusters_to_measure(found)) == (50, 40)
+    few = cross_validation_rows(frame_of(prompts, PROMPTS), ["p1"], shown, {})
+    assert clusters_to_measure(few) == 50, "with few references, the likelihood of the known answers is measured"
 
 
 def test_rows_are_limited_and_have_an_answer_or_a_reference() -> None:
