@@ -231,7 +231,8 @@ def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | No
 
 def _at_least(found: int, of: int, share: float) -> float:
     """Return the probability of at least `found` successes in `of` trials with the success probability `share` (binomial test)."""
-    return math.fsum(math.comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(found, of + 1))
+    odds, each = math.log(share) - math.log1p(-share), of * math.log1p(-share) + math.lgamma(of + 1)
+    return math.fsum(math.exp(each + n * odds - math.lgamma(n + 1) - math.lgamma(of - n + 1)) for n in range(found, of + 1))
 
 
 def best(start: Measurement, trained: Sequence[Measurement], slices: Sequence[str | None]) -> tuple[Measurement, str]:

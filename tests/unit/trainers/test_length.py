@@ -211,3 +211,9 @@ def test_a_scorer_accepts_many_answers_if_right_ones_differ_from_the_known_one(
 ) -> None:
     assert accepts_many(scores, answers, ["a"] * 10) is many
     assert accepts_many(scores, answers, [None] * 10) is False
+
+
+def test_the_more_answers_are_known_the_smaller_a_share_of_others_is_shown() -> None:
+    answers = ["a"] * 8 + ["b"] * 2
+    assert [accepts_many([1.0] * 10 * n, answers * n, ["a"] * 10 * n) for n in (1, 5, 500)] == [False, True, True]
+    assert not accepts_many([1.0] * 5000, (["a"] * 9 + ["b"]) * 500, ["a"] * 5000)
