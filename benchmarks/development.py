@@ -67,7 +67,7 @@ def measurements(cell: Cell, folder: Path) -> tuple[list[Measurement], list[str 
         for i, question in enumerate(bench.world.test)
     ]
     measured = bench.artifacts.put(parquet(frame_of(rows, DEVELOPMENT), DEVELOPMENT, ["prompt_id"]))
-    data = cycle.data.model_copy(update={"development": measured, "development_prompts": len(rows)})
+    data = cycle.data.model_copy(update={"development": measured, "development_prompts": len(rows), "cross_validation": None})
     recipe = TRAINERS[Method.SFT].recipe(SMALL, data.facts)
     with _to_the_limit():
         bench.train(bench.plan(data, cycle.start, Method.SFT, recipe, cell.chance), cycle.model, "run")
