@@ -117,9 +117,12 @@ class Life:
             self.rig.fake_nodes(1, prefix=f"spare-{len(self.past)}")  # a new name: with the old one, the old pods would run again
 
     def _whole(self, restarts: int) -> JobStatus:
-        """Observe the job until the independent observer has seen the incarnation whole."""
+        """Observe the job until the independent observer has seen the incarnation whole.
+
+        With the patience of the test cluster, this ends before the limit of a test, so that a failure shows the pods.
+        """
         return self.bench.until(
-            self.spec, lambda status: restarts in self.watcher.whole and status.incarnation > restarts and not status.reason, 120
+            self.spec, lambda status: restarts in self.watcher.whole and status.incarnation > restarts and not status.reason, 60
         )
 
     def _nothing_but_the_gang(self, restarts: int) -> None:
