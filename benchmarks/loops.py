@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.closed_loops.figures import goals, plain, table, told, traps
 from benchmarks.closed_loops.judges import judging
-from benchmarks.closed_loops.line import DEVELOPMENT, HOLDOUT, SIMILARITY, ClosedLine
+from benchmarks.closed_loops.line import ClosedLine, Sides
 from benchmarks.closed_loops.oracles import form_of_a_plan, on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
@@ -120,8 +120,8 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     with judging(trap, known) as judge:
         teacher = _teacher(source, EVERY[task], seed, known)
         more = judge + (TEACHER if teacher else "")
-        split = given.similarity, given.holdout, given.development
-        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher, split)
+        sides = Sides.of(vars(given))
+        line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher, sides)
         for number in range(given.cycles):
             questions = people.questions(pool, number)
             requests = people.asked(questions, number)
@@ -156,9 +156,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
         "start": given.start,
         "search": given.search,
         **({} if source == "none" else {"source": source}),
-        **({} if given.similarity == SIMILARITY else {"similarity": given.similarity}),
-        **({} if given.holdout == HOLDOUT else {"holdout": given.holdout}),
-        **({} if given.development == DEVELOPMENT else {"development": given.development}),
+        **sides.changed,
         "base": fmean(before),
         "final": fmean(current),
         "cycles": cycles,
@@ -191,8 +189,7 @@ def _teacher(source: str, task: Task, seed: int, known: Mapping[str, Question]) 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return what identifies the loop of a row."""
-    split = row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT), row.get("development", DEVELOPMENT)
-    line = row.get("source", "none"), *split
+    line = row.get("source", "none"), Sides.of(row)
     return *(row[name] for name in ("task", "seed", "trap", "start", "search")), *line, len(row["cycles"]), row["tests"]
 
 
@@ -242,14 +239,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--similarity",
         type=lambda given: given if given == "auto" else float(given),
-        default=SIMILARITY,
+        default=Sides().similarity,
         help="Least similarity of near-duplicates (`holdout.similarity`).",
     )
     parser.add_argument(
         "--source", nargs="*", default=["none"], choices=("none", REVIEWS, *SHARES), help="Who gives missing right answers."
     )
-    parser.add_argument("--holdout", type=float, default=HOLDOUT, help="Share of held-out prompts (`holdout.fraction`).")
-    parser.add_argument("--development", type=float, default=DEVELOPMENT, help="Share of development prompts (`holdout.development`).")
+    parser.add_argument("--holdout", type=float, default=Sides().holdout, help="Share of held-out prompts (`holdout.fraction`).")
+    shown = "Share of development prompts (`holdout.development`)."
+    parser.add_argument("--development", type=float, default=Sides().development, help=shown)
     parser.add_argument("--tests", type=int, default=TEST)
     parser.add_argument("--no-oracles", action="store_true", help="Leave out the oracles, which take most of the time.")
     parser.add_argument("--truth", action="store_true", help="Run no loop; add the oracle on the truth to the plain rows that lack it.")
@@ -266,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     part, parts = map(int, given.part.split("/"))
     rows = {} if given.quick else read_rows(given.out)
     for number, wanted in enumerate(() if given.table or given.truth else _wanted(given)):
-        settings = given.start, given.search, wanted.source, given.similarity, given.holdout, given.development
+        settings = given.start, given.search, wanted.source, Sides.of(vars(given))
         found = rows.get((*wanted[:3], *settings, given.cycles, given.tests))
         complete = found is not None and bool(found["oracles"] or not _has_oracles(wanted, given))
         if number % parts != part or (found is not None and complete and found["code"] == product_digest()):

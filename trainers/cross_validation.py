@@ -4,7 +4,7 @@ The prompts are divided into folds; near-duplicates are in one fold. For each fo
 model, and measured on the fold's prompts at the steps of trainers/length.py, at a constant rate. The scores of all folds at a step are one
 measurement with a score per prompt, and the rule of trainers/length.py chooses among the steps. The final run trains on all prompts for
 the chosen number of steps, then the rate falls to 0.
-No more folds are trained than are needed to measure ENOUGH prompts: with many prompts, it is one, which is a holdout of a part of them.
+Folds are trained until ENOUGH prompts are measured. With many prompts, one fold is enough. It is then a holdout.
 The standard error treats the prompts as independent. Models of two folds share most of their training prompts, so it is somewhat too small
 (Bengio and Grandvalet 2004).
 The module is pure.

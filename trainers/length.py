@@ -3,8 +3,8 @@
 The learning rate is constant after the warm-up. The model is measured before the first step and at steps that double each time. Once the
 scores no longer rise, the rate falls to 0 over a fifth of the steps so far, and the result is measured as well (constant rate with a
 cooldown: Hägele et al. 2024, arXiv:2405.18392). Of all measured models, the better one is published, by scores and by the agreement with
-known right answers together (`is_better`). The one-standard-error rule (Breiman et al. 1984) prefers a shorter training unless a longer one
-is shown to be better; it loses more (`benchmarks/development.py`).
+known right answers together (`is_as_good`). The one-standard-error rule (Breiman et al. 1984) prefers a shorter training unless a longer
+one is shown to be better; it loses more (`benchmarks/development.py`).
 The module is pure. Every decision is a function of the measurements, which a checkpoint contains, so a resumed run decides alike.
 """
 
@@ -155,7 +155,7 @@ def _agreement(one: Measurement) -> float:
     return mean(Measurement(one.step, one.agreement))
 
 
-def is_better(one: Measurement, other: Measurement) -> bool:
+def is_as_good(one: Measurement, other: Measurement) -> bool:
     """Return whether `one` is at least as good as `other`.
 
     The paired difference of the scores decides together with that of the agreement, each in standard errors. The agreement has half the
@@ -231,8 +231,9 @@ def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | No
 
 def _at_least(found: int, of: int, share: float) -> float:
     """Return the probability of at least `found` successes in `of` trials with the success probability `share` (binomial test)."""
-    odds, each = math.log(share) - math.log1p(-share), of * math.log1p(-share) + math.lgamma(of + 1)
-    return math.fsum(math.exp(each + n * odds - math.lgamma(n + 1) - math.lgamma(of - n + 1)) for n in range(found, of + 1))
+    from scipy.special import bdtrc
+
+    return float(bdtrc(found - 1, of, share))
 
 
 def best(start: Measurement, trained: Sequence[Measurement], slices: Sequence[str | None]) -> tuple[Measurement, str]:
@@ -245,7 +246,7 @@ def best(start: Measurement, trained: Sequence[Measurement], slices: Sequence[st
     kept = able[0]
     for one in able[1:]:
         gain, _ = difference(one, kept)
-        if is_better(one, kept) or (one.cooled and gain >= 0):  # a cooldown removes noise of the rate, which few prompts do not show
+        if is_as_good(one, kept) or (one.cooled and gain >= 0):  # a cooldown removes noise of the rate, which few prompts do not show
             kept = one
     gain, error = difference(kept, start)
     shown = f"{gain:+.3f} against the start model, standard error {error:.3f}" if math.isfinite(error) else "too few scores to compare"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from benchmarks.closed_loops.line import DEVELOPMENT, HOLDOUT, SIMILARITY, ClosedLine, interval
+from benchmarks.closed_loops.line import ClosedLine, Sides, interval
 from benchmarks.closed_loops.tasks import FRESH
 from benchmarks.recipe_worlds import Question
 from ratchet.contracts.evaluation import Result
@@ -89,13 +89,12 @@ def left_out(cycle: CycleView) -> dict[str, Any]:
 
 def plain(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the rows of the loops with the usual settings, without a trap and a source of answers, by task and seed."""
-    ordinary = ("none", "champion", 0, "none", SIMILARITY, HOLDOUT, DEVELOPMENT)
+    ordinary = ("none", "champion", 0, "none", Sides())
     return {(row["task"], row["seed"]): row for row in rows if _settings(row) == ordinary}
 
 
 def _settings(row: dict[str, Any]) -> tuple[Any, ...]:
-    line = row.get("similarity", SIMILARITY), row.get("holdout", HOLDOUT), row.get("development", DEVELOPMENT)
-    return row["trap"], row["start"], row["search"], row.get("source", "none"), *line
+    return row["trap"], row["start"], row["search"], row.get("source", "none"), Sides.of(row)
 
 
 def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,13 +127,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     head = ["task", "loops", "base", "after the last cycle", "oracle: evidence", "oracle: truth of the training prompts", "oracle: truth"]
     head += ["share: evidence", "share: truth"]
     lines = ["| " + " | ".join([*head, "promoted, of cycles"]) + " |", "|---" * (len(head) + 1) + "|"]
-    for (_, task, trap, start, search, source, similarity, holdout, development), found in sorted(
-        groups.items(), key=lambda group: (*group[0][:-3], str(group[0][-3]), -group[0][-2], -group[0][-1])
-    ):
+    for (_, task, trap, start, search, source, sides), found in sorted(groups.items(), key=_place):
         notes = [trap] * (trap != "none") + [f"start: {start}"] * (start != "champion") + [f"search {search:g} s"] * bool(search)
-        notes += [source] * (source != "none") + [f"similarity {similarity}"] * (similarity != SIMILARITY)
-        notes += [f"holdout {holdout:g}"] * (holdout != HOLDOUT)
-        notes += [f"development {development:g}"] * (development != DEVELOPMENT)
+        notes += [source] * (source != "none") + [f"{name} {_short(value)}" for name, value in sides.changed.items()]
         cells = [f"{task} ({', '.join(notes)})" if notes else task, str(len(found))]
         cells += [f"{fmean(row[key] for row in found):.3f}" for key in ("base", "final")]
         for oracle in ("evidence", "training_truth", "truth"):
@@ -146,6 +141,16 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         promoted = sum(cycle["state"] == "promoted" for row in found for cycle in row["cycles"])
         lines.append("| " + " | ".join([*cells, f"{promoted} of {sum(len(row['cycles']) for row in found)}"]) + " |")
     return "\n".join(lines)
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _place(group: tuple[tuple[Any, ...], Any]) -> tuple[Any, ...]:
+    """Return where a group of rows is in the table: lines with smaller shares come later."""
+    *others, sides = group[0]
+    return *others, str(sides.similarity), -sides.holdout, -sides.development
 
 
 def traps(rows: Sequence[dict[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,15 +110,30 @@ max_completion = 48
 """
 SMALL = "gradient_checkpointing = false\nmicro_batch = 16\nsave_every = 1000\nmax_grad_norm = 1.0"
 """What describes the machine and the size of the model. Steps and learning rates are the product's own."""
-SIMILARITY = 0.8
-"""The product's default of `holdout.similarity`, also of rows of results that name none."""
-HOLDOUT = 0.2
-"""The product's default of `holdout.fraction`, also of rows of results that name none."""
-DEVELOPMENT = 0.15
-"""The product's default of `holdout.development`, also of rows of results that name none."""
 TURN = 600.0
 """Seconds between two turns of a rollout, in which one request arrives per second."""
 METHODS: dict[str, Any] = {"sft": SFT(), "dpo": DPO(), "grpo": GRPO()}
+
+
+class Sides(NamedTuple):
+    """How the prompts of a line are divided. The defaults are the product's own, also of rows of results that name none."""
+
+    similarity: float | str = 0.8
+    """`holdout.similarity`."""
+    holdout: float = 0.2
+    """`holdout.fraction`."""
+    development: float = 0.15
+    """`holdout.development`."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Sides:
+        """Return the sides of a row of results."""
+        return cls(**{name: row[name] for name in cls._fields if name in row})
+
+    @property
+    def changed(self) -> dict[str, float | str]:
+        """The settings that are not the product's own, by name."""
+        return {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
 
 
 class VirtualClock:
@@ -278,16 +293,16 @@ class ClosedLine:
         budget: float,
         more: str = "",
         teacher: Teacher | None = None,
-        split: tuple[float | str, float, float] = (SIMILARITY, HOLDOUT, DEVELOPMENT),
+        sides: Sides = Sides(),  # noqa: B008 -- a named tuple does not change
     ) -> None:
-        """`more` are sections of the loop file about a judge or a `teacher`; empty without them. `split` are the similarity of
-        near-duplicates, the share of held-out prompts, and that of development prompts among the others."""
+        """`more` are sections of the loop file about a judge or a `teacher`; empty without them. `sides` says how
+        prompts are divided."""
         seed = people.seed
         folder.mkdir(parents=True)
         rows = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         words = {"seed": seed, "start_from": start_from, "budget": budget, "small": SMALL}
-        words |= {"similarity": json.dumps(split[0]), "holdout": split[1], "development": split[2]}
+        words |= sides._asdict() | {"similarity": json.dumps(sides.similarity)}
         (folder / "loop.toml").write_text(LOOP.format(**words) + more)
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.seed, self.clock = seed, VirtualClock()

@@ -16,7 +16,7 @@ from ratchet.trainers.length import (
     cooling,
     decide,
     difference,
-    is_better,
+    is_as_good,
     mean,
     most_steps,
     points,
@@ -82,8 +82,8 @@ def test_answers_that_become_less_wrong_keep_a_run_going_and_decide_between_equa
     length = decide(falling, [None] * N, MOST)
     assert (length.action, length.kept) == ("cool", flat[1].step)
     worse = less_wrong(binary(52, 0.1), 0.9)
-    assert not is_better(worse, less_wrong(flat[1], 0.2)), "agreement does not excuse wrong answers"
-    assert is_better(less_wrong(binary(52, 0.4), 0.5), less_wrong(flat[1], 0.4))
+    assert not is_as_good(worse, less_wrong(flat[1], 0.2)), "agreement does not excuse wrong answers"
+    assert is_as_good(less_wrong(binary(52, 0.4), 0.5), less_wrong(flat[1], 0.4))
 
 
 def test_a_model_that_becomes_worse_is_not_cooled() -> None:
@@ -104,7 +104,7 @@ def test_the_better_model_is_kept_however_long_its_training() -> None:
     clearer = Measurement(points(MOST)[2], (0.0, *(float(i % 2 == 0) for i in range(1, N))), agreement=(0.7, 0.5) * (N // 2))
     gain, error = difference(clearer, noisy)
     assert -error < gain < 0
-    assert is_better(clearer, noisy), "where scores hardly differ, the agreement counts"
+    assert is_as_good(clearer, noisy), "where scores hardly differ, the agreement counts"
 
 
 def test_the_agreement_never_outweighs_a_shown_difference_of_the_scores() -> None:
@@ -112,10 +112,10 @@ def test_the_agreement_never_outweighs_a_shown_difference_of_the_scores() -> Non
     right, fewer = (1.0,) * 42 + (0.0,) * 18, (1.0,) * 30 + (0.0,) * 30
     one = Measurement(26, fewer, agreement=tuple(0.9 + 0.001 * (i % 2) for i in range(N)))
     other = Measurement(13, right, agreement=tuple(0.5 + 0.002 * (i % 3) for i in range(N)))
-    assert not is_better(one, other)
-    assert is_better(other, one)
+    assert not is_as_good(one, other)
+    assert is_as_good(other, one)
     all_alike = Measurement(26, (1.0,) * N, agreement=(0.5,) * N)
-    assert is_better(all_alike, Measurement(13, (0.0,) * N, agreement=(0.9,) * N))
+    assert is_as_good(all_alike, Measurement(13, (0.0,) * N, agreement=(0.9,) * N))
 
 
 def test_the_cooled_model_replaces_the_last_one_unless_it_is_worse() -> None:

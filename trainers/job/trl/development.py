@@ -81,14 +81,13 @@ class Development:
         All processes of a run must call it together. They get the scores of rank 0, so that they all decide alike.
         """
         with _at_rest(trainer):
-            likelihoods, agreement = zip(*self._forced(trainer), strict=True)
-            found = [(likelihoods, agreement)]
+            scores, agreement = zip(*self._forced(trainer), strict=True)
             if self.by == "answers":
                 answers = self._answers(trainer)
-                rewards = tuple(label.reward for label in self._scorers.verify(answers))
-                texts = [answer["answer"] for answer in answers]
-                known = [row["answer"] for row in self.rows]
-                found = [(rewards, (None,) * len(rewards) if accepts_many(rewards, texts, known) else agreement)]
+                scores = tuple(label.reward for label in self._scorers.verify(answers))
+                if accepts_many(scores, [answer["answer"] for answer in answers], [row["answer"] for row in self.rows]):
+                    agreement = (None,) * len(scores)
+            found = [(scores, agreement)]
         if not parallel.alone():
             from accelerate.utils import broadcast_object_list
 
