@@ -76,7 +76,7 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
             show(
                 f"There are {found.data.development_prompts or 0} development prompts, so the run finds its number of steps by "
                 f"cross-validation: it trains without a part of the training prompts and scores itself on this part ({more}). "
-                "Then it trains on all of them."
+                "Then it trains on all training prompts."
             )
         _show_memory(memory)
         _show_search(found, context, highest)
