@@ -100,18 +100,11 @@ class Chosen(NamedTuple):
         """The result as text."""
         gain, error = self.gain
         shown = f"{gain:+.2f} ± {error:.2f} against the start model" if math.isfinite(error) else "too few scores to compare"
-        return f"{self.constant} steps, chosen by {measured_by(self.folds, self.prompts)}: {shown}"
+        return f"{self.constant} steps, chosen by cross-validation over {self.prompts} prompts: {shown}"
 
     def score_of(self, step: int) -> float | None:
         """Return the mean score over all folds after `step`; None if it was not measured."""
         return next((mean(one) for one in self.measured if one.step == step), None)
-
-
-def measured_by(folds: int, prompts: int) -> str:
-    """Say how the number of steps is found with `folds` folds that measure `prompts` prompts together."""
-    if folds == 1:
-        return f"a first run without {prompts} prompts, on which it was measured"
-    return f"{folds}-fold cross-validation over {prompts} prompts"
 
 
 def folds_of(clusters: Mapping[str, str], scorable: Collection[str], folds: int, salt: str) -> tuple[Fold, ...]:

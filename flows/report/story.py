@@ -277,15 +277,11 @@ _FOLDS = {f"cross_validated_{name}" for name in ("steps", "folds", "prompts", "g
 def _length(metrics: Mapping[str, float]) -> list[str]:
     """Say which of the measured models was published, if the run found its own number of steps."""
     if metrics.keys() >= _FOLDS:
-        folds, prompts = metrics["cross_validated_folds"], f"{metrics['cross_validated_prompts']:.0f} prompts"
-        by = (
-            f"{folds:.0f}-fold cross-validation over {prompts}" if folds > 1 else f"a first run without {prompts}, on which it was measured"
-        )
         return [
             f"The run has {metrics['published_step']:.0f} steps: {metrics['cross_validated_steps']:.0f} steps, chosen by "
-            f"{by} "
+            f"cross-validation over {metrics['cross_validated_prompts']:.0f} prompts "
             f"({metrics['cross_validated_gain']:+.2f} ± {metrics['cross_validated_gain_error']:.2f} against the start model), "
-            "and a cooldown. It trained on all prompts; only the models that chose its length were measured on them."
+            "and a cooldown. The models that answered these prompts were not trained on them. The published model was."
         ]
     if not {"published_step", "development_prompts", "development_score", "development_start", *_GAIN} <= metrics.keys():
         return []  # a job writes them, so some may be missing

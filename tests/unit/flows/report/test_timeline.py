@@ -79,6 +79,6 @@ def test_a_cross_validation_is_told_with_its_folds_and_its_result() -> None:
     data = {"fold": 2, "folds": 4, "score": 0.5, "prompts": 15}
     fold = JobEvent(at=0.0, incarnation=1, kind="measured", step=1, total=160, data=data | {"fold_step": 26})
     assert _event_text(fold) == "fold 2 of 4 measured at step 26: score 0.500 on 15 of its prompts"
-    reason = "26 steps, chosen by 4-fold cross-validation over 62 prompts: +0.11 ± 0.04 against the start model"
+    reason = "26 steps, chosen by cross-validation over 62 prompts: +0.11 ± 0.04 against the start model"
     result = JobEvent(at=0.0, incarnation=1, kind="cross_validated", step=26, total=160, data={"reason": reason})
     assert _event_text(result) == f"cross-validation: {reason}"
