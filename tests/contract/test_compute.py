@@ -53,6 +53,7 @@ def items(*contents: object) -> list[Item]:
     return [Item(f"batch {number}", content) for number, content in enumerate(contents)]
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_items(engine: Compute) -> None:
     assert list(engine.map(functions.slow_square, items(*range(8)))) == [number * number for number in range(8)]
 

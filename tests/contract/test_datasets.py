@@ -87,6 +87,7 @@ class Client:
         return [ChatAnswer(text=str((self.start + index) % 3)) for index, _ in enumerate(requests)]
 
 
+@pytest.mark.slow
 def test_repeated_batch_gives_the_same_report(datasets: Datasets) -> None:
     report = datasets.ingest(_batch(0))
     before = datasets.cursor()
@@ -96,6 +97,7 @@ def test_repeated_batch_gives_the_same_report(datasets: Datasets) -> None:
     assert report.feedback.adds_up
 
 
+@pytest.mark.slow
 def test_a_replay_without_open_entries_does_nothing(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
     before, held = datasets.cursor(), datasets.quarantine
@@ -134,6 +136,7 @@ def test_results_reference_their_inputs(datasets: Datasets) -> None:
     assert [snapshot.name, probe.name, training.name] == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_training_set_without_a_probe(datasets: Datasets) -> None:
     datasets.ingest(_batch(0))
     snapshot = datasets.freeze("a", LATER, datasets.edition(1))

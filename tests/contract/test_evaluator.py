@@ -62,6 +62,7 @@ def test_the_intervals_have_at_least_the_level_of_the_call(case: Case, level: fl
     assert [one for one in report.comparisons if one.name != "overall" and one.difference.level != level] == []
 
 
+@pytest.mark.slow
 def test_a_repeated_call_returns_the_same_report(case: Case) -> None:
     assert evaluated(case) == evaluated(case)
     assert evaluated(case, old=70, new=50) == evaluated(case, old=70, new=50)

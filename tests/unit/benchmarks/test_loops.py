@@ -166,6 +166,7 @@ def questions(count: int) -> dict[str, Question]:
     return {f"question {n}": Question(f"question {n}", f"answer {n}", "ab"[n % 2]) for n in range(count)}
 
 
+@pytest.mark.slow
 def test_the_simulated_teacher_is_right_as_often_as_it_should_and_never_by_chance() -> None:
     known = questions(2000)
     teacher = SimulatedTeacher(0.8, known, seed=1)

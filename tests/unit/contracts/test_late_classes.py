@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -22,6 +24,7 @@ with ThreadPoolExecutor(16) as pool:
 """
 
 
+@pytest.mark.slow
 def test_threads_may_use_a_class_for_the_first_time_together() -> None:
     for _ in range(3):
         ran = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False, timeout=60)

@@ -72,6 +72,7 @@ def test_information_decides_with_the_stated_probability() -> None:
     assert reached == pytest.approx(0.8, abs=0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deviation", [0.0, 0.3, 0.6])
 def test_the_forecast_of_mirrored_pairs_is_decided_by_four_of_five_equal_candidates(deviation: float) -> None:
     settings = RolloutSettings(margin=0.1)

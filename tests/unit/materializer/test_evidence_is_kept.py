@@ -49,6 +49,7 @@ def test_a_reference_and_a_slice_of_an_equal_trace_are_kept_in_any_order(dataset
     assert known(datasets, plain, rich)[TRAIN[0]] == ("7", "sums")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", FAULTS)
 def test_a_right_answer_to_a_question_whose_answer_is_left_out_is_kept(datasets: LakeDatasets, reason: str) -> None:
     wrote = evaluation("user_correction", text="A: 5", user__id="user-2")
@@ -71,6 +72,7 @@ def test_a_right_answer_to_a_question_whose_answer_is_left_out_is_kept(datasets:
     assert sorted(row["answer"] for row in rows(datasets, training.demonstrations)) == ["4", "6", "A: 5"]
 
 
+@pytest.mark.slow
 def test_no_text_with_a_masked_value_that_its_question_does_not_have_is_a_right_answer(datasets: LakeDatasets) -> None:
     """A model that is trained on such a text writes the placeholder."""
 
@@ -121,6 +123,7 @@ class Writing:
         return [ChatAnswer(text="A: [EMAIL_1]" if i % 2 else "no") for i, _ in enumerate(requests)]
 
 
+@pytest.mark.slow
 def test_a_probed_answer_with_a_placeholder_is_not_right_by_its_form(tmp_path: Path) -> None:
     by_form = make_loop(rewards=[{"name": "regex", "options": {"pattern": "^A: "}}], probe={"prompts": 5, "samples": 4})
     datasets = make_datasets(tmp_path, by_form)
@@ -181,6 +184,7 @@ def test_no_evidence_is_lost_by_the_order_of_records(tmp_path_factory: pytest.Te
     assert {question for question, (_, label) in found.items() if label} >= slices
 
 
+@pytest.mark.slow
 def test_the_counts_say_what_became_of_each_logged_right_answer(datasets: LakeDatasets) -> None:
     reviewed = evaluation("reviewer_reference", text="6", at=T0 + 9 * SECOND)
     snapshot = frozen(

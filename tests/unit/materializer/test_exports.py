@@ -46,6 +46,7 @@ def asked(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.slow
 def test_trl_gets_its_conversational_data_sets(tmp_path: Path) -> None:
     files = exported(tmp_path, "trl")
     pairs = {row["prompt"][0]["content"]: row for row in lines(files, "preference.jsonl")}
@@ -57,6 +58,7 @@ def test_trl_gets_its_conversational_data_sets(tmp_path: Path) -> None:
     assert files.left_out == {}
 
 
+@pytest.mark.slow
 def test_nemo_rl_gets_ranked_completions_and_messages(tmp_path: Path) -> None:
     files = exported(tmp_path, "nemo-rl")
     pair = next(row for row in lines(files, "preference.jsonl") if row["context"] == asked(TRAIN[0]))
@@ -65,6 +67,7 @@ def test_nemo_rl_gets_ranked_completions_and_messages(tmp_path: Path) -> None:
     assert {"messages": [*asked(TRAIN[0]), *said("A: 4")]} in lines(files, "prompts.jsonl")
 
 
+@pytest.mark.slow
 def test_openai_gets_preferred_outputs_and_messages(tmp_path: Path) -> None:
     files = exported(tmp_path, "openai")
     pair = {"input": {"messages": asked(TRAIN[0])}, "preferred_output": said("A: 4"), "non_preferred_output": said("A: 5")}
@@ -73,12 +76,14 @@ def test_openai_gets_preferred_outputs_and_messages(tmp_path: Path) -> None:
     assert {"messages": asked(TRAIN[0]), "reference": "A: 4"} in lines(files, "prompts.jsonl")
 
 
+@pytest.mark.slow
 def test_parquet_is_what_a_job_would_read(tmp_path: Path) -> None:
     files = exported(tmp_path, "parquet")
     assert set(files.contents) == {"preference.parquet", "sft.parquet", "prompts.parquet"}
     assert files.rows["preference.parquet"] == exported(tmp_path / "again", "trl").rows["preference.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", EXPORT_FORMATS)
 def test_the_same_records_give_the_same_bytes(tmp_path: Path, form: str) -> None:
     assert exported(tmp_path / "a", form).contents == exported(tmp_path / "b", form).contents

@@ -110,6 +110,7 @@ def test_a_reference_of_an_equal_request_counts(tmp_path: Path) -> None:
     assert [one.reference for one in chosen(store(tmp_path, *items)).prompts] == ["2"]
 
 
+@pytest.mark.slow
 def test_people_have_turns_and_a_batch_has_few_prompts_of_one(tmp_path: Path) -> None:
     items = [call(n, "busy") for n in range(1, 40)] + [call(n, f"u{n}") for n in range(40, 44)]
     datasets = store(tmp_path, *items)
@@ -122,6 +123,7 @@ def test_people_have_turns_and_a_batch_has_few_prompts_of_one(tmp_path: Path) ->
     assert len({one.person for one in again.prompts}) == 1
 
 
+@pytest.mark.slow
 def test_a_busy_person_waits_until_others_have_sent_more(tmp_path: Path) -> None:
     datasets = store(tmp_path, *(call(n, "busy") for n in range(1, 60)))
     (busy,) = {one.person for one in chosen(datasets).prompts}

@@ -116,6 +116,7 @@ def test_rows_in_memory_are_read_again_if_some_were_ingested_before_the_given_ti
     assert len(shared.read(datetime.now(UTC), "snapshot").traces) == 2
 
 
+@pytest.mark.slow
 def test_a_snapshot_with_rows_that_were_removed_meanwhile_is_not_pinned(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(batch(spans(span(1), span(2))))

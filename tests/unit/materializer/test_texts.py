@@ -28,6 +28,7 @@ _FOLDER = Path(tempfile.gettempdir())
 _START = datetime(2026, 5, 1, tzinfo=UTC)
 
 
+@pytest.mark.slow
 @given(rows=ROWS, cut=st.integers(0, 12))
 def test_every_row_gets_its_texts_back_in_any_order(rows: list[dict[str, str | None]], cut: int) -> None:
     frame = pl.DataFrame(rows, _TEXTS)
@@ -75,6 +76,7 @@ def _row(number: int, question: str | None, answer: str | None, tools: str | Non
     return {column.name: None for column in TRACES} | _GIVEN | own | {"messages": messages, "answer": answer, "tools": tools}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(traces=st.lists(_TRACE, min_size=1, max_size=14), users=st.integers(1, 2))
 def test_the_rules_decide_alike_with_keys_and_with_texts(

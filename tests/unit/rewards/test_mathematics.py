@@ -16,6 +16,7 @@ def _math(answer: str, reference: str | None) -> float | None:
     return Math().score([{"answer": answer, "reference": reference}])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "reference", "score"),
     [

@@ -89,6 +89,7 @@ def test_documents_that_no_client_may_trust_are_refused(text: str) -> None:
         strict_json(text)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

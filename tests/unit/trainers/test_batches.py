@@ -60,6 +60,7 @@ def test_dpo_has_a_divisible_batch_on_nemo_rl_only() -> None:
     assert of({"gpus": 3}).dpo == {}
 
 
+@pytest.mark.slow
 @given(
     nodes=st.integers(1, 6),
     gpus=st.integers(1, 8),

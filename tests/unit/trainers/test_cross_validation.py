@@ -27,6 +27,7 @@ from ratchet.trainers.recipes.sft import SFTRecipe
 CLUSTERS = st.dictionaries(st.integers(0, 400).map("p{}".format), st.integers(0, 60).map("c{}".format), max_size=120)
 
 
+@pytest.mark.slow
 @given(CLUSTERS, st.data(), st.integers(2, 6))
 def test_folds_are_disjoint_and_hold_whole_clusters(clusters: dict[str, str], data: st.DataObject, k: int) -> None:
     scorable = data.draw(st.sets(st.sampled_from(sorted(clusters)))) if clusters else set()
@@ -63,6 +64,7 @@ def test_another_cycle_measures_other_prompts() -> None:
     assert len(one & other) < len(one) / 2
 
 
+@pytest.mark.slow
 @given(st.integers(0, 3000), st.integers(0, 10))
 def test_no_more_folds_are_trained_than_are_needed_to_measure_enough_prompts(prompts: int, folds: int) -> None:
     clusters = {f"p{n}": f"c{n}" for n in range(prompts)}

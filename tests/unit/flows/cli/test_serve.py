@@ -126,6 +126,7 @@ def test_line_that_cannot_be_served_does_not_stop_the_others(
         _start_lines(lines[1:2], installation, no_beat)
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_long_gives_signs_of_life_for_a_limited_time() -> None:
     signs, never = [], Future[None]()
     _await([never], 2.5, lambda trouble, prefect="": signs.append(trouble + prefect))

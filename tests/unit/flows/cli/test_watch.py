@@ -182,6 +182,7 @@ def test_only_changes_are_printed() -> None:
     assert list(changes(iter([*shown, dead, later]))) == [shown[0], dead]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_ctrl_c_ends_it_with_success(home: Home, tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "loop.toml").write_text(LOOP)

@@ -58,6 +58,7 @@ def test_the_former_champion_keeps_its_servers_for_an_hour_and_then_one(sim: Sim
     assert shares(sim) == {line.champion.tag: 100, line.previous.tag: 0}
 
 
+@pytest.mark.slow
 def test_a_rollout_waits_while_counts_of_a_replica_are_missing(sim: SimulatedLine) -> None:
     def missing(_line: str, _since: object, _until: object) -> dict[str, int]:
         raise Incomplete("router-1 has not told its counts")

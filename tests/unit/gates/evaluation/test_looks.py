@@ -171,6 +171,7 @@ def test_a_much_better_candidate_stops_early_and_passes_by_the_boundary_of_its_l
     assert passes(found)
 
 
+@pytest.mark.slow
 def test_a_repeated_evaluation_asks_the_same_prompts_and_returns_the_same_report() -> None:
     artifacts = MemoryArtifacts()
     held = edition(artifacts, plain(600, 3), plain(50, 2, "g"))

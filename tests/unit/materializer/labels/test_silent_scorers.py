@@ -14,6 +14,7 @@ from tests.unit.materializer.small_datasets import TRAIN, frozen
 LIKED = evaluation("user_feedback", 1.0, user__id="user-1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("item", "silent"),
     [
@@ -33,6 +34,7 @@ def test_a_scorer_that_scored_no_answer_is_told_with_its_cause(item: Any, silent
     assert all(found[name].startswith(why) for name, why in silent.items())
 
 
+@pytest.mark.slow
 def test_a_scorer_that_abstains_from_all_answers_is_told(tmp_path: Path) -> None:
     loop = make_loop(rewards=[{"name": "final_number"}, {"name": "tool_call_match"}])
     found = frozen(make_datasets(tmp_path, loop), span(1, TRAIN[0], "A: 1", metadata__reference="1")).silent_scorers

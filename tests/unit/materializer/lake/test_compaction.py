@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import date, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def merged(files: list[FileFacts], merges: list[tuple[FileFacts, ...]], name: st
     return [file for file in files if file.path not in gone] + made
 
 
+@pytest.mark.slow
 @given(listings())
 @settings(max_examples=300)
 def test_a_file_is_in_one_merge_of_one_partition_and_a_second_plan_is_empty(files: list[FileFacts]) -> None:

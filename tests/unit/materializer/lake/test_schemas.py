@@ -23,6 +23,7 @@ _ROWS = [
 ]
 
 
+@pytest.mark.slow
 @given(cuts=st.lists(st.integers(0, 60), max_size=6), group=st.sampled_from([7, 20, 1 << 18]), size=st.sampled_from([300, 1 << 29]))
 def test_the_bytes_of_a_file_do_not_depend_on_its_parts(cuts: list[int], group: int, size: int) -> None:
     frame = frame_of(_ROWS, PROMPTS)
@@ -48,6 +49,7 @@ def test_a_table_of_one_row_group_has_the_bytes_that_pyarrow_writes_at_once() ->
     assert parquet(empty_frame(PROMPTS), PROMPTS, ["prompt_id"]) == empty.getvalue()
 
 
+@pytest.mark.slow
 @given(taken=st.sets(st.integers(0, 59)), cut=st.integers(0, 60))
 def test_a_text_below_a_null_is_not_written(taken: set[int], cut: int) -> None:
     """The library may leave the bytes of a text where a value was set to null."""
@@ -61,6 +63,7 @@ def test_a_text_below_a_null_is_not_written(taken: set[int], cut: int) -> None:
     assert file.getvalue() == parquet(clean, optional, ["prompt_id"])
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(1, 9), max_size=12), least=st.integers(1, 15))
 def test_parts_have_all_rows_of_a_group(sizes: list[int], least: int) -> None:
     rows = pl.DataFrame({"key": [f"{number:02}" for number, size in enumerate(sizes) for _ in range(size)]}, {"key": pl.String})

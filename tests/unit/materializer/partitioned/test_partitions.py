@@ -24,6 +24,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(parts=st.lists(ROWS, min_size=1, max_size=4), count=st.integers(1, 5), waiting=st.integers(1, 9))
 def test_every_row_comes_back_once_with_those_of_its_key(parts: list[list[dict[str, object]]], count: int, waiting: int) -> None:
     frames = [pl.DataFrame(rows, _SCHEMA) for rows in parts]

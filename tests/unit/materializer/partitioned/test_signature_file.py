@@ -15,6 +15,7 @@ from ratchet.materializer.partitioned.signature_file import SignatureFile
 from ratchet.materializer.training_sets.near_duplicates import BANDS, PERMUTATIONS, InMemorySignatures, may_be_near
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

@@ -105,6 +105,7 @@ def test_masking_is_idempotent_and_keeps_the_shape(value: Any) -> None:
     assert type(once) is type(value) or isinstance(value, int)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none()

@@ -202,6 +202,7 @@ def same(text: str) -> None:
     assert SEARCH(text) == search_plainly(RULES, text), text
 
 
+@pytest.mark.slow
 def test_the_clues_lead_to_what_the_rules_find_in_whole_texts() -> None:
     for text in TEXTS:
         same(text)

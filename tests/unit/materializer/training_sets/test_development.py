@@ -58,6 +58,7 @@ def trained_on(datasets: LakeDatasets, training: TrainingSet) -> set[str]:
     return set().union(*(texts_of(datasets, key) for key in (training.pairs, training.prompts, training.demonstrations)))
 
 
+@pytest.mark.slow
 def test_a_share_of_the_prompts_is_never_trained_on(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(n) for n in range(COUNT)]))
@@ -73,6 +74,7 @@ def test_a_share_of_the_prompts_is_never_trained_on(tmp_path: Path) -> None:
     assert {row["reference"] for row in rows(datasets, str(training.development))} == {"2"}
 
 
+@pytest.mark.slow
 def test_with_few_development_prompts_the_trained_prompts_are_stored_with_their_clusters(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     texts = [sentence(n) for n in range(40)]
@@ -91,6 +93,7 @@ def test_with_few_development_prompts_the_trained_prompts_are_stored_with_their_
     assert training.cross_validated_prompts == len(set(clusters.values())) < len(clusters)
 
 
+@pytest.mark.slow
 def test_of_many_clusters_a_part_is_stored_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratchet.materializer.training_sets.development.CROSS_VALIDATED_CLUSTERS", 9)
     datasets = make_datasets(tmp_path, 0)
@@ -105,6 +108,7 @@ def test_of_many_clusters_a_part_is_stored_whole(tmp_path: Path, monkeypatch: py
             assert (text in stored) == (varied(text, n) in stored), "near-duplicates of a measured prompt must be known, to hold them out"
 
 
+@pytest.mark.slow
 def test_the_sides_name_the_development_prompts_and_the_clusters_of_all(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     texts = [sentence(n) for n in range(40)]
@@ -122,6 +126,7 @@ def test_the_sides_name_the_development_prompts_and_the_clusters_of_all(tmp_path
     assert len(set(by_text.values())) > 1
 
 
+@pytest.mark.slow
 def test_with_enough_development_prompts_none_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ratchet.materializer.training_sets.assembly.CROSS_VALIDATED_BELOW", 3)
     datasets = make_datasets(tmp_path)
@@ -174,6 +179,7 @@ def test_a_trained_prompt_never_becomes_a_development_prompt(joins: list[tuple[i
         before = after
 
 
+@pytest.mark.slow
 def test_a_higher_share_is_refused_once_the_line_was_split(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(1)]))
@@ -183,6 +189,7 @@ def test_a_higher_share_is_refused_once_the_line_was_split(tmp_path: Path) -> No
         other.freeze("two", LATER, other.edition(1))
 
 
+@pytest.mark.slow
 def test_a_lower_share_makes_development_prompts_training_prompts_for_good(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
     datasets.ingest(asked([sentence(n) for n in range(120)]))
@@ -200,6 +207,7 @@ def test_a_lower_share_makes_development_prompts_training_prompts_for_good(tmp_p
         assembled(make_datasets(tmp_path), "four")
 
 
+@pytest.mark.slow
 def test_a_preview_does_not_lower_the_share(tmp_path: Path) -> None:
     """A preview freezes data with edition 0 (flows/engine/choice/preview.py)."""
     datasets = make_datasets(tmp_path)

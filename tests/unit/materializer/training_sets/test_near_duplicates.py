@@ -166,6 +166,7 @@ def test_a_typo_among_a_thousand_texts_of_a_template_is_found() -> None:
         assert index.near(text, signature(shingles(text)))[:1] == [str(n)]
 
 
+@pytest.mark.slow
 def test_a_higher_threshold_separates_the_prompts_of_a_template(tmp_path: Path) -> None:
     texts = roots(*(_TEMPLATE.format(f"order {n * 7919} is late") for n in range(60)))
     together = PromptSides(tmp_path / "low").assign(texts, held)
@@ -185,6 +186,7 @@ def test_another_threshold_changes_no_earlier_side(tmp_path: Path) -> None:
 # Sides
 
 
+@pytest.mark.slow
 def test_a_new_prompt_follows_its_near_duplicate(tmp_path: Path) -> None:
     first = {sentence(n): n for n in range(12)}
     sides = PromptSides(tmp_path)

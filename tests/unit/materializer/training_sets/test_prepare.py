@@ -102,6 +102,7 @@ def frozen(datasets: LakeDatasets) -> tuple[Snapshot, str]:
     return datasets.freeze("s", LATER, edition), edition.prompts
 
 
+@pytest.mark.slow
 def test_a_prepared_freeze_gives_the_same(tmp_path: Path) -> None:
     plain, prepared = _two(tmp_path)
     prepared.prepare()
@@ -149,6 +150,7 @@ def test_preparation_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatc
     assert computed == 0, "nothing is new, and the freeze computes no signature"
 
 
+@pytest.mark.slow
 def test_workers_prepare_and_score_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCompute()
     one, other = make_datasets(tmp_path / "one"), make_datasets(tmp_path / "other", compute=fake)
@@ -175,6 +177,7 @@ def test_prompts_are_not_prepared_where_near_duplicates_do_not_count(tmp_path: P
     assert not (datasets.lake.root / FILE).exists()
 
 
+@pytest.mark.slow
 def test_answers_are_scored_in_parts_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = _two(tmp_path)
     whole = frozen(one)[0]
@@ -195,6 +198,7 @@ def _make_older(folder: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepared", [True, False])
 def test_after_a_change_of_the_recipe_no_prompt_changes_its_side_and_signatures_are_computed_again(tmp_path: Path, prepared: bool) -> None:
     """Also near-duplicates of the prompts that were there before follow these."""

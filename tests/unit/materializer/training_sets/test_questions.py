@@ -50,6 +50,7 @@ def frozen(folder: Path, records: RawBatch, name: str = "s", loop: Loop | None =
     return datasets, snapshot, snapshot.near
 
 
+@pytest.mark.slow
 def test_prompts_of_a_template_with_different_right_answers_are_different_questions(tmp_path: Path) -> None:
     _, found, rule = frozen(tmp_path / "auto", batch(spans(*templated())))
     assert rule.similarity > RUNGS[0]
@@ -64,6 +65,7 @@ def test_prompts_of_a_template_with_different_right_answers_are_different_questi
     assert 10 < found.counts["holdout"] < COUNT / 2, "both sides have prompts of the template"
 
 
+@pytest.mark.slow
 def test_the_golden_set_shows_it_before_the_traffic_does(tmp_path: Path) -> None:
     rows = [{"prompt": TEMPLATE.format(n), "reference": f"A: {24 * n}"} for n in range(90_137, 90_137 + 61 * COUNT, 61)]
     (tmp_path / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -79,6 +81,7 @@ def test_rewordings_with_one_right_answer_stay_near_duplicates(tmp_path: Path) -
     assert sum(rung.different for rung in rule.measured) == 0
 
 
+@pytest.mark.slow
 def test_the_similarity_never_falls(tmp_path: Path) -> None:
     datasets, _, before = frozen(tmp_path, batch(spans(*templated())))
     datasets.ingest(batch(spans(*(span(950 + n, varied(sentence(3, 40), n), metadata__reference="A: 2") for n in range(60)))))
@@ -87,6 +90,7 @@ def test_the_similarity_never_falls(tmp_path: Path) -> None:
     assert after.similarity == before.similarity > RUNGS[0]
 
 
+@pytest.mark.slow
 def test_users_cannot_separate_prompts_by_their_corrections(tmp_path: Path) -> None:
     calls = [
         span(n, TEMPLATE.format(137 + 61 * n), events=[evaluation("user_correction", at=T0 + 10, text=f"A: {n}")], user=f"u{n}")
@@ -97,18 +101,21 @@ def test_users_cannot_separate_prompts_by_their_corrections(tmp_path: Path) -> N
     assert sum(rung.pairs for rung in rule.measured) == 0
 
 
+@pytest.mark.slow
 def test_without_a_scorer_that_compares_answers_nothing_is_shown(tmp_path: Path) -> None:
     loop = make_loop(rewards=[{"name": "user_feedback"}], holdout={"similarity": "auto"})
     _, _, rule = frozen(tmp_path, batch(spans(*templated())), loop=loop)
     assert (rule.similarity, sum(rung.pairs for rung in rule.measured)) == (RUNGS[0], 0)
 
 
+@pytest.mark.slow
 def test_right_answers_that_the_scorers_do_not_accept_show_nothing(tmp_path: Path) -> None:
     """`final_number` takes a bare number as a reference, and not as an answer."""
     _, _, rule = frozen(tmp_path, batch(spans(*templated("{}"))))
     assert (rule.similarity, sum(rung.pairs for rung in rule.measured)) == (RUNGS[0], 0)
 
 
+@pytest.mark.slow
 def test_without_near_duplicates_there_is_no_rule(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": False}))
     datasets.ingest(batch(spans(*templated())))
@@ -166,6 +173,7 @@ def test_calls_of_tools_are_compared_as_calls() -> None:
     assert pairs == different > 30
 
 
+@pytest.mark.slow
 def test_one_user_does_not_separate_prompts_alone(tmp_path: Path) -> None:
     calls = [one | {"attributes": [*one["attributes"], attribute("user.id", "mallory")]} for one in templated()[:COUNT]]
     _, _, rule = frozen(tmp_path, batch(spans(*calls, *others())))
@@ -173,6 +181,7 @@ def test_one_user_does_not_separate_prompts_alone(tmp_path: Path) -> None:
     assert sum(rung.pairs for rung in rule.measured) <= 3
 
 
+@pytest.mark.slow
 def test_of_a_conversation_only_the_first_call_counts(tmp_path: Path) -> None:
     records = []
     for n in range(COUNT):

@@ -18,6 +18,8 @@ from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, evaluation, log, logs, span, spans
 from tests.unit.materializer.small_datasets import HELD, LATER, questions, rows
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = questions(False, 60)
 KNOWN, MISSING = QUESTIONS[:40], QUESTIONS[40:]
 

@@ -54,6 +54,7 @@ def there(batch: RawBatch) -> DecodedBatch:
     return with_keys(unpacked(DecodeBatch.of(PrivacySettings(), BUILT_IN)((batch, LIMITS))), hide, is_signed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sender", SENDERS, ids=lambda sender: sender.name if sender else "operator")
 def test_the_records_of_all_libraries(sender: Sender | None) -> None:
     rows = 0
@@ -107,6 +108,7 @@ def padded(first: int, count: int = 400) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_the_lake_is_the_same_and_small_and_damaged_batches_are_decoded_here(tmp_path: Path) -> None:
     batches = [batch_of(padded(0), "jsonl"), batch_of(padded(1000, 3), "jsonl"), batch_of([*padded(2000), b"{bad"], "jsonl")]
     damaged = gzip.compress(b"".join(json.dumps(one).encode() + b"\n" for one in padded(3000)))[:-20]

@@ -45,6 +45,7 @@ def test_every_question_gets_its_own_answer(stub: Stub) -> None:
     assert stub.requests == 50
 
 
+@pytest.mark.slow
 def test_requests_overlap_up_to_the_limit(stub: Stub) -> None:
     stub.seconds = 0.2
     _ask(stub, 60, concurrency=7)

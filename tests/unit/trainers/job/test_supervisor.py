@@ -113,6 +113,7 @@ def test_time_of_an_attempt_depends_on_the_wall_clock_only_between_machines(run:
     assert here().elapsed == pytest.approx(50 + 20, abs=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
 def test_step_of_the_wall_clock_ends_no_healthy_job(step: float, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is set by an hour while the trainer works, with a timeout of 300 seconds. The trainer then ends by itself."""

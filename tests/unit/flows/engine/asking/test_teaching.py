@@ -164,6 +164,7 @@ def test_both_budgets_hold_before_anything_is_sent(make: Any) -> None:
     assert (teacher.asked, "teacher.max_cost" in found.stopped) == ([], True)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_row_asks_nothing_twice_and_loses_no_stored_answer(make: Any) -> None:
     """The process ends before or after each row, and before or after the reply. Then it is started again."""
     crashed = 0

@@ -264,6 +264,7 @@ def test_the_prompts_are_those_of_both_versions_since_the_first_step() -> None:
     assert asks.limit == BATCH
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_point_loses_no_pair_and_repeats_at_most_one_batch() -> None:
     points = 0
 

@@ -196,6 +196,7 @@ def _hold_both(monkeypatch: pytest.MonkeyPatch, data: bytes, limits: Limits) -> 
     return plain[0], len(slow.traces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assumed", [False, True])
 def test_both_ways_give_the_same_rows_counts_and_reasons(monkeypatch: pytest.MonkeyPatch, assumed: bool) -> None:
     limits = Limits(now=NOW, assume_consent=assumed, placeholders=("the capital of",) if assumed else ())

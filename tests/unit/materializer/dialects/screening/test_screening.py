@@ -241,6 +241,7 @@ def test_the_name_of_an_evaluation_may_have_blanks_around_it() -> None:
     assert [row["text"] for row in read(logs(log(1, said)), kind="otlp-json").feedback] == ["Four."]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.one_of(*(st.from_regex(re.compile(one.pattern, re.IGNORECASE), fullmatch=True) for one in PLACEHOLDERS)),

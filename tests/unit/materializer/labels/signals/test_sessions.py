@@ -168,6 +168,7 @@ def test_a_short_session_of_a_line_with_long_ones_is_abandoned() -> None:
 TURNS = st.lists(st.sampled_from(["thanks", QUESTION, "No, what is the capital of Australia?", "ok", "x"]), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(TURNS, TURNS, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_changes_nothing(one: list[str], other: list[str], order: random.Random) -> None:

@@ -59,6 +59,7 @@ def test_a_moved_lake_is_read_and_written_at_its_new_place(former: Path, tmp_pat
     assert len(rows(back)["traces"]) == 6
 
 
+@pytest.mark.slow
 def test_a_copy_and_its_original_have_nothing_in_common(former: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(former, copy)
@@ -73,6 +74,7 @@ def test_a_copy_and_its_original_have_nothing_in_common(former: Path, tmp_path: 
     assert all(Path(file.place).is_relative_to(copy) for file in lake.unreachable("traces"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_correction_is_completed(former: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, step, stopped = rows(former), 0, True
     whole = moved._rewrite, moved.write_atomic

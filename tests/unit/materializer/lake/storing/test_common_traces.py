@@ -84,6 +84,7 @@ def _hold_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> tu
     return taken[0], len(its["traces"])
 
 
+@pytest.mark.slow
 def test_both_ways_store_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken, stored = _hold_both(tmp_path, monkeypatch, 1)
     assert 5 < taken < stored

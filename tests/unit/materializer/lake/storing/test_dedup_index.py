@@ -60,6 +60,7 @@ def test_rows_that_another_writer_has_appended_are_read_from_the_lake(tmp_path: 
     assert datasets.ingest(batch(spans(span(2), span(3)))).traces.duplicate == 1
 
 
+@pytest.mark.slow
 def test_a_response_of_a_signed_row_without_content_has_the_content_of_its_trace(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path)
 

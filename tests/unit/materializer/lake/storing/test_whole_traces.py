@@ -26,6 +26,7 @@ def root(key: str, parent: str = "", value: Any = False) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 @pytest.mark.parametrize(("key", "parent"), [("langfuse.trace.metadata.consent", "7" * 16), ("consent", "")])
 def test_the_order_of_requests_does_not_matter(tmp_path: Path, order: tuple[int, ...], key: str, parent: str) -> None:

@@ -22,6 +22,7 @@ def elements(data: bytes) -> list[Any]:
     return [json.loads(line) for line in array_elements(io.BytesIO(data))]
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, max_size=6), st.sampled_from([None, 2]), st.booleans(), st.integers(1, 9))
 def test_the_elements_are_those_of_a_parser(values: list[Any], indent: int | None, escaped: bool, block: int) -> None:
     before, module._BLOCK = module._BLOCK, block
