@@ -36,7 +36,7 @@ from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.model import Frozen
-from ratchet.contracts.ports import Artifacts, Clock, Compute, Dialect, ModelClient, Progress
+from ratchet.contracts.ports import UNTRAINED, Artifacts, Clock, Compute, Dialect, ModelClient, ProbedChampion, Progress
 from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN
@@ -65,7 +65,7 @@ from ratchet.materializer.training_sets.assembly import Assembly
 from ratchet.materializer.training_sets.became import Became, side_of
 from ratchet.materializer.training_sets.development import Part, prompts_by_part
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
-from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, scorable, usual
+from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, mean_reward, scorable, usual
 from ratchet.materializer.training_sets.questions import questions_of
 from ratchet.materializer.training_sets.split import Split
 from ratchet.materializer.usable import Usable, usable
@@ -159,13 +159,17 @@ class LakeDatasets:
         """
         return self._once(name, Snapshot, lambda: self._freeze(name, as_of, edition))
 
-    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
-        """Sample several answers of the champion to each selected training prompt, and score them.
+    def probe(
+        self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress, champion: ProbedChampion = UNTRAINED
+    ) -> ProbeReport:
+        """Sample several answers of the start model to each selected training prompt, and score them; likewise of the champion if it is
+        another model.
 
-        Prompts whose users have withdrawn their consent since the freeze are not sent. Raises ConfigError if no scorer can score unseen
-        answers, and Retryable if the champion answers no request at all.
+        Prompts that the champion was not trained on are selected first, because it may know the others by heart. Prompts whose users have
+        withdrawn their consent since the freeze are not sent. Raises ConfigError if no scorer can score unseen answers, and Retryable if
+        a model answers no request at all.
         """
-        return self._once(name, ProbeReport, lambda: self._probe(name, self._current(snapshot), client, progress))
+        return self._once(name, ProbeReport, lambda: self._probe(name, self._current(snapshot), client, progress, champion))
 
     def assemble(self, name: str, snapshot: Snapshot, probe: ProbeReport | None) -> TrainingSet:
         """Build pairs, GRPO prompts, demonstrations and facts from a snapshot and, if given, the probe's answers.
@@ -376,27 +380,34 @@ class LakeDatasets:
         agreed = [said.agreeing(rows, self.loop.teacher.consent == "required") for rows in asked]
         return sendable(prompts, pl.concat(agreed), trained, self._masker.masked_messages, self.rewards.proves_alone())
 
-    def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
+    def _probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress, champion: ProbedChampion) -> ProbeReport:
         if not self.rewards.unseen():
             raise ConfigError("no reward in the loop file can score unseen answers; add one, for example `exact_match`, to [[rewards]]")
         settings, salt = self.loop.probe, f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
-        prompts = choose_prompts(scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards), settings.prompts, salt)
+        known = frozenset[str]()
+        if champion.trained_on is not None:
+            known = frozenset(read_parquet(self.artifacts.get(champion.trained_on))["prompt_id"].to_list())
+        usable = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
+        prompts = choose_prompts(usable, settings.prompts, salt, known)
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
-        groups, rewards = group_rewards(probed.answers), probed.answers["reward"].drop_nulls()
-        reward, error = usual(probed.answers, prompts)
+        groups = group_rewards(probed.answers)
+        own = probed.answers if champion.client is None else ask(prompts, settings, self.rewards, champion.client, salt, progress).answers
+        reward, error, new = usual(own, prompts, known)
         return ProbeReport(
             name=name,
             answers=self._store(probed.answers, SAMPLES, ["prompt_id", "answer", "parts"]),
             prompts=probed.prompts,
             samples_per_prompt=settings.samples,
             answered=len(probed.answers),
-            scored=len(rewards),
+            scored=probed.answers["reward"].count(),
             failures=probed.failures,
             cut=probed.cut,
             reasons=dict(probed.reasons),
-            mean_reward=float(rewards.sum()) / len(rewards) if len(rewards) else None,
+            mean_reward=mean_reward(probed.answers),
             group_coverage=coverage(groups),
             best_of_k=best_of(groups),
             usual_reward=reward,
             usual_error=error,
+            new_prompts=new,
+            champion_reward=None if champion.client is None else mean_reward(own),
         )

@@ -189,7 +189,11 @@ def _room(case: Case) -> bool:
 def _room_evidence(case: Case) -> str:
     usual = case.facts.usual_reward
     error = case.facts.usual_error or 0.0
-    return "usual reward not measured" if usual is None else f"the champion's usual reward is {usual:.3f} of 1 (standard error {error:.3f})"
+    if usual is None:
+        return "usual reward not measured"
+    new = case.facts.new_prompts
+    on = "" if new is None else f", on {new} prompts that it was not trained on"
+    return f"the champion's usual reward is {usual:.3f} of 1 (standard error {error:.3f}{on})"
 
 
 def _off_policy(case: Case) -> bool:

@@ -293,7 +293,7 @@ class Snapshot(Frozen):
 
 
 class ProbeReport(Frozen):
-    """Result of a probe: k answers of the champion to each of N training prompts."""
+    """Result of a probe: k answers of the start model to each of N training prompts. If there are enough, all are new to the champion."""
 
     name: str
     answers: Digest
@@ -315,11 +315,16 @@ class ProbeReport(Frozen):
     best_of_k: float | None
     """Mean of the best reward per prompt. GRPO cannot exceed it by sharpening the policy alone."""
     usual_reward: float | None = None
-    """Mean over prompts of the reward of the most frequent answer. It approximates the quality that users get without random sampling.
-    It uses only prompts whose reference is independent of the model's answer (kinds `reference` and `logged`) if there are enough of
-    them, otherwise all prompts. Corrections are not independent: users correct wrong answers and thereby select the hardest prompts."""
+    """Mean over prompts of the reward of the champion's most frequent answer. It approximates the quality that users get without random
+    sampling. It uses only prompts that the champion was not trained on, if there are enough of them, because it may know the others by
+    heart. Of these it uses only prompts whose reference is independent of the model's answer (kinds `reference` and `logged`), if there are
+    enough of them. Corrections are not independent: users correct wrong answers and thereby select the hardest prompts."""
     usual_error: float | None = None
     """Standard error of `usual_reward` over prompts. With few samples, the most frequent one may not be the model's usual answer."""
+    new_prompts: int | None = None
+    """Number of probed prompts that the champion was not trained on, if `usual_reward` uses only these. None: it uses all."""
+    champion_reward: float | None = None
+    """Mean reward of the champion's answers to the same prompts. None: the champion is the start model, or has no scored answer."""
 
 
 class TrainingSet(Frozen):
@@ -405,7 +410,7 @@ class Facts(Frozen):
     """Estimated share of wrong ratings, from their agreement with verifiable rewards of the same answers. If it is None, calculations
     use UNMEASURED_NOISE."""
     champion_reward: float | None
-    """See `ProbeReport.mean_reward`."""
+    """Mean reward of the champion's answers to the probed prompts."""
     best_of_k: float | None
     """See `ProbeReport.best_of_k`."""
     off_policy: float | None
@@ -413,9 +418,11 @@ class Facts(Frozen):
     usable_prompts: int | None = None
     """Number of prompts for which GRPO answers can be scored: all prompts if some scorer needs no reference, otherwise those with one."""
     usual_reward: float | None = None
-    """Mean reward of the champion's most frequent answer to each probed prompt. The difference to 1 is the possible improvement."""
+    """See `ProbeReport.usual_reward`. The difference to 1 is the possible improvement."""
     usual_error: float | None = None
     """Standard error of `usual_reward`."""
+    new_prompts: int | None = None
+    """See `ProbeReport.new_prompts`."""
     policy_distance: float | None = None
     """Distance between the logged answers and the probed model's answers. It measures how much more often than by chance a logged answer
     is the least typical of all answers to its prompt. 0: consistent with the model's own answers. 1: the model never answers like this."""

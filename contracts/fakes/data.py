@@ -22,7 +22,7 @@ from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.fakes.state import FakeWorld
 from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
-from ratchet.contracts.ports import ModelClient, Progress
+from ratchet.contracts.ports import UNTRAINED, ModelClient, ProbedChampion, Progress
 from ratchet.contracts.schema import parse, stamped
 
 
@@ -81,6 +81,7 @@ class FakeDatasets:
         self.quarantine = FakeQuarantine()
         self.training_sides = TrainingSides()
         self.may_be_sent = Sendable(prompts=(), refused={}, provable=False)
+        self.probed: list[ProbedChampion] = []
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Return the report configured for the batch; count the effect once."""
@@ -136,8 +137,12 @@ class FakeDatasets:
         """Return the configured prompts."""
         return self.may_be_sent
 
-    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:  # noqa: ARG002
+    def probe(
+        self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress, champion: ProbedChampion = UNTRAINED
+    ) -> ProbeReport:
         """Return a probe report with the configured facts, once per name."""
+        del snapshot, client, progress
+        self.probed.append(champion)
         made = ProbeReport(
             name=name,
             answers=digest("answers"),

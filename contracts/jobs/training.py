@@ -145,6 +145,11 @@ class TrainingPlan(Frozen):
     """See `TrainingSet.cross_validation`. A job reads it if its recipe has `steps = "auto"` and folds."""
 
     @property
+    def rows(self) -> Digest:
+        """The artifact of the rows that the method trains on, which have a column `prompt_id`."""
+        return {Method.SFT: self.demonstrations, Method.DPO: self.pairs, Method.GRPO: self.prompts}[self.method]
+
+    @property
     def id(self) -> Digest:
         """Return the id of the plan, the digest of its content."""
         return digest(self.model_dump(mode="json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ratchet.contracts.data.datasets import (
     Cursor,
@@ -19,9 +19,23 @@ from ratchet.contracts.data.datasets import (
 from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.data.quarantine import QuarantineContent, QuarantineCounts, QuarantineEntry, ReplayReport
 from ratchet.contracts.data.teaching import Sendable
+from ratchet.contracts.ids import Digest
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.ports.progress import Progress
 from ratchet.contracts.ports.serving import ModelClient
+
+
+class ProbedChampion(NamedTuple):
+    """What a probe has to know about the champion, from which a training must show an improvement."""
+
+    trained_on: Digest | None = None
+    """Artifact of the rows that it was trained on, with a column `prompt_id`. None: none of the line's prompts, as far as is known."""
+    client: ModelClient | None = None
+    """Asks the champion. None: it is the start model."""
+
+
+UNTRAINED = ProbedChampion()
+"""A champion that is the start model and was trained on none of the line's prompts, such as an adopted model."""
 
 
 class TraceSource(Protocol):
@@ -136,8 +150,13 @@ class Datasets(Protocol):
         """
         ...
 
-    def probe(self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress) -> ProbeReport:
-        """Let the model behind `client` answer training prompts of the snapshot that still have consent, and score the answers."""
+    def probe(
+        self, name: str, snapshot: Snapshot, client: ModelClient, progress: Progress, champion: ProbedChampion = UNTRAINED
+    ) -> ProbeReport:
+        """Let the start model behind `client` answer training prompts of the snapshot that still have consent, and score the answers.
+
+        Prompts that the champion was not trained on come first. If the champion is not the start model, it answers the same prompts.
+        """
         ...
 
     def mirror_prompts(self, rollout: str, versions: tuple[str, ...], window: tuple[datetime, datetime], asks: MirrorAsk) -> MirrorPrompts:

@@ -40,7 +40,7 @@ from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
 from ratchet.flows.engine.asking.teaching import ask_before
 from ratchet.flows.engine.choice.adapters import served_form
-from ratchet.flows.engine.choice.choosing import choose_plan, drafts
+from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_champion
 from ratchet.flows.engine.choice.search import last_winner, with_search
 from ratchet.flows.engine.choice.training_curves import accepted_line, read_event_logs
 from ratchet.flows.engine.context import LineContext
@@ -58,11 +58,12 @@ def freeze(context: LineContext, cycle: CycleView, key: str) -> FreezeResult:
 
 
 def probe(context: LineContext, cycle: CycleView, key: str) -> ProbeResult:
-    """Sample answers of the start model to training prompts, unless probe.prompts is 0."""
+    """Sample answers of the start model and of the champion to training prompts, unless probe.prompts is 0."""
     if cycle.loop.probe.prompts == 0:
         return ProbeResult(report=None)
     client, snapshot = context.client(context.server.ensure(cycle.start)), cycle.result(FreezeResult).snapshot
-    return ProbeResult(report=context.datasets.probe(effect_name(cycle.id, key), snapshot, client, context.progress))
+    champion = probed_champion(context, cycle.baseline, cycle.start)
+    return ProbeResult(report=context.datasets.probe(effect_name(cycle.id, key), snapshot, client, context.progress, champion))
 
 
 def plan(context: LineContext, cycle: CycleView, key: str) -> PlanResult:

@@ -201,9 +201,9 @@ def start_of(context: LineContext, line: LineView, champion: ModelVersion) -> Mo
 
     A held candidate qualifies if it was compared with this champion, scored higher on average, and is not recalled.
     """
-    if context.loop.line.start_from == "base" and line.base is not None:
+    if context.loop.start_from == "base" and line.base is not None:
         return line.base
-    if context.loop.line.start_from == "held":
+    if context.loop.start_from == "held":
         for number in range(line.cycles, max(0, line.cycles - PAST_CYCLES), -1):
             past = context.cycle_view(cycle_stream(line.line, number))
             if past.baseline.tag != champion.tag:

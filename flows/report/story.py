@@ -106,7 +106,9 @@ def _opening(cycle: CycleView) -> Section:
 def _origin(cycle: CycleView) -> str:
     given = cycle.given
     if given is None:
-        return f"training starts from {cycle.start.tag}"
+        found = {"base": "the base model", "held": "a held candidate"}.get(cycle.loop.start_from, "the champion")
+        what = "the champion" if cycle.start == cycle.champion else found
+        return f'training starts from {cycle.start.tag}, {what} (line.start_from = "{cycle.loop.line.start_from}")'
     changes = f"It changes the {' and the '.join(given.differs)} of the champion." if given.differs else "It changes the weights only."
     return f"the candidate was trained elsewhere, and copied from {given.folder} (model {given.model.id[:12]}). {changes.removesuffix('.')}"
 
@@ -212,7 +214,16 @@ def _probe(cycle: CycleView) -> Section | None:
         f"Mean reward {_share(report.mean_reward)}; the best of {report.samples_per_prompt} reaches {_share(report.best_of_k)}; "
         f"rewards differ between answers for {_percent(report.group_coverage)} of the prompts.",
     )
-    return Section("Probe", (*text, *probed_ends(report)))
+    return Section("Probe", (*text, *probed_champion_text(report, cycle.baseline.tag), *probed_ends(report)))
+
+
+def probed_champion_text(report: ProbeReport, champion: str) -> list[str]:
+    """Return the sentence on the champion's usual reward, by which the rules decide whether a training can gain something."""
+    if report.usual_reward is None:
+        return []
+    on = "these prompts" if report.new_prompts is None else f"{report.new_prompts} of these prompts that it was not trained on"
+    too = "" if report.champion_reward is None else f" Its mean reward on all {report.prompts} is {report.champion_reward:.3f}."
+    return [f"The most frequent answers of {champion}, the champion, have a mean reward of {report.usual_reward:.3f} on {on}.{too}"]
 
 
 def probed_ends(report: ProbeReport) -> list[str]:

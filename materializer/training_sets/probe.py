@@ -1,4 +1,6 @@
-"""The probe: samples several answers of the champion to each selected training prompt, and scores them.
+"""The probe: samples several answers of the start model to each selected training prompt, and scores them.
+
+Prompts that the champion was not trained on come first. It may know the others by heart, and would seem to have nothing to learn.
 
 Traffic usually has one answer per prompt, which gives neither pairs nor groups. Probe answers have the origin `probe`. They are never
 used as feedback or as evidence for a rollout.
@@ -7,7 +9,7 @@ used as feedback or as evidence for a rollout.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
@@ -28,8 +30,9 @@ from ratchet.rewards.scorer_set import ScorerSet
 
 RIGHT = 0.5
 """Reward above which an answer of the probe counts as right."""
-_LEAST_UNBIASED = 20
-"""Minimum number of scored prompts with an unbiased reference. From this number on, `usual` is measured on these prompts only."""
+_LEAST = 20
+"""Minimum number of scored prompts that are new to the model, or have an unbiased reference. From this number on, `usual` is measured on
+these prompts only."""
 
 _REFUSALS = ("HTTP 400", "HTTP 413", "HTTP 422")
 """How failures begin with which a server refuses a request itself: it is too long for the context, or the chat template rejects it."""
@@ -59,10 +62,10 @@ def scorable(prompts: pl.DataFrame, scorer_set: ScorerSet, in_jobs: bool = False
     return prompts if scorer_set.without_reference(in_jobs) else prompts.filter(pl.col("reference").is_not_null())
 
 
-def choose_prompts(known: pl.DataFrame, most: int, salt: str) -> pl.DataFrame:
-    """Select at most `most` prompts by hash. The same `salt` gives the same selection."""
-    ranks = [hash_share("probe", salt, prompt) for prompt in known["prompt_id"].to_list()]
-    return known.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
+def choose_prompts(prompts: pl.DataFrame, most: int, salt: str, known: Set[str]) -> pl.DataFrame:
+    """Select at most `most` prompts by hash, first those that are not `known` to the champion. The same `salt` gives the same selection."""
+    ranks = [(prompt in known) + hash_share("probe", salt, prompt) for prompt in prompts["prompt_id"].to_list()]
+    return prompts.with_columns(pl.Series("rank", ranks, dtype=pl.Float64)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
 def ask(
@@ -82,11 +85,11 @@ def ask(
     reasons = counted(answer.failure for answer in answers if answer.text is None)
     if not answered and all(answer.failure.startswith(_REFUSALS) for answer in answers):
         raise Permanent(
-            f"the champion's server refuses all {len(asked)} requests of the probe: {told(reasons)}; adopt, in a new line, a model whose "
+            f"the model server refuses all {len(asked)} requests of the probe: {told(reasons)}; adopt, in a new line, a model whose "
             "context and chat template suit these prompts, or log other prompts"
         )
     if not answered:
-        raise Retryable(f"the probe got no answer to any of {len(asked)} requests: {told(reasons)}; check the champion's server")
+        raise Retryable(f"the probe got no answer to any of {len(asked)} requests: {told(reasons)}; check the model server")
     ends = [answer.cut for answer in answers if answer.text is not None]
     cut = None if None in ends else sum(map(bool, ends))
     return Probed(frame_of(_score(answered, scorer_set), SAMPLES), len(prompts), len(asked) - len(answered), reasons, cut)
@@ -163,18 +166,27 @@ def best_of(groups: Mapping[str, Sequence[float]]) -> float | None:
     return fmean(max(group) for group in groups.values()) if groups else None
 
 
-def usual(answers: pl.DataFrame, prompts: pl.DataFrame) -> tuple[float | None, float | None]:
-    """Return (mean over prompts of the reward of the most frequent answer, its standard error); (None, None) without rewards.
+def mean_reward(answers: pl.DataFrame) -> float | None:
+    """Return the mean reward of the scored answers; None without any."""
+    rewards = answers["reward"].drop_nulls()
+    return float(rewards.sum()) / len(rewards) if len(rewards) else None
 
-    If several answers are equally frequent, the mean of their rewards counts. `prompts` is records.PROMPTS of the prompts sent. The
-    mean over all draws would be lower: at temperature 1, even a model whose usual answers are all right makes errors.
+
+def usual(answers: pl.DataFrame, prompts: pl.DataFrame, known: Set[str]) -> tuple[float | None, float | None, int | None]:
+    """Return (mean over prompts of the reward of the most frequent answer, its standard error, number of prompts if all are new).
+
+    Only prompts that are not `known` to the model count if there are at least _LEAST of them; else all count, and the number is None. All
+    are None without rewards. If several answers are equally frequent, the mean of their rewards counts. `prompts` is records.PROMPTS of
+    the prompts sent. The mean over all draws would be lower: at temperature 1, even a model whose usual answers are all right makes errors.
     """
     scored = answers.filter(pl.col("reward").is_not_null())
     counted = scored.group_by("prompt_id", "answer").agg(pl.len(), pl.col("reward").mean())
     most = counted.filter(pl.col("len") == pl.col("len").max().over("prompt_id"))
     rewards = most.group_by("prompt_id").agg(pl.col("reward").mean()).sort("prompt_id")
-    found = unbiased(rewards, prompts, _LEAST_UNBIASED)["reward"].to_list()
-    return (fmean(found), pstdev(found) / math.sqrt(len(found))) if found else (None, None)
+    unknown = rewards.filter(~pl.col("prompt_id").is_in(sorted(known)))
+    new = len(unknown) >= _LEAST
+    found = unbiased(unknown if new else rewards, prompts, _LEAST)["reward"].to_list()
+    return (fmean(found), pstdev(found) / math.sqrt(len(found)), len(found) if new else None) if found else (None, None, None)
 
 
 def unbiased(rows: pl.DataFrame, prompts: pl.DataFrame, least: int) -> pl.DataFrame:

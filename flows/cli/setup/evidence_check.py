@@ -91,7 +91,7 @@ def _development(context: LineContext) -> list[Finding]:
     prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
     if prompts < CROSS_VALIDATED_BELOW and folded >= CROSS_VALIDATED_LEAST:
         by = f"find their number of steps by cross-validation over training prompts in {folded} clusters"
-        known = '. With line.start_from = "base", the start model would not know them' if context.loop.line.start_from != "base" else ""
+        known = '. With line.start_from = "base", the start model would not know them' if context.loop.start_from != "base" else ""
         return [("note", "training", f"{prompts} development prompts: runs of SFT and DPO {by}, if the recipe has folds{known}")]
     if prompts < LEAST:
         return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]

@@ -17,6 +17,8 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef
+from ratchet.contracts.ports import ProbedChampion
+from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.engine.choice.adapters import cannot_share, no_adapter
 from ratchet.flows.engine.context import LineContext
 
@@ -31,6 +33,13 @@ NOTHING_KNOWN = BeforeTraining(left_out=())
 
 Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 """Builds the plan from a method and its complete recipe."""
+
+
+def probed_champion(context: LineContext, champion: ModelVersion, start: ModelVersion) -> ProbedChampion:
+    """Return what a probe has to know about the champion. Its server is started if it is not the start model."""
+    plans = () if champion.cycle is None else context.cycle_view(champion.cycle).plans
+    trained_on = next((plan.rows for plan in plans if plan.id == champion.plan), None)
+    return ProbedChampion(trained_on, None if champion.tag == start.tag else context.client(context.server.ensure(champion)))
 
 
 def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: int, dataset: TrainingSet) -> Draft:

@@ -13,7 +13,7 @@ from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, Method, Search
 from ratchet.contracts.model import count_parameters, read_config
 from ratchet.contracts.serving import ModelVersion
-from ratchet.flows.engine.choice.choosing import choose_plan, drafts
+from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_champion
 from ratchet.flows.engine.choice.search import last_winner, with_search
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.line import not_adopted, start_of
@@ -57,8 +57,9 @@ def preview(context: LineContext, probe: bool) -> Preview:
     line = context.line_view()
     if line.champion is None:
         raise not_adopted(context)
-    start = start_of(context, line, clean_ancestor(context.ledger, line, line.champion))
-    seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, probe])
+    champion = clean_ancestor(context.ledger, line, line.champion)
+    start = start_of(context, line, champion)
+    seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, champion.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"
     context.progress("freezing the data …", 0, 0)
     snapshot = context.datasets.freeze(f"{name}/freeze", context.clock.now(), context.datasets.edition(EDITION))
@@ -67,7 +68,8 @@ def preview(context: LineContext, probe: bool) -> Preview:
         context.progress(f"starting the server of {start.tag} …", 0, 0)
         client = context.client(context.server.ensure(start))
         context.progress("probing the start model …", 0, 0)
-        report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress)
+        other = probed_champion(context, champion, start)
+        report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress, other)
     context.progress("choosing the training method …", 0, 0)
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
     draft = drafts(context, context.loop, f"{name}/plan", start.model.whole, context.loop.line.seed, data)

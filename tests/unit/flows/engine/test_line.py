@@ -17,9 +17,13 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.evaluation import Comparison, EvalReport, Interval
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import line_stream
+from ratchet.contracts.ports import UNTRAINED
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
+from ratchet.flows.config.load import parse_loop
 from ratchet.flows.core.folds.line import fold_line
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.choice.preview import preview
 from ratchet.flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
@@ -146,6 +150,45 @@ def past(tag: str, state: State = State.HELD, gain: float = 0.02, champion: str 
 )
 def test_start_of_a_training_follows_the_setting(start_from: str, cycles: list[Any], expected: str) -> None:
     views = {f"cycle/l/{number:04d}": view for number, view in enumerate(cycles, 1)}
-    context: Any = SimpleNamespace(loop=SimpleNamespace(line=SimpleNamespace(start_from=start_from)), cycle_view=views.__getitem__)
+    context: Any = SimpleNamespace(loop=SimpleNamespace(start_from=start_from), cycle_view=views.__getitem__)
     line: Any = SimpleNamespace(line="l", cycles=len(cycles), base=version("v-base"), recalled={"v-recalled": "erased"})
     assert start_of(context, line, version("v-champion")).tag == expected
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, "base"),
+        ({"training": {"methods": ["dpo", "sft"]}}, "base"),
+        ({"training": {"methods": ["dpo", "grpo"]}}, "champion"),
+        ({"retention": {"traces": 90}}, "champion"),
+        ({"line": {"start_from": "champion"}}, "champion"),
+        ({"retention": {"traces": 90}, "line": {"start_from": "base"}}, "base"),
+        ({"line": {"start_from": "held"}}, "held"),
+    ],
+)
+def test_a_training_starts_from_the_base_model_where_all_evidence_is_kept(sections: dict[str, Any], expected: str) -> None:
+    line = {"name": "l", "served_model": "m", **sections.get("line", {})}
+    text = {"sources": [{"name": "s", "kind": "receiver"}], "rewards": [{"name": "exact_match"}], **sections, "line": line}
+    assert parse_loop(text, "the test").start_from == expected
+
+
+@pytest.mark.parametrize("start_from", ["champion", "base"])
+def test_a_probe_knows_what_the_champion_was_trained_on_and_asks_it_if_it_is_not_the_start_model(start_from: str) -> None:
+    sim = SimulatedLine(Scenario(seed=1))
+    probed = sim.context.datasets.probed  # type: ignore[attr-defined]
+    sim.live()
+    assert probed == [UNTRAINED], "the adopted model was trained on none of the prompts"
+    line = sim.context.line_view()
+    assert line.champion is not None
+    assert line.champion.cycle == "cycle/sim/0001", "the first cycle was promoted"
+    own = sim.context.loop.line.model_copy(update={"start_from": start_from})
+    object.__setattr__(sim.context, "loop", sim.context.loop.model_copy(update={"line": own}))
+    plan = sim.context.cycle_view("cycle/sim/0001").plan
+    assert plan is not None
+    preview(sim.context, probe=True)
+    second = retry_cycle(sim.context, 1, "hana")
+    for _ in range(9):
+        sim.clock.sleep(7)
+        advance(second, sim.context)
+    assert [(known.trained_on, known.client is not None) for known in probed[1:]] == [(plan.pairs, start_from == "base")] * 2

@@ -14,7 +14,7 @@ from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.evaluation import ChatAnswer
 from ratchet.contracts.loop import ProbeSettings
 from ratchet.materializer.lake.schemas import frame_of, parquet
-from ratchet.materializer.training_sets.probe import ask, group_rewards, in_order, never_right, usual
+from ratchet.materializer.training_sets.probe import ask, choose_prompts, group_rewards, in_order, never_right, usual
 
 Draws = dict[str, Sequence[tuple[str, float | None]]]
 
@@ -39,13 +39,13 @@ def prompts(kinds: dict[str, str]) -> pl.DataFrame:
 
 def test_most_frequent_answer_determines_the_reward_of_a_prompt() -> None:
     found = answers({"p": [("x", 1.0), ("x", 1.0), ("y", 0.0), ("z", 0.0)], "q": [("x", 0.0), ("x", 0.0), ("y", 1.0)]})
-    assert usual(found, prompts({"p": "logged", "q": "logged"}))[0] == pytest.approx(0.5)
+    assert usual(found, prompts({"p": "logged", "q": "logged"}), set())[0] == pytest.approx(0.5)
 
 
 def test_equally_frequent_answers_are_averaged_and_unscored_answers_ignored() -> None:
     found = answers({"p": [("x", 1.0), ("y", 0.0)], "q": [("x", None), ("x", None), ("y", 1.0)]})
-    assert usual(found, prompts({"p": "logged", "q": "logged"}))[0] == pytest.approx(0.75)
-    assert usual(answers({"p": [("x", None)]}), prompts({"p": "logged"})) == (None, None)
+    assert usual(found, prompts({"p": "logged", "q": "logged"}), set())[0] == pytest.approx(0.75)
+    assert usual(answers({"p": [("x", None)]}), prompts({"p": "logged"}), set()) == (None, None, None)
 
 
 @pytest.mark.parametrize(("unbiased", "expected"), [(20, 1.0), (19, 19 / 39)])
@@ -53,12 +53,28 @@ def test_corrected_prompts_count_only_if_there_are_too_few_other_prompts(unbiase
     right: Draws = {f"r{i}": [("x", 1.0), ("x", 1.0)] for i in range(unbiased)}
     wrong: Draws = {f"c{i}": [("y", 0.0), ("y", 0.0)] for i in range(20)}
     kinds = {name: "reference" if name in right else "correction" for name in right | wrong}
-    assert usual(answers(right | wrong), prompts(kinds))[0] == pytest.approx(expected)
+    assert usual(answers(right | wrong), prompts(kinds), set())[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("new", "expected"), [(20, (0.0, 20)), (19, (30 / 49, None))])
+def test_prompts_that_the_model_was_trained_on_count_only_if_there_are_too_few_others(new: int, expected: tuple[float, int | None]) -> None:
+    by_heart: Draws = {f"k{i}": [("x", 1.0), ("x", 1.0)] for i in range(30)}
+    unknown: Draws = {f"n{i}": [("y", 0.0), ("y", 0.0)] for i in range(new)}
+    every = prompts(dict.fromkeys(by_heart | unknown, "logged"))
+    reward, _, counted = usual(answers(by_heart | unknown), every, set(by_heart))
+    assert (reward, counted) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_prompts_that_the_champion_was_not_trained_on_are_asked_first() -> None:
+    every, known = prompts({f"p{i}": "logged" for i in range(40)}), {f"p{i}" for i in range(30)}
+    assert {*choose_prompts(every, 10, "salt", known)["prompt_id"]} == {f"p{i}" for i in range(30, 40)}
+    assert len(choose_prompts(every, 12, "salt", known).filter(pl.col("prompt_id").is_in(sorted(known)))) == 2
+    assert choose_prompts(every, 12, "salt", set()).equals(choose_prompts(every, 12, "salt", {"another"}))
 
 
 def test_standard_error_depends_on_the_number_of_prompts() -> None:
     found = answers({f"p{i}": [("x", float(i > 0)), ("x", float(i > 0))] for i in range(25)})
-    reward, error = usual(found, prompts({f"p{i}": "logged" for i in range(25)}))
+    reward, error, _ = usual(found, prompts({f"p{i}": "logged" for i in range(25)}), set())
     assert (reward, error) == (pytest.approx(0.96), pytest.approx((0.96 * 0.04 / 25) ** 0.5))
 
 
@@ -111,5 +127,5 @@ def test_a_server_that_refuses_all_prompts_is_not_asked_again(code: str) -> None
     with pytest.raises(Permanent, match=rf"refuses all 2 requests of the probe: {code}: the prompt has 46 tokens, .* \(2\)"):
         ask(prompts({"p": "logged"}), ProbeSettings(samples=2), SimpleNamespace(), client, "salt", lambda *_: None)  # type: ignore[arg-type]
     client.chat = lambda requests, _: [refused, ChatAnswer(text=None, error="HTTP 500: x")][: len(requests)]
-    with pytest.raises(Retryable, match="check the champion's server"):
+    with pytest.raises(Retryable, match="check the model server"):
         ask(prompts({"p": "logged"}), ProbeSettings(samples=2), SimpleNamespace(), client, "salt", lambda *_: None)  # type: ignore[arg-type]

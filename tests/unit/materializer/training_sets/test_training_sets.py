@@ -17,7 +17,7 @@ from ratchet.contracts.data.records import PROMPTS, SAMPLES, Tier
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.loop import SnapshotSettings
-from ratchet.contracts.ports import Progress
+from ratchet.contracts.ports import ProbedChampion, Progress
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.materializer.training_sets.facts import off_policy
 from ratchet.materializer.training_sets.pairs import Pairs, make_pairs
@@ -130,6 +130,23 @@ def test_probe_measures_group_coverage(tmp_path: Path) -> None:
     assert training.facts.never_right == pytest.approx(1 / 3)
     assert training.facts.champion_reward == report.mean_reward
     assert all(row["origin"] == "probe" and row["votes"] == 0 for row in rows(datasets, report.answers))
+
+
+@pytest.mark.slow
+def test_a_champion_that_is_not_the_start_model_answers_the_same_prompts(tmp_path: Path) -> None:
+    datasets = make_datasets(tmp_path, make_loop(probe={"samples": 2, "prompts": 3}))
+    traces = [span(n, text, "A: 0", metadata__reference="1") for n, text in enumerate(TRAIN[:4], 1)]
+    snapshot = frozen(datasets, *traces)
+    first = next(row["prompt_id"] for row in rows(datasets, snapshot.prompts))
+    pl.DataFrame({"prompt_id": [first]}).write_parquet(tmp_path / "rows.parquet")
+    trained_on = datasets.artifacts.put_file(tmp_path / "rows.parquet")
+    start, champion = Client(["A: 0"]), Client(["A: 1"])
+    report = datasets.probe("p", snapshot, start, lambda *_: None, ProbedChampion(trained_on, champion))
+    assert [request.messages for request in start.asked] == [request.messages for request in champion.asked], "the same prompts"
+    assert first not in {row["prompt_id"] for row in rows(datasets, report.answers)}, "the champion was trained on this one"
+    assert (report.mean_reward, report.champion_reward, report.usual_reward) == (0.0, 1.0, 1.0)
+    facts = datasets.assemble("t", snapshot, report).facts
+    assert (facts.champion_reward, facts.usual_reward, facts.best_of_k) == (1.0, 1.0, 0.0), "nothing to gain for the champion"
 
 
 @pytest.mark.slow
