@@ -30,8 +30,13 @@ name = "exact_match"             # answer equals reference, ignoring whitespace
 name = "user_feedback"           # user ratings: for labels only
 
 [holdout]
-fraction = 0.2                   # share of prompts that are never used for training
+fraction = 0.2                   # share of prompts that are never used for training; 0.05 is enough beside 200 golden prompts
 # golden = "golden.jsonl"        # one {{"prompt": …, "reference": …}} per line; used by the gate only
+similarity = "auto"              # right answers decide whether prompts of one template are different questions
+development = 0                  # train on all other prompts; SFT and DPO find their length by cross-validation
+
+[training]
+methods = ["sft", "dpo"]         # the first suitable one; for "grpo", set holdout.development = 0.15 before the first cycle
 
 [gate]
 min_effect = 0.0                 # the lower confidence bound of the improvement must exceed this
