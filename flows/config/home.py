@@ -10,10 +10,12 @@ from pathlib import Path
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.flows.config import variables
+from ratchet.flows.ledger.postgres_store import PostgresDatabase
 from ratchet.materializer.lake.places.place import CATALOG, LakePlace
 from ratchet.materializer.lake.places.rest import is_rest, rest_properties
 from ratchet.runtime.secrets.files import create_secret
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
+from ratchet.runtime.sql_store import StoreDatabase
 
 _WAREHOUSE = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*"
 
@@ -44,6 +46,10 @@ class Home:
         """Whether the ledger exists. One that is not a SQLite file counts as existing. Nothing is created."""
         file = self.ledger_url.removeprefix("sqlite:///")
         return file == self.ledger_url or Path(file).exists()
+
+    def database(self, line: str) -> StoreDatabase | None:
+        """Return the database of the line's stores: that of the ledger, if it is in Postgres. None: they are SQLite files here."""
+        return PostgresDatabase(self.ledger_url, line) if self.ledger_url.startswith("postgresql") else None
 
     @property
     def anchors(self) -> str:
@@ -110,7 +116,7 @@ class Home:
         folder = self.root / "lines" / line / "lake"
         warehouse, catalog = os.environ.get(variables.WAREHOUSE) or "", os.environ.get(variables.CATALOG_URL) or ""
         if not warehouse and not catalog:
-            return LakePlace(folder)
+            return LakePlace(folder, database=self.database(line))
         if not warehouse or not catalog:
             given, missing = (variables.WAREHOUSE, variables.CATALOG_URL) if warehouse else (variables.CATALOG_URL, variables.WAREHOUSE)
             raise ConfigError(f"{given} is set, but {missing} is not; set both, or neither for a lake in {self.root}")
@@ -128,7 +134,7 @@ class Home:
                 f"{folder} has a local lake, whose records would not be read any more; unset {variables.WAREHOUSE} and "
                 f"{variables.CATALOG_URL}, or begin with an empty {variables.HOME}"
             )
-        return LakePlace(folder, line, catalog, warehouse)
+        return LakePlace(folder, line, catalog, warehouse, self.database(line))
 
     def spool(self, line: str) -> Path:
         """Folder where the receiver stores batches before ingest."""

@@ -69,7 +69,7 @@ class SqlLedger:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._engine = _engine(url)
+        self._engine = engine_at(url)
         self._reader = self._engine.execution_options(**{_READS: True})
         try:
             self._create()
@@ -216,7 +216,7 @@ def _where(url: str) -> str:
     return make_url(url).render_as_string(hide_password=True)
 
 
-def _engine(url: str) -> Engine:
+def engine_at(url: str) -> Engine:
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:

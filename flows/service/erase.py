@@ -58,7 +58,7 @@ ALWAYS_LEFT = (
     "models that were trained elsewhere and given as candidates: nothing is known of their training data",
     "files that were exported by `ratchet dataset` (which lists them), `ratchet judge` and `ratchet report --out`",
     "an MLflow server, a bucket or a cluster's volume outside of the home folder",
-    "hashes in lake/seen.sqlite, lake/prompts.sqlite and judgements.db, which contain no text",
+    "hashes in lake/seen.sqlite, and in lake/prompts.sqlite and judgements.db or the ledger's database, which contain no text",
     "differences of mirrored prompts in the ledger, by hashes whose key is deleted",
 )
 

@@ -22,6 +22,7 @@ from ratchet.contracts.schema import stamped
 from ratchet.contracts.steps import State
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import receiver_is_alive, start_receiver
+from ratchet.flows.composition.stores import copy_files
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.rollouts.rollout import Hold
@@ -110,6 +111,8 @@ class Keeper:
         self._urgent = False
         """Whether a requested rollback, or the cancellation of a rollout, is not carried out yet."""
         self._is_new = True
+        self._is_copied = False
+        """Whether the rows of files of an earlier release are in the database."""
         self._lengths: dict[str, int] = {}
         self._failed = False
         self._failed_lengths: dict[str, int] = {}
@@ -203,6 +206,10 @@ class Keeper:
         self._problems = []
         self._worked = now
         context = self._context(texts)
+        if not self._is_copied:
+            with self._part(texts):
+                copy_files(self._installation.home, self.line)
+                self._is_copied = True
         changed = begun or self._urgent or self._seen(lengths) != self._lengths
         if changed:
             with self._part(texts):

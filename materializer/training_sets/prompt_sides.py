@@ -7,17 +7,17 @@ stored. The unit is the root of a conversation, its first user message.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from enum import IntEnum
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ratchet.contracts.ids import Digest
+from ratchet.materializer.lake.places.place import LakePlace, place_of
 from ratchet.materializer.partitioned.signature_file import SignatureFile
 from ratchet.materializer.training_sets.near_duplicates import (
     PERMUTATIONS,
@@ -31,23 +31,37 @@ from ratchet.materializer.training_sets.near_duplicates import (
     shingles,
     signature,
 )
+from ratchet.runtime.sql_store import Statements, StoreLayout
 
 FILE = "prompts.sqlite"
-"""Name of the database in the folder of a lake. It contains digests and signatures, and no texts."""
+"""Name of the file in the folder of a lake without a database. The rows contain digests and signatures, and no texts."""
 
 
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS prompts (root TEXT PRIMARY KEY, side INTEGER NOT NULL, cluster TEXT NOT NULL, "
-    "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))",
-    "DROP TRIGGER IF EXISTS sides_stay",  # of earlier releases, which never computed a signature again
-    "CREATE TRIGGER IF NOT EXISTS sides_never_change BEFORE UPDATE OF root, side, cluster ON prompts "
-    "BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
-    "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
-    "DROP TABLE IF EXISTS signed",
-    "CREATE TABLE IF NOT EXISTS signed_until (recipe INTEGER PRIMARY KEY, snapshot INTEGER NOT NULL)",
+LAYOUT = StoreLayout(
+    "prompts",
+    ("prompts", "joins", "signatures", "signed_until"),
+    create=(
+        "CREATE TABLE IF NOT EXISTS prompts (root TEXT PRIMARY KEY, side INTEGER NOT NULL, cluster TEXT NOT NULL, "
+        "signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE IF NOT EXISTS joins (one TEXT NOT NULL, other TEXT NOT NULL, UNIQUE (one, other))",
+        "CREATE TABLE IF NOT EXISTS signatures (root TEXT PRIMARY KEY, signature BLOB NOT NULL, recipe INTEGER NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE IF NOT EXISTS signed_until (recipe INTEGER PRIMARY KEY, snapshot INTEGER NOT NULL)",
+    ),
+    sqlite=(
+        "DROP TRIGGER IF EXISTS sides_stay",  # of earlier releases, which never computed a signature again
+        "CREATE TRIGGER IF NOT EXISTS sides_never_change BEFORE UPDATE OF root, side, cluster ON prompts "
+        "BEGIN SELECT RAISE(ABORT, 'a prompt never changes its side'); END",
+        "DROP TABLE IF EXISTS signed",
+    ),
+    postgres=(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''a prompt never changes its side''; END'",
+        "CREATE TRIGGER sides_never_change BEFORE UPDATE OF root, side, cluster ON prompts FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ),
 )
-"""`signatures` has those of prompts without a side, `signed_until` the snapshot of the traces whose prompts have signatures of a recipe."""
+"""`signatures` has those of prompts without a side, `signed_until` the snapshot of the traces whose prompts have signatures of a recipe.
+
+In Postgres, they are in the schema `ratchet_prompts_NAME` of the line NAME.
+"""
 _SIGNATURES = 2_000
 """Prompts whose signatures, and if needed texts, are in memory together."""
 _RENEW = "UPDATE prompts SET signature = ?, recipe = ? WHERE root = ? AND recipe <> ?"
@@ -108,11 +122,13 @@ class RootsInMemory:
 class PromptSides:
     """The assignments of one line. The caller of `assign` holds the lake's write lock.
 
-    `threshold` is the least Jaccard similarity of near-duplicates.
+    `where` is the place of the lake; a path is the folder of a local one. `threshold` is the least Jaccard similarity of near-duplicates.
     """
 
-    def __init__(self, folder: Path, threshold: float = THRESHOLD) -> None:
-        self._path = folder / FILE
+    def __init__(self, where: LakePlace | Path, threshold: float = THRESHOLD) -> None:
+        place = place_of(where)
+        self._folder = place.folder
+        self._store = place.store(LAYOUT, FILE)
         self._threshold = threshold
         self._joined: Joined | None = None
 
@@ -129,13 +145,13 @@ class PromptSides:
         whose standard error of 0.036 can miss a near-duplicate close to the threshold.
 
         `is_held` is the decision by hash. With `founding`, the first call of a database lets the hash decide for all of its prompts: these
-        were used with that side before near-duplicates were considered. Raises Retryable if the disk is full.
+        were used with that side before near-duplicates were considered. Raises Retryable if the disk is full or the database is away.
         """
         self._joined = None
-        with self._open() as connection:
+        with self._store.changing() as connection:
             if any(_new(connection, roots.range(number)) for number in range(roots.count)):
                 _renew(connection, roots)
-                placing = _Placing(connection, roots, self._threshold, self._path.parent)
+                placing = _Placing(connection, roots, self._threshold, self._folder)
                 for number in range(roots.count):
                     placing.place(number, is_held, founding)
                 connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
@@ -145,7 +161,8 @@ class PromptSides:
         if not roots:
             return []
         sides = list(Side)
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+        with self._store.reading() as connection:
+            assert connection is not None, "the roots have sides"
             if self._joined is None:
                 self._joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
             name = self._joined.root
@@ -156,7 +173,7 @@ class PromptSides:
     def unsigned(self, roots: Collection[Digest]) -> list[Digest]:
         """Return those of the roots whose signatures are not known, so that `assign` would compute them."""
         marks = ",".join("?" * len(roots))
-        with self._open() as connection:
+        with self._store.changing() as connection:
             known = {
                 root
                 for table in ("prompts", "signatures")
@@ -169,41 +186,42 @@ class PromptSides:
 
     def keep(self, signatures: Mapping[Digest, bytes]) -> None:
         """Store the signatures of prompts that were `unsigned`: beside the side, if a prompt has one."""
-        with self._open() as connection:
+        with self._store.changing() as connection:
             connection.executemany(_RENEW, [(signed, RECIPE, root, RECIPE) for root, signed in signatures.items()])
             connection.executemany(
-                "INSERT OR REPLACE INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ?)",
+                "INSERT INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ?) "
+                "ON CONFLICT (root) DO UPDATE SET signature = excluded.signature, recipe = excluded.recipe",
                 [(root, signed, RECIPE, root) for root, signed in signatures.items()],
             )
 
     def signed(self) -> int | None:
         """Return the last argument of `sign_until`; None without any, or if the signatures of the lake have an earlier recipe."""
-        with self._open() as connection:
+        with self._store.changing() as connection:
             row = connection.execute("SELECT snapshot FROM signed_until WHERE recipe = ?", (RECIPE,)).fetchone()
         return row[0] if row else None
 
     def sign_until(self, snapshot: int) -> None:
         """Remember that the prompts of an Iceberg snapshot of the traces have signatures."""
-        with self._open() as connection:
+        with self._store.changing() as connection:
             connection.execute("DELETE FROM signed_until")
             connection.execute("INSERT INTO signed_until VALUES (?, ?)", (RECIPE, snapshot))
 
     def signatures(self, roots: Sequence[Digest]) -> dict[Digest, Signature]:
         """Return the signatures of those of the sorted roots that have a side."""
-        if not roots or not self._path.exists():
+        if not roots:
             return {}
-        wanted = frozenset(roots)
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
-            rows = connection.execute(
-                "SELECT root, signature FROM prompts WHERE recipe = ? AND root BETWEEN ? AND ?", (RECIPE, roots[0], roots[-1])
-            )
-            return {root: np.frombuffer(data, dtype=np.uint32) for root, data in rows if root in wanted}
+        marks = ",".join("?" * len(roots))
+        with self._store.reading() as connection:
+            if connection is None:
+                return {}
+            query = f"SELECT root, signature FROM prompts WHERE recipe = {RECIPE} AND root IN ({marks})"  # noqa: S608
+            return {root: np.frombuffer(data, dtype=np.uint32) for root, data in connection.execute(query, roots)}
 
     def clusters(self) -> dict[Digest, tuple[str, tuple[str, ...]]]:
         """Return for each prompt the cluster that it got when it was first seen, and all clusters that are joined with it."""
-        if not self._path.exists():
-            return {}
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+        with self._store.reading() as connection:
+            if connection is None:
+                return {}
             rows = connection.execute("SELECT root, cluster FROM prompts").fetchall()
             joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         members: dict[str, list[str]] = {}
@@ -211,28 +229,13 @@ class PromptSides:
             members.setdefault(joined.root(cluster), []).append(cluster)
         return {root: (cluster, tuple(members[joined.root(cluster)])) for root, cluster in rows}
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for one transaction."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                for statement in _TABLES:
-                    connection.execute(statement)
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-
 
 def _named(placed: Placed, name: str) -> Placed:
     """Return a side with the present name of its cluster."""
     return placed if name == placed.cluster else Placed(placed.side, name)
 
 
-def _new(connection: sqlite3.Connection, roots: Sequence[Digest]) -> list[Digest]:
+def _new(connection: Statements, roots: Sequence[Digest]) -> list[Digest]:
     """Return those of the sorted roots that have no side."""
     if not roots:
         return []
@@ -247,16 +250,14 @@ class _Placing:
     of the other one; hence there is an index per side. Signatures are on disk, and those of the searched prompts in the indexes.
     """
 
-    def __init__(self, connection: sqlite3.Connection, roots: Roots, threshold: float, folder: Path) -> None:
+    def __init__(self, connection: Statements, roots: Roots, threshold: float, folder: Path) -> None:
         self._connection, self._roots = connection, roots
         self._joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         self._is_first = connection.execute("SELECT 1 FROM prompts LIMIT 1").fetchone() is None
         self._signatures, count = SignatureFile(folder), 0
-        ordered = "FROM prompts WHERE recipe = ? ORDER BY root"
-        rows = connection.execute(f"SELECT signature {ordered}", (RECIPE,))
-        while found := rows.fetchmany(_SIGNATURES):
+        for found in _parts(connection, "signature"):
             count += len(found)
-            self._signatures.append(np.frombuffer(b"".join(data for (data,) in found), dtype=np.uint32).reshape(-1, PERMUTATIONS))
+            self._signatures.append(np.frombuffer(b"".join(data for _, data in found), dtype=np.uint32).reshape(-1, PERMUTATIONS))
         for number in range(roots.count):
             new = _new(connection, roots.range(number))
             for at in range(0, len(new), _SIGNATURES):
@@ -265,9 +266,10 @@ class _Placing:
         self._at, self._is_searched = count, near
         self._indexes = {side: NearIndex(threshold) for side in Side}
         self._clusters: dict[str, str] = {}
+        self._joins: list[tuple[str, str]] = []
         known = list[tuple[Digest, int, str, bytes]]()
         if near[:count].any():
-            every = connection.execute(f"SELECT root, side, cluster, signature {ordered}", (RECIPE,))
+            every = chain.from_iterable(_parts(connection, "side, cluster, signature"))
             known = [row for row, is_near in zip(every, near[:count].tolist(), strict=True) if is_near]
         texts = roots.texts([root for root, *_ in known])
         for root, side, cluster, signed in known:
@@ -294,6 +296,8 @@ class _Placing:
                 ),
             )
             self._at = end
+        self._connection.executemany("INSERT INTO joins VALUES (?, ?) ON CONFLICT DO NOTHING", self._joins)
+        self._joins.clear()
 
     def _placed(self, root: Digest, signed: Signature, texts: Mapping[Digest, str], is_held: bool, hashed: bool) -> Placed:
         """Return the side of a new prompt. With `hashed`, the hash decides alone. `texts` has those of the searched prompts."""
@@ -318,12 +322,21 @@ class _Placing:
         alike = [self._clusters[key] for key in (near(side) if side is Side.NEITHER else found[side])]
         cluster = alike[0] if alike else root
         for other in alike[1:]:
-            self._connection.execute("INSERT OR IGNORE INTO joins VALUES (?, ?)", (cluster, other))
+            self._joins.append((cluster, other))
             self._joined.join(cluster, other)
         return Placed(side, cluster)
 
 
-def _renew(connection: sqlite3.Connection, roots: Roots) -> None:
+def _parts(connection: Statements, columns: str) -> Iterator[list[Any]]:
+    """Yield root and columns of the prompts with sides and present signatures, in the order of their roots, _SIGNATURES at a time."""
+    query = f"SELECT root, {columns} FROM prompts WHERE recipe = ? AND root > ? ORDER BY root LIMIT {_SIGNATURES}"  # noqa: S608
+    last = ""
+    while found := connection.execute(query, (RECIPE, last)).fetchall():
+        yield found
+        last = found[-1][0]
+
+
+def _renew(connection: Statements, roots: Roots) -> None:
     """Compute the signatures of prompts with a side and a signature of an earlier recipe, if their texts are known.
 
     After an upgrade, `Split.sign` does so in parts; this is for a line that freezes before. A prompt whose text is not known any more is
@@ -336,10 +349,10 @@ def _renew(connection: sqlite3.Connection, roots: Roots) -> None:
         connection.executemany(_RENEW, rows)
 
 
-def _signed(connection: sqlite3.Connection, roots: Roots, new: Sequence[Digest]) -> npt.NDArray[np.uint32]:
+def _signed(connection: Statements, roots: Roots, new: Sequence[Digest]) -> npt.NDArray[np.uint32]:
     """Return the signatures of sorted new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
     stored = "SELECT root, signature FROM signatures WHERE recipe = ? AND root BETWEEN ? AND ?"
-    known: dict[str, bytes] = dict(connection.execute(stored, (RECIPE, new[0], new[-1])))
+    known: dict[str, bytes] = dict(connection.execute(stored, (RECIPE, new[0], new[-1])).fetchall())
     texts = roots.texts([root for root in new if root not in known])
     signed = [known[root] if root in known else signature(shingles(texts[root])).tobytes() for root in new]
     return np.frombuffer(b"".join(signed), dtype=np.uint32).reshape(-1, PERMUTATIONS)

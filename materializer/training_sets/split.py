@@ -86,7 +86,7 @@ class Split:
         bound = self._artifacts.resolve(f"near/{self._line.name}")
         founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
         self._measure(known)
-        sides = PromptSides(self._lake.root, self.similarity())
+        sides = PromptSides(self._lake.place, self.similarity())
         with self._lake.writing():
             sides.place(roots, is_held, founding)
         return sides.placed
@@ -119,7 +119,7 @@ class Split:
         Does nothing if near-duplicates are not considered. Decides no side: that happens when a prompt may first be used.
         """
         newest = self._lake.snapshot("traces")
-        sides = PromptSides(self._lake.root)
+        sides = PromptSides(self._lake.place)
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
         for part in self._lake.parts_added("traces", since, ("messages",)):
@@ -163,7 +163,7 @@ class Split:
     def training_sides(self, prompts: pl.DataFrame) -> TrainingSides:
         """Return the parts and the clusters of `prompts` (records.PROMPTS) of the training side."""
         parts = prompts_by_part(prompts, self.parts)
-        known = PromptSides(self._lake.root).clusters() if self.near() else {}
+        known = PromptSides(self._lake.place).clusters() if self.near() else {}
         roots = {row["prompt_id"]: root_id(orjson.loads(row["prompt"])) for row in prompts.select("prompt_id", "prompt").to_dicts()}
         clusters = {prompt: known[root][1][0] for prompt, root in roots.items() if root in known}
         return TrainingSides(development=tuple(parts[Part.DEVELOPMENT]), neither=tuple(parts[Part.NEITHER]), clusters=clusters)
@@ -171,7 +171,7 @@ class Split:
     def parts(self, roots: Iterable[Digest]) -> dict[Digest, Part]:
         """Return the part of each prompt of the training side."""
         chosen = is_development(self._line.salt, self._settings.development)
-        known = PromptSides(self._lake.root).clusters() if self.near() else {}
+        known = PromptSides(self._lake.place).clusters() if self.near() else {}
         placed = {root: known.get(root, (root, (root,))) for root in roots}
         return {root: part_of(own, joined, chosen) for root, (own, joined) in placed.items()}
 
@@ -186,7 +186,7 @@ class Split:
         """
         if not golden or not self.near():
             return []
-        index, sides = NearIndex(self.similarity()), PromptSides(self._lake.root)
+        index, sides = NearIndex(self.similarity()), PromptSides(self._lake.place)
         for root, text in golden.items():
             index.add(root, signature(shingles(text)), text)
         alike = []

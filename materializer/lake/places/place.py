@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.materializer.lake.places.rest import is_rest, rest_tables, shown_rest
+from ratchet.runtime.sql_store import SqlStore, StoreDatabase, StoreLayout, open_store
 from ratchet.runtime.watched_file import stamp_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class LakePlace:
     """SQLAlchemy URL of the Postgres database with the catalog, or the https URL of a REST catalog. It may have a password."""
     warehouse: str = ""
     """s3://BUCKET/PREFIX of the files. Those of the tables are below PREFIX/NAMESPACE."""
+    database: StoreDatabase | None = None
+    """Database of what the lake remembers beside its tables and cannot compute again. None: SQLite files in the folder."""
 
     @property
     def is_shared(self) -> bool:
@@ -65,6 +68,10 @@ class LakePlace:
         if not self.is_shared:
             return _local_tables(self.folder.resolve() / CATALOG)
         return (_rest_tables if is_rest(self.catalog) else _database_tables)(self.catalog, self.namespace)
+
+    def store(self, layout: StoreLayout, file: str) -> SqlStore:
+        """Return a store of the lake. Without a database, it is in the file of that name in the folder."""
+        return open_store(layout, self.folder.resolve() / file, self.database)
 
     def state(self) -> object:
         """Return a value that each commit changes, for comparisons. Raises Retryable if the catalog cannot be read."""

@@ -9,6 +9,7 @@ import pytest
 from ratchet.contracts.errors import ConfigError
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
+from ratchet.flows.ledger.postgres_store import PostgresDatabase
 from ratchet.materializer.lake.places.place import LakePlace
 
 CATALOG = "postgresql+psycopg://ada:a-secret-word@db/catalog"
@@ -32,6 +33,15 @@ def test_each_line_has_a_namespace_in_the_catalog_of_the_environment(home: Home,
     assert place.is_shared
     assert str(place) == "s3://bucket/lakes/shop"
     assert "a-secret-word" not in f"{place!r} {place} {place.remedy}"
+
+
+def test_stores_are_in_the_database_of_a_ledger_in_postgres(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert home.lake("shop").database is None
+    monkeypatch.setenv(variables.LEDGER_URL, f"sqlite:///{home.root}/elsewhere.db")
+    assert home.lake("shop").database is None
+    monkeypatch.setenv(variables.LEDGER_URL, CATALOG)
+    assert home.lake("shop").database == PostgresDatabase(CATALOG, "shop")
+    assert "a-secret-word" not in repr(home.lake("shop"))
 
 
 @pytest.mark.parametrize(

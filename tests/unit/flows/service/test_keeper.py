@@ -66,6 +66,7 @@ def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
         spool=lambda line: tmp_path / "spool" / line,
         collected=lambda line: tmp_path / f"{line}.json",
         lake=lambda line: LakePlace(tmp_path / "lake"),
+        database=lambda line: None,
     )
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 
@@ -83,6 +84,26 @@ def test_first_look_sweeps_and_says_that_a_cycle_is_due(tmp_path: Path, said: li
     assert news is not None
     assert news.due == "2000 new traces"
     assert news.cycle is None
+
+
+def test_files_of_an_earlier_release_are_copied_once_however_often_it_fails(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = ["the database is away", "the database is away", ""]
+    copied: list[str] = []
+
+    def copy(_home: object, line: str) -> None:
+        if answer := answers.pop(0):
+            raise Retryable(answer)
+        copied.append(line)
+
+    monkeypatch.setattr(keepers_module, "copy_files", copy)
+    sim = SimulatedLine(Scenario(seed=1))
+    keeper = keep(sim, tmp_path, said)
+    for round_ in range(5):
+        work(keeper, sim, round_ * (SWEEP_SECONDS + 1))
+    assert copied == ["sim"]
+    assert any("the database is away" in text for text in said)
 
 
 def test_line_without_news_has_no_work_until_the_next_sweep(tmp_path: Path, said: list[str]) -> None:

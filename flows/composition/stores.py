@@ -1,0 +1,30 @@
+"""The stores of a line, which are in the home folder, or in the database of the ledger if that is Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ratchet.flows.config.home import Home
+from ratchet.runtime.sql_store import StoreLayout
+
+
+def copy_files(home: Home, line: str) -> None:
+    """Copy the rows of the line's SQLite files to the database, if there is one and it does not have them. Raises Retryable.
+
+    A store does this itself at its first change. It may be long until then, and the home folder may be lost before.
+    """
+    database = home.database(line)
+    if database is None:
+        return
+    for layout, file in _stores(home, line):
+        if file.exists():
+            with database.store(layout, file).changing():
+                pass
+
+
+def _stores(home: Home, line: str) -> Iterator[tuple[StoreLayout, Path]]:
+    """Yield each store of a line, with its file in the home folder."""
+    from ratchet.materializer.training_sets import prompt_sides
+
+    yield prompt_sides.LAYOUT, home.lake(line).folder / prompt_sides.FILE

@@ -1,0 +1,163 @@
+"""Stores of a line in the Postgres database of the ledger, each in a schema of its own.
+
+A changing transaction holds an advisory lock of its schema: what it has read does not change until it ends, and another process decides
+after it. A process that is suspended inside loses its transaction after a time, and nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ratchet.contracts.errors import Retryable
+from ratchet.runtime.sql_store import SqliteStore, SqlStore, Statements, StoreLayout
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection, Engine
+
+_TYPES: Final = {" WITHOUT ROWID": "", " BLOB": " BYTEA", " INTEGER": " BIGINT", " REAL": " DOUBLE PRECISION", " TEXT": ' TEXT COLLATE "C"'}
+_SETTINGS: Final = (
+    "SELECT set_config('search_path', %s, true), set_config('lock_timeout', '30s', true), "
+    "set_config('idle_in_transaction_session_timeout', '10min', true)"
+)
+"""They end with the transaction. The last one ends the transaction of a suspended process; no step of a decision takes so long."""
+_COPIED: Final = 2_000
+"""Rows that are copied at once."""
+
+
+@dataclass(frozen=True)
+class PostgresDatabase:
+    """The schemas of a line in the database at a SQLAlchemy URL. Connections are made at first use."""
+
+    url: str = field(repr=False)
+    line: str
+
+    def store(self, layout: StoreLayout, file: Path) -> PostgresStore:
+        """Return a store. The rows of a SQLite `file`, in which it was before, are copied once, before the first change."""
+        return PostgresStore(self.url, f"ratchet_{layout.name}_{self.line}", layout, file)
+
+
+class PostgresStore:
+    """A store in a schema. Methods raise Retryable if the database cannot be reached or refuses, and ConfigError without a driver."""
+
+    def __init__(self, url: str, schema: str, layout: StoreLayout, file: Path) -> None:
+        self._url = url
+        self._schema = schema
+        self._layout = layout
+        self._file = file
+
+    @contextmanager
+    def changing(self) -> Iterator[Statements]:
+        """Begin a transaction, when no other process is in one. The first one creates the tables and copies the rows of the file."""
+        with self._errors(), _engine(self._url, os.getpid()).begin() as connection:
+            self._enter(connection)
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (self._schema,))
+            statements = _Statements(connection)
+            if not self._exists(connection):
+                self._create(connection)
+                self._copy(statements)
+            yield statements
+        if self._layout.holds_texts:
+            self._erase_file()
+
+    @contextmanager
+    def reading(self) -> Iterator[Statements | None]:
+        """Begin a transaction that sees one state and cannot write. Until the rows of a file are copied, it reads the file."""
+        with self._errors(), _engine(self._url, os.getpid()).connect() as connection:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            self._enter(connection)
+            if self._exists(connection):
+                yield _Statements(connection)
+                return
+        with SqliteStore(self._layout, self._file).reading() as found:
+            yield found
+
+    def held(self) -> AbstractContextManager[SqlStore]:
+        """Return the store itself: a connection is lent for each transaction, so that none is idle in between."""
+        return nullcontext(self)
+
+    def _enter(self, connection: Connection) -> None:
+        connection.exec_driver_sql(_SETTINGS, (f'"{self._schema}"',))
+
+    def _exists(self, connection: Connection) -> bool:
+        return connection.exec_driver_sql("SELECT to_regclass(%s)", (self._layout.tables[0],)).scalar() is not None
+
+    def _create(self, connection: Connection) -> None:
+        known = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).scalar()
+        if known is None:  # an administrator may have created it, for a role that must not
+            connection.exec_driver_sql(f'CREATE SCHEMA "{self._schema}"')
+        for statement in self._layout.create:
+            for ours, theirs in _TYPES.items():
+                statement = statement.replace(ours, theirs)
+            connection.exec_driver_sql(statement)
+        for statement in self._layout.postgres:
+            connection.exec_driver_sql(statement)
+
+    def _copy(self, statements: Statements) -> None:
+        """Copy the rows of the SQLite file. The transaction that creates the tables stores them, so that this happens once, and wholly."""
+        if not self._file.exists():
+            return
+        with self._file_errors("copied"), SqliteStore(self._layout, self._file).changing() as former:  # completes those of earlier releases
+            for table in self._layout.tables:
+                rows = former.execute(f"SELECT * FROM {table}")  # noqa: S608
+                names = ", ".join(f'"{column[0]}"' for column in rows.description)
+                marks = ", ".join("?" * len(rows.description))
+                while some := rows.fetchmany(_COPIED):
+                    statements.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", some)  # noqa: S608
+
+    def _erase_file(self) -> None:
+        """Delete a SQLite file whose rows were copied. Its rows are overwritten first."""
+        if not self._file.exists():
+            return
+        with self._file_errors("deleted"):
+            with SqliteStore(self._layout, self._file).changing() as former:
+                for table in self._layout.tables:
+                    former.execute(f"DELETE FROM {table}")  # noqa: S608
+            self._file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _file_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise Retryable(f"the rows of {self._file} are not {what} ({error}); free space or fix permissions") from error
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except SQLAlchemyError as error:
+            told = str(getattr(error, "orig", None) or error).splitlines()[0]  # SQLAlchemy adds the statement and its values
+            raise Retryable(f"the database of RATCHET_LEDGER_URL does not store or return {self._schema}: {told}") from error
+
+
+class _Statements:
+    """Statements with question marks, for Postgres."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> Any:
+        """Execute a statement and return its result."""
+        return self._connection.exec_driver_sql(sql.replace("?", "%s"), tuple(values) or None)
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> None:
+        """Execute a statement for each of the rows; the driver sends them together."""
+        if found := [tuple(row) for row in rows]:
+            self._connection.exec_driver_sql(sql.replace("?", "%s"), found)
+
+
+@lru_cache(maxsize=4)
+def _engine(url: str, process: int) -> Engine:  # noqa: ARG001 -- a forked process must not use the connections of its parent
+    """Return the connections of a process."""
+    from ratchet.flows.ledger.sql import engine_at
+
+    return engine_at(url)

@@ -1,0 +1,283 @@
+"""Contract tests for the places of a store: a SQLite file and a schema of a real Postgres server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.flows.ledger import postgres_store
+from ratchet.flows.ledger.postgres_store import PostgresDatabase
+from ratchet.runtime.sql_store import SqliteStore, SqlStore, StoreLayout, open_store
+from tests.contract.stores import change, run_and_kill
+from tests.contract.stores import rows as rows_in
+from tests.postgres import PostgresServer
+
+LAYOUT = StoreLayout(
+    "things",
+    ("things", "others"),
+    create=(
+        "CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY, size INTEGER NOT NULL, share REAL, content BLOB) WITHOUT ROWID",
+        "CREATE TABLE IF NOT EXISTS others (name TEXT PRIMARY KEY)",
+    ),
+)
+INSERT = "INSERT INTO things VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+
+
+@pytest.fixture
+def store(database: PostgresDatabase | None, tmp_path: Path) -> SqlStore:
+    return open_store(LAYOUT, tmp_path / "things.sqlite", database)
+
+
+def names(store: SqlStore) -> list[str] | None:
+    with store.reading() as connection:
+        return None if connection is None else [name for (name,) in connection.execute("SELECT name FROM things ORDER BY name")]
+
+
+def fill(store: SqlStore, *added: str) -> None:
+    with store.changing() as connection:
+        connection.executemany(INSERT, [(name, 2**40, 0.5, name.encode()) for name in added])
+
+
+def test_reading_creates_nothing(store: SqlStore, tmp_path: Path) -> None:
+    assert names(store) is None
+    assert names(store) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_come_back_as_they_were(store: SqlStore) -> None:
+    fill(store, "b", "a", "ä", "B")
+    with store.reading() as connection:
+        assert connection is not None
+        found = [tuple(row) for row in connection.execute("SELECT * FROM things WHERE name BETWEEN ? AND ? ORDER BY name", ("B", "b"))]
+        assert found == [("B", 2**40, 0.5, b"B"), ("a", 2**40, 0.5, b"a"), ("b", 2**40, 0.5, b"b")]  # ordered by code points everywhere
+        assert connection.execute("SELECT coalesce(sum(size), 0) FROM things WHERE name = ?", ("c",)).fetchone()[0] == 0
+
+
+def test_a_block_that_fails_stores_nothing(store: SqlStore) -> None:
+    fill(store, "a")
+    with suppress(KeyboardInterrupt), store.changing() as connection:
+        connection.execute(INSERT, ("b", 1, None, b""))
+        raise KeyboardInterrupt
+    assert names(store) == ["a"]
+
+
+def test_a_reader_cannot_write(store: SqlStore) -> None:
+    fill(store, "a")
+
+    def write() -> None:
+        with store.reading() as connection:
+            assert connection is not None
+            connection.execute(INSERT, ("b", 1, None, b""))
+
+    with pytest.raises(Exception, match=r"read-?only"):
+        write()
+    assert names(store) == ["a"]
+
+
+def test_many_short_transactions_of_one_caller_are_stored_one_by_one(store: SqlStore) -> None:
+    with suppress(KeyboardInterrupt), store.held() as held:
+        fill(held, "a")
+        assert names(store) == names(held) == ["a"]
+        fill(held, "b")
+        raise KeyboardInterrupt
+    assert names(store) == ["a", "b"]
+
+
+def test_one_writer_at_a_time_also_at_the_first_use(store: SqlStore) -> None:
+    """Each thread counts the rows and stores the next number. Without exclusion, two would store the same one, and one would be lost."""
+
+    def count() -> None:
+        for _ in range(5):
+            with store.changing() as connection:
+                (known,) = connection.execute("SELECT count(*) FROM things").fetchone()
+                connection.execute("INSERT INTO things VALUES (?, ?, ?, ?)", (f"{known:03}", known, None, b""))
+
+    threads = [Thread(target=count) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert names(store) == [f"{number:03}" for number in range(30)]
+
+
+# A file of an installation that had no Postgres before
+
+
+def test_the_rows_of_a_file_are_copied_once(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), *(f"{number:05}" for number in range(4_500)))
+    store = postgres_database.store(LAYOUT, file)
+    with store.changing() as connection:
+        assert connection.execute("SELECT count(*), min(name), max(size) FROM things").fetchone() == (4_500, "00000", 2**40)
+        connection.execute("DELETE FROM things WHERE name > ?", ("00000",))
+    fill(store, "new")
+    assert names(postgres_database.store(LAYOUT, file)) == ["00000", "new"]
+    assert len(names(SqliteStore(LAYOUT, file)) or ()) == 4_500, "the file stays as it was"
+
+
+def test_reading_before_the_copy_reads_the_file_and_changes_nothing(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), "a")
+    assert names(postgres_database.store(LAYOUT, file)) == ["a"]
+    assert rows_in(postgres_database, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'ratchet%%'") == []
+
+
+def test_a_file_with_texts_does_not_stay(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    file, layout = tmp_path / "things.sqlite", replace(LAYOUT, holds_texts=True)
+    fill(SqliteStore(layout, file), "a")
+    store = postgres_database.store(layout, file)
+    fill(store, "b")
+    assert (names(store), file.exists()) == (["a", "b"], False)
+    fill(SqliteStore(layout, file), "of a crash between the copy and the deletion")
+    fill(store, "c")
+    assert (names(store), file.exists()) == (["a", "b", "c"], False)
+
+
+def test_a_file_that_cannot_be_read_holds_up_the_store(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    (tmp_path / "things.sqlite").write_bytes(b"no database" * 1000)
+    store = postgres_database.store(LAYOUT, tmp_path / "things.sqlite")
+    with pytest.raises(Retryable, match=r"things.sqlite are not copied \(file is not a database\)"):
+        fill(store, "a")
+    assert rows_in(postgres_database, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'ratchet%%'") == []
+
+
+_COPY = """
+import sys, time
+from pathlib import Path
+from ratchet.flows.ledger import postgres_store
+from tests.contract.test_sql_store import LAYOUT, fill
+
+copied, kill_after = [], int(sys.argv[3])
+executemany = postgres_store._Statements.executemany
+def executed(self, sql, rows):
+    executemany(self, sql, rows)
+    copied.append(sql)
+    if len(copied) == kill_after:
+        print("now", flush=True)
+        time.sleep(60)
+postgres_store._Statements.executemany = executed
+fill(postgres_store.PostgresDatabase(sys.argv[1], "math").store(LAYOUT, Path(sys.argv[2])), "new")
+"""
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_a_killed_copy_begins_again(postgres_database: PostgresDatabase, tmp_path: Path, after: int) -> None:
+    """The copy takes three statements, and the first change of the caller is the fourth."""
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), *(f"{number:05}" for number in range(4_500)))
+    run_and_kill(_COPY, postgres_database.url, file, str(after))
+    store = postgres_database.store(LAYOUT, file)
+    assert len(names(store) or ()) == 4_500
+    fill(store, "new")
+    assert len(names(store) or ()) == 4_501
+
+
+# A database that fails
+
+
+def test_a_database_that_is_away_is_named_without_a_password(store_server: PostgresServer, tmp_path: Path) -> None:
+    url = store_server.url("nowhere").replace("ratchet@", "ratchet:hunter2@")
+    store = PostgresDatabase(url, "math").store(LAYOUT, tmp_path / "things.sqlite")
+    with pytest.raises(Retryable, match=r"RATCHET_LEDGER_URL .* ratchet_things_math: .*nowhere") as raised:
+        names(store)
+    with pytest.raises(Retryable, match="RATCHET_LEDGER_URL"):
+        fill(store, "a")
+    assert "hunter2" not in str(raised.value) + repr(PostgresDatabase(url, "math"))
+
+
+def test_a_missing_driver_is_named(tmp_path: Path) -> None:
+    store = PostgresDatabase("postgresql+nothing://ratchet:hunter2@localhost/db", "math").store(LAYOUT, tmp_path / "things.sqlite")
+    with pytest.raises(ConfigError, match=r"no driver for .* is installed"):
+        names(store)
+
+
+def test_a_lost_connection_stores_nothing_and_the_next_try_works(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    store = postgres_database.store(LAYOUT, tmp_path / "things.sqlite")
+    fill(store, "a")
+
+    def lose_it() -> None:
+        with store.changing() as connection:
+            connection.execute(INSERT, ("b", 1, None, b""))
+            change(postgres_database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            connection.execute(INSERT, ("c", 1, None, b""))
+
+    with pytest.raises(Retryable, match="ratchet_things_math"):
+        lose_it()
+    fill(store, "d")
+    assert names(store) == ["a", "d"]
+
+
+def test_a_role_without_the_right_to_create_schemas_uses_one_that_exists(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    change(postgres_database, "DROP ROLE IF EXISTS modest")
+    change(postgres_database, "CREATE ROLE modest LOGIN")
+    modest = PostgresDatabase(postgres_database.url.replace("ratchet@", "modest@"), "math").store(LAYOUT, tmp_path / "things.sqlite")
+    with pytest.raises(Retryable, match="permission denied for database"):
+        fill(modest, "a")
+    change(postgres_database, "CREATE SCHEMA ratchet_things_math AUTHORIZATION modest")
+    fill(modest, "a")
+    assert names(modest) == ["a"]
+
+
+_SUSPENDED = """
+import sys, time
+from pathlib import Path
+from ratchet.contracts.errors import Retryable
+from ratchet.flows.ledger import postgres_store
+from tests.contract.test_sql_store import INSERT, LAYOUT
+
+postgres_store._SETTINGS = postgres_store._SETTINGS.replace("10min", "1s")
+store = postgres_store.PostgresDatabase(sys.argv[1], "math").store(LAYOUT, Path(sys.argv[2]))
+try:
+    with store.changing() as connection:
+        connection.execute(INSERT, ("old", 1, None, b""))
+        print("inside", flush=True)
+        sys.stdin.readline()
+        connection.execute(INSERT, ("older", 1, None, b""))
+except Retryable as error:
+    print("refused", flush=True)
+"""
+
+
+def test_a_suspended_writer_is_replaced_and_stores_nothing(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    file = tmp_path / "things.sqlite"
+    command = [sys.executable, "-c", textwrap.dedent(_SUSPENDED), postgres_database.url, str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "inside\n"
+        process.send_signal(signal.SIGSTOP)
+        store = postgres_database.store(LAYOUT, file)
+        fill(store, "new")  # waits until the database has ended the other transaction
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate("go on\n")[0] == "refused\n"
+    assert names(store) == ["new"]
+
+
+def test_a_writer_that_waits_too_long_says_so(postgres_database: PostgresDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_store, "_SETTINGS", postgres_store._SETTINGS.replace("30s", "100ms"))
+    store = postgres_database.store(LAYOUT, tmp_path / "things.sqlite")
+    fill(store, "a")
+    entered, done = threading.Event(), threading.Event()
+
+    def long() -> None:
+        with store.changing():
+            entered.set()
+            done.wait(30)
+
+    thread = Thread(target=long)
+    thread.start()
+    entered.wait(30)
+    with pytest.raises(Retryable, match="lock timeout"):
+        fill(store, "b")
+    assert names(store) == ["a"], "a reader does not wait"
+    done.set()
+    thread.join()
