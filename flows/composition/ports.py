@@ -150,7 +150,8 @@ def _rewards(loop: Loop, home: Home) -> ScorerSet:
     from ratchet.rewards.judge.records import JudgeRecords
     from ratchet.rewards.scorer_set import build_scorer_set
 
-    found = build_scorer_set(loop.rewards, JudgeRecords(home.judgements, loop.line.name))
+    name = loop.line.name
+    found = build_scorer_set(loop.rewards, JudgeRecords(home.judgements, name, home.database(name)))
     if Method.GRPO.value in loop.training.methods:
         found.check_jobs(None if loop.cluster is None else loop.cluster.secrets)
     return found

@@ -85,7 +85,10 @@ class Home:
 
     @property
     def judgements(self) -> Path:
-        """File with the records of judges: verdicts by content, tokens, people's grades and beliefs. It contains no text of a user."""
+        """File with the records of judges: verdicts by content, tokens, people's grades and beliefs. It contains no text of a user.
+
+        With a ledger in Postgres, they are in its database.
+        """
         return self.root / "judgements.db"
 
     @property

@@ -78,7 +78,8 @@ def _records(context: LineContext) -> JudgeRecords:
     from ratchet.flows.config.home import Home
     from ratchet.rewards.judge.records import JudgeRecords
 
-    return JudgeRecords(Home.from_environment().judgements, context.line)
+    home = Home.from_environment()
+    return JudgeRecords(home.judgements, context.line, home.database(context.line))
 
 
 def _sample(context: LineContext, records: JudgeRecords, size: int) -> list[dict[str, Any]]:

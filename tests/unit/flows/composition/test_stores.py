@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,15 @@ from ratchet.flows.composition.stores import copy_files
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.materializer.training_sets.prompt_sides import PromptSides
+from ratchet.rewards.judge.records import JudgeRecords
 from tests.postgres import PostgresServer
 from tests.shared_lake import postgres  # noqa: F401  fixture
 
 TEXTS = {digest(text.encode()): text for text in ("one", "two", "three")}
+
+
+def state(home: Home, line: str) -> tuple[object, ...]:
+    return PromptSides(home.lake(line)).clusters(), JudgeRecords(home.judgements, line, home.database(line)).grades()
 
 
 @pytest.fixture
@@ -24,6 +30,7 @@ def home(tmp_path: Path) -> Home:
     """An installation that has worked with SQLite."""
     found = Home(tmp_path / "home")
     PromptSides(found.lake("math").folder).assign(TEXTS, lambda root: root < "8")
+    JudgeRecords(found.judgements, "math").grade(dict.fromkeys(TEXTS, 0.5), "Ada", datetime.now(UTC))
     return found
 
 
@@ -38,15 +45,15 @@ def test_after_the_start_with_postgres_the_volume_can_be_lost(
     postgres: PostgresServer,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = PromptSides(home.lake("math")).clusters()
+    before = state(home, "math")
     postgres.create("upgraded")
     monkeypatch.setenv(variables.LEDGER_URL, postgres.url("upgraded"))
     copy_files(home, "math")
     copy_files(home, "other")
     shutil.rmtree(home.root)
     copy_files(home, "math")
-    assert PromptSides(home.lake("math")).clusters() == before
-    assert PromptSides(home.lake("other")).clusters() == {}
+    assert state(home, "math") == before
+    assert state(home, "other") == ({}, {})
 
 
 def test_a_database_that_is_away_is_tried_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
