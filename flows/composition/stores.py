@@ -25,8 +25,11 @@ def copy_files(home: Home, line: str) -> None:
 
 def _stores(home: Home, line: str) -> Iterator[tuple[StoreLayout, Path]]:
     """Yield each store of a line, with its file in the home folder."""
+    from ratchet.materializer.quarantine import kept
     from ratchet.materializer.training_sets import prompt_sides
     from ratchet.rewards.judge import records
 
-    yield prompt_sides.LAYOUT, home.lake(line).folder / prompt_sides.FILE
+    folder = home.lake(line).folder
+    yield prompt_sides.LAYOUT, folder / prompt_sides.FILE
     yield records.LAYOUT, home.judgements
+    yield kept.LAYOUT, folder / kept.FILE

@@ -217,6 +217,7 @@ def _where(url: str) -> str:
 
 
 def engine_at(url: str) -> Engine:
+    """Return connections to the database at a SQLAlchemy URL. Raises ConfigError for an invalid URL or a missing driver."""
     try:
         parsed = make_url(url)
     except sa.exc.ArgumentError as error:

@@ -54,6 +54,7 @@ _JOB_SECONDS = 60
 
 ALWAYS_LEFT = (
     "backups, and the copies of other systems: the applications, their logs, and the files of the sources",
+    "replicas and the write-ahead log of the ledger's database, if it is Postgres, until they are overwritten",
     "the weights of the recalled versions, in the artifacts and wherever they were copied",
     "models that were trained elsewhere and given as candidates: nothing is known of their training data",
     "files that were exported by `ratchet dataset` (which lists them), `ratchet judge` and `ratchet report --out`",

@@ -156,7 +156,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
             lake = Lake(home.lake(line))
             if not dry_run:
                 with lake.writing():
-                    KeptRecords(lake.root).expire(int(now.timestamp() * 1_000_000))
+                    KeptRecords(lake.place).expire(int(now.timestamp() * 1_000_000))
             swept = sweep(lake, now.timestamp(), min(grace, READER_SECONDS), dry_run)
             _add(files, "lake", swept[:2])
             size, waiting = size + swept.bytes, swept.waiting

@@ -142,7 +142,7 @@ class LineRows:
             seen.forget("traces")
         self._lake.rewrite("quarantine", self._quarantine())
         if self._target.names_people:
-            KeptRecords(self._lake.root).forget_people(self._target.users | self._target.sessions)
+            KeptRecords(self._lake.place).forget_people(self._target.users | self._target.sessions)
             forget_key(self._lake)  # rows of an open rollout name people by hashes with this key
 
     def _quarantine(self) -> Change:

@@ -73,7 +73,7 @@ class LakeQuarantine:
         self._clock = clock
         self._rules = rules
         self._open_file = open_file
-        self._kept = KeptRecords(lake.root)
+        self._kept = KeptRecords(lake.place)
 
     def entries(self) -> list[QuarantineEntry]:
         """Return all entries, oldest first, also those that are resolved."""

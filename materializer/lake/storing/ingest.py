@@ -112,7 +112,7 @@ def commit(
     """Commit the rows of a decoded batch, and its quarantined records. The arguments are those of `ingest_batch`, and what it decodes."""
     with lake.writing():
         stored = store(lake, seen, batch, decoded, limits, plain)
-        kept = KeptRecords(lake.root)
+        kept = KeptRecords(lake.place)
         _quarantine(lake, seen, batch, decoded, limits, keeping, hide, kept)
         kept.expire(limits.now)
         kept.forget_users(stored.refused)

@@ -13,6 +13,7 @@ from ratchet.contracts.ids import digest
 from ratchet.flows.composition.stores import copy_files
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
+from ratchet.materializer.quarantine.kept import FILE, KeptRecords
 from ratchet.materializer.training_sets.prompt_sides import PromptSides
 from ratchet.rewards.judge.records import JudgeRecords
 from tests.postgres import PostgresServer
@@ -22,7 +23,8 @@ TEXTS = {digest(text.encode()): text for text in ("one", "two", "three")}
 
 
 def state(home: Home, line: str) -> tuple[object, ...]:
-    return PromptSides(home.lake(line)).clusters(), JudgeRecords(home.judgements, line, home.database(line)).grades()
+    place = home.lake(line)
+    return PromptSides(place).clusters(), JudgeRecords(home.judgements, line, home.database(line)).grades(), KeptRecords(place).get("a")
 
 
 @pytest.fixture
@@ -50,10 +52,11 @@ def test_after_the_start_with_postgres_the_volume_can_be_lost(
     monkeypatch.setenv(variables.LEDGER_URL, postgres.url("upgraded"))
     copy_files(home, "math")
     copy_files(home, "other")
+    assert not (home.lake("math").folder / FILE).exists(), "it has texts"
     shutil.rmtree(home.root)
     copy_files(home, "math")
     assert state(home, "math") == before
-    assert state(home, "other") == ({}, {})
+    assert state(home, "other") == ({}, {}, None)
 
 
 def test_a_database_that_is_away_is_tried_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
