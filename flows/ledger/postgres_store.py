@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 _TYPES: Final = {" WITHOUT ROWID": "", " BLOB": " BYTEA", " INTEGER": " BIGINT", " REAL": " DOUBLE PRECISION", " TEXT": ' TEXT COLLATE "C"'}
 _SETTINGS: Final = (
     "SELECT set_config('search_path', %s, true), set_config('lock_timeout', '30s', true), "
-    "set_config('idle_in_transaction_session_timeout', '10min', true)"
+    "set_config('idle_in_transaction_session_timeout', '1h', true), set_config('tcp_keepalives_idle', '30', true), "
+    "set_config('tcp_keepalives_interval', '10', true), set_config('tcp_keepalives_count', '3', true)"
 )
-"""They end with the transaction. The last one ends the transaction of a suspended process; no step of a decision takes so long."""
+"""They end with the transaction. The transaction of a suspended process ends after an hour, because the sides of millions of prompts take
+minutes between two statements. That of a lost machine ends within a minute."""
 _COPIED: Final = 2_000
 """Rows that are copied at once."""
 
@@ -93,9 +95,7 @@ class PostgresStore:
         if known is None:  # an administrator may have created it, for a role that must not
             connection.exec_driver_sql(f'CREATE SCHEMA "{self._schema}"')
         for statement in self._layout.create:
-            for ours, theirs in _TYPES.items():
-                statement = statement.replace(ours, theirs)
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(reduce(lambda text, word: text.replace(*word), _TYPES.items(), statement))
         for statement in self._layout.postgres:
             connection.exec_driver_sql(statement)
 
@@ -135,7 +135,7 @@ class PostgresStore:
         try:
             yield
         except SQLAlchemyError as error:
-            told = str(getattr(error, "orig", None) or error).splitlines()[0]  # SQLAlchemy adds the statement and its values
+            told, *_ = str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__]  # without statement and values
             raise Retryable(f"the database of RATCHET_LEDGER_URL does not store or return {self._schema}: {told}") from error
 
 

@@ -235,7 +235,7 @@ from ratchet.contracts.errors import Retryable
 from ratchet.flows.ledger import postgres_store
 from tests.contract.test_sql_store import INSERT, LAYOUT
 
-postgres_store._SETTINGS = postgres_store._SETTINGS.replace("10min", "1s")
+postgres_store._SETTINGS = postgres_store._SETTINGS.replace("'1h'", "'1s'")
 store = postgres_store.PostgresDatabase(sys.argv[1], "math").store(LAYOUT, Path(sys.argv[2]))
 try:
     with store.changing() as connection:
