@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+from ratchet.materializer.lake.arrow import pa
+from ratchet.materializer.lake.data_files import write_data_files
 
 
 class LeanTransaction(Transaction):  # type: ignore[misc]
@@ -37,6 +41,13 @@ class LeanTransaction(Transaction):  # type: ignore[misc]
         The rows of an append were looked up in the former snapshot. Another writer may have stored them meanwhile.
         """
         raise CommitFailedException("another writer has committed meanwhile")
+
+    def append_rows(self, rows: pa.Table, order: Sequence[str], properties: dict[str, str]) -> None:
+        """Append rows, which the files have in the order of the columns `order`, in one snapshot with `properties`."""
+        _check_pyarrow_schema_compatible(self.table_metadata.schema(), rows.schema, format_version=self.table_metadata.format_version)
+        with self._append_snapshot_producer(properties) as update:
+            for file in write_data_files(self.table_metadata, self._table.io, rows, order, update.commit_uuid):
+                update.append_data_file(file)
 
     def replace_files(self, replaced: Sequence[DataFile], made: Sequence[DataFile], properties: dict[str, str]) -> None:
         """Let new files take the place of others in one snapshot with `properties`."""

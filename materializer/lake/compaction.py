@@ -8,19 +8,19 @@ pyiceberg does not compact by itself and does not delete the files of expired sn
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.commits import LeanTransaction
+from ratchet.materializer.lake.data_files import write_data_files
 
 TARGET = 32 << 20
 """Bytes of files that one commit merges at most, and so the largest size of a merged file. In memory, their rows take some fifteen times
@@ -142,10 +142,10 @@ def facts_of(table: Table) -> dict[str, tuple[FileFacts, FileScanTask]]:
     return found
 
 
-def write_merged(table: Table, files: Sequence[FileScanTask], ordered: Callable[[pa.Table], pa.Table]) -> list[DataFile]:
-    """Write the rows of files into one new file for each partition. `ordered` sorts the rows. No snapshot refers to the new files yet."""
-    rows = ordered(ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(files))
-    return list(_dataframe_to_data_files(table.metadata, rows, table.io, uuid.uuid4()))
+def write_merged(table: Table, files: Sequence[FileScanTask], order: Sequence[str]) -> list[DataFile]:
+    """Write the rows of files into one new file for each partition, sorted by `order`. No snapshot refers to the new files yet."""
+    rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(files)
+    return list(write_data_files(table.metadata, table.io, rows, order, uuid.uuid4()))
 
 
 def replace_files(table: Table, replaced: Sequence[DataFile], made: Sequence[DataFile]) -> None:

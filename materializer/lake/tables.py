@@ -48,6 +48,9 @@ TABLES: Mapping[TableName, tuple[Column, ...]] = {"traces": TRACES, "feedback": 
 _DAILY: Mapping[TableName, tuple[str, ...]] = {"traces": ("consent",), "feedback": (), "consent": (), "quarantine": ()}
 """Partition columns in addition to the day of `time`. Quarantine is small, has no time and is not partitioned."""
 
+ORDER: Mapping[TableName, tuple[str, ...]] = {"traces": ("model", "time", "id")}
+"""How the rows of a file are sorted. Similar rows compress well, and a reader of one model can skip the other row groups."""
+
 _PROPERTIES = {
     # Each commit writes a metadata file and a manifest. Without these settings, many small batches make every later commit slower.
     "write.metadata.delete-after-commit.enabled": "true",
@@ -278,7 +281,7 @@ class Lake:
             if read is not None and read != found:
                 raise Retryable(f"another writer has changed {name} in {self.place} meanwhile; try again")
             with LeanTransaction(table) as change:
-                change.append(ordered(rows, name), snapshot_properties={BATCH: batch})
+                change.append_rows(rows, ORDER.get(name, ()), {BATCH: batch})
             after = table.current_snapshot()
             return Commit(found.snapshot, int(after.snapshot_id) if after else None)
 
@@ -373,11 +376,6 @@ class Lake:
     def size(self, name: TableName) -> tuple[int, datetime | None]:
         """Return (number of rows, time of the newest commit), read from metadata only."""
         return table_size(self.place, name)
-
-
-def ordered(rows: pa.Table, name: TableName) -> pa.Table:
-    """Sort traces by model, for a file. Similar rows compress well, and a reader of one model can skip the other row groups."""
-    return rows.sort_by([("model", "ascending"), ("time", "ascending"), ("id", "ascending")]) if name == "traces" else rows
 
 
 _OF_CALL = ("user", "session", "response_id", "model", "finish_reason", "latency_ms", "input_tokens", "output_tokens")

@@ -25,7 +25,7 @@ from ratchet.materializer.lake.compaction import (
     write_merged,
 )
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex
-from ratchet.materializer.lake.tables import TABLES, Lake, TableName, ordered
+from ratchet.materializer.lake.tables import ORDER, TABLES, Lake, TableName
 
 _KEPT, _MANY = 8, 16
 """Number of the newest snapshots with appended rows that never expire, and number at which older ones do. Each commit copies the list of
@@ -131,7 +131,7 @@ def compact(
         if not chosen:
             return None
         tasks = [files[facts.path][1] for facts in chosen]
-        made = write_merged(table, tasks, lambda rows: ordered(rows, name))
+        made = write_merged(table, tasks, ORDER.get(name, ()))
         boundary("files written")
         with nullcontext() if is_writing else lake.writing():
             replace_files(lake.table(name), [task.file for task in tasks], made)

@@ -241,7 +241,7 @@ def test_write_error_is_retryable(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("pyiceberg.io.pyarrow.write_file", refuse)
+    monkeypatch.setattr("ratchet.materializer.lake.data_files.write_file", refuse)
     with pytest.raises(Retryable, match=r"cannot write 1 rows to traces in .*: no space left on device; free disk space, then try again"):
         make_datasets(tmp_path).ingest(batch(spans(span(1))))
 
