@@ -112,4 +112,4 @@ class LineIngest:
 
     def _pseudonyms(self) -> Callable[[Subject, str], str]:
         users = self._user_key()
-        return lru_cache(maxsize=50_000)(lambda subject, text: pseudonym(subject, text, users))  # one person sends many records
+        return lru_cache(maxsize=100_000)(lambda subject, text: pseudonym(subject, text, users))  # one person sends many records

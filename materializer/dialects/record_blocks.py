@@ -23,16 +23,9 @@ from ratchet.materializer.dialects.record_dialect import decoded_with, is_claime
 from ratchet.materializer.dialects.screening.placeholders import is_redacted, may_be_redacted
 from ratchet.materializer.privacy.masking import contents
 from ratchet.materializer.privacy.search import Joined
-from ratchet.runtime.secrets.pseudonyms import Subject
 
 _RECORDS, _BYTES = 1024, 2 << 20
 """A block ends with these."""
-
-
-_HIDDEN: Mapping[str, Subject] = {"user": "u", "session": "s"}
-"""Columns whose ids become pseudonyms."""
-_MOST_HIDDEN = 50_000
-"""Pseudonyms of each kind that are remembered."""
 
 
 class Found(NamedTuple):
@@ -65,10 +58,9 @@ class Blocks:
     def __init__(self, named: Dialect, others: Sequence[Dialect], limits: Limits, admission: Admission, into: Decoded) -> None:
         self._named, self._others, self._limits, self._admission, self._into = named, others, limits, admission, into
         may_be_plain = type(named) is JsonlDialect and not limits.mapping and admission.sender is None
-        self._reader = PlainReader(limits) if may_be_plain else None
+        self._reader = PlainReader(limits, admission.hide) if may_be_plain else None
         self._block: list[Found] = []
         self._size = 0
-        self._hidden: Mapping[Subject, _Hidden] = {subject: _Hidden(admission, subject) for subject in _HIDDEN.values()}
         self.plain = PlainTraces()
 
     def add(self, found: Found) -> None:
@@ -185,9 +177,6 @@ class Blocks:
         """Mask the plain records. Add all records in the order of the block."""
         into, columns, traces, at = self._into, plain.columns, self.plain, 0
         count_told(into.told, columns)
-        for column, subject in _HIDDEN.items():
-            if column in columns:
-                columns[column] = self._hidden[subject].of(columns[column])
         failed = self._masked(plain)
         if not others and not failed:
             traces.positions += [found.position for found in block]
@@ -214,23 +203,6 @@ class Blocks:
         if lacking := sum(map(lacks, rest["messages"], rest["answer"], rest["tools"])):
             into.told["call without tools", ""] += lacking
         traces.extend(rest)
-
-
-class _Hidden(dict[str | None, str | None]):
-    """Id -> its pseudonym. One person sends many records, so each is hidden once, as long as there are not too many."""
-
-    def __init__(self, admission: Admission, subject: Subject) -> None:
-        self._admission, self._subject = admission, subject
-
-    def __missing__(self, one: str | None) -> str | None:
-        found = self[one] = None if one is None else self._admission.hide(self._subject, one)
-        return found
-
-    def of(self, ids: Sequence[str | None]) -> list[str | None]:
-        """Return the pseudonyms of ids; None stays None."""
-        if len(self) > _MOST_HIDDEN:
-            self.clear()
-        return [self[one] for one in ids]
 
 
 def _rating_of(plain: PlainBlock, at: int, value: float, found: Found) -> Row:

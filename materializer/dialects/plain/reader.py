@@ -39,6 +39,7 @@ from ratchet.materializer.dialects.values import (
     token_count,
 )
 from ratchet.materializer.privacy.masking import OF_DOCUMENTS
+from ratchet.runtime.secrets.pseudonyms import Subject
 
 _NEEDED = frozenset({"id", "timestamp", "messages", "response"})
 _NAMES = ("model", "model_version", "region", "confidentiality")
@@ -54,7 +55,7 @@ _TEXT_OR_NULL = frozenset({str, NoneType})
 _NUMBER_OR_NULL = frozenset({int, float, NoneType})
 _WHOLE_BELOW = 1 << 53
 _MOST_PEOPLE = 50_000
-"""Ids of users and sessions that are remembered."""
+"""Ids of users, and of sessions, whose pseudonyms are remembered."""
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _ODD_BEGINNINGS = frozenset('{["dei:0f')
 """Beginnings of answers that may be JSON or a stream of events."""
@@ -107,14 +108,19 @@ class PlainBlock(NamedTuple):
         return cls([], {"id": [], "messages": [], "answer": [], "tools": []}, [], [], [])
 
 
-class _People(dict[Any, str | None]):
-    """Id of a user or a session -> its form. Each id of a batch is read once, as long as there are not too many."""
+class _People(dict[str | None, str | None]):
+    """Id of a user or a session -> its pseudonym. Each id of a batch is hidden once, as long as there are not too many."""
 
-    def __missing__(self, value: Any) -> str | None:
-        found = self[value] = None if value is None else person(value)
+    def __init__(self, subject: Subject, hide: Callable[[Subject, str], str]) -> None:
+        self._subject, self._hide = subject, hide
+
+    def __missing__(self, value: str | None) -> str | None:
+        read = None if value is None else person(value)
+        found = self[value] = None if read is None else self._hide(self._subject, read)
         return found
 
-    def of(self, values: Sequence[Any]) -> list[str | None]:
+    def of(self, values: Sequence[str | None]) -> list[str | None]:
+        """Return the pseudonyms of ids. None stays None, and of an empty id, there is none."""
         if len(self) > _MOST_PEOPLE:
             self.clear()
         return [self[value] for value in values]
@@ -123,9 +129,10 @@ class _People(dict[Any, str | None]):
 class PlainReader:
     """Reads the plain records of one batch."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, hide: Callable[[Subject, str], str]) -> None:
+        """`hide` returns the pseudonym of a user or session."""
         self._assumed, self._now = limits.assume_consent, limits.now
-        self._people = _People()
+        self._people = {"user": _People("u", hide), "session": _People("s", hide)}
         self._tools = lru_cache(maxsize=200)(_tools)
 
     def read(self, records: Sequence[Any]) -> PlainBlock:
@@ -183,7 +190,8 @@ class PlainReader:
             if key in keys:
                 values = [raw.get(key) for raw in raws]
                 bad.update(at for at, value in enumerate(values) if value.__class__ not in _TEXT_OR_NULL)
-                columns[column] = self._people.of([value if value.__class__ is str else None for value in values] if bad else values)
+                known = self._people[column]
+                columns[column] = known.of([value if value.__class__ is str else None for value in values] if bad else values)
         for key in _NAMES:
             if key in keys:
                 columns[key] = read(key, name)
