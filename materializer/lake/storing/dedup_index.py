@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,6 +43,8 @@ A trace with content whose `trace_key` is its `full_key` has no entry of that na
 _VERSION = 5
 """Version of the keys and columns. An index of another version is deleted and built again from the lake."""
 _CHUNK = 500
+_ROWS = 100
+"""Rows that are added by one statement."""
 _PART = 20_000
 """Rows of the lake that are in memory at a time while the index is built."""
 
@@ -200,7 +203,6 @@ _INSERT_SIGNED = (
     "content = CASE WHEN trace = excluded.trace THEN max(content, excluded.content) ELSE excluded.content END, trace = excluded.trace"
 )
 """A trace that the router has signed takes the name."""
-_INSERT = "INSERT OR IGNORE INTO {} VALUES (?, ?, ?, ?, ?, ?)"
 
 
 Entry: TypeAlias = tuple[Key, bytes, bytes, int | None, bytes | None, bool | None]
@@ -235,9 +237,17 @@ def _copy_entry(row: dict[str, Any], keys: TraceKeys) -> Entry:
     return _entry(bare_key(copy) if keys.withheld else full_key(copy), row, keys.content)
 
 
-def _sorted(entries: Iterable[Entry]) -> list[Entry]:
-    """Return entries in the order of their keys. Of equal keys, the first stays the first."""
-    return sorted(entries, key=itemgetter(0))
+def _insert(connection: sqlite3.Connection, table: str, entries: Iterable[Entry]) -> None:
+    """Add entries; one with a known key is left out, and of those with equal keys, the first is added.
+
+    Sorted keys are several times faster, because neighbours are in one page of the index. Many rows in a statement take a third less time
+    than one.
+    """
+    rows = sorted(entries, key=itemgetter(0))
+    for begin in range(0, len(rows), _ROWS):
+        some = rows[begin : begin + _ROWS]
+        values = ",".join(["(?,?,?,?,?,?)"] * len(some))
+        connection.execute(f"INSERT OR IGNORE INTO {table} VALUES {values}", list(chain.from_iterable(some)))  # noqa: S608
 
 
 class DedupIndex:
@@ -287,8 +297,8 @@ class DedupIndex:
                 return
             copies = list[Entry]()
             for rows in self._added(table, row[0] if row else None):
-                copies += self._insert(connection, table, rows)
-            connection.executemany(_INSERT.format(table), _sorted(copies))
+                copies += self._insert_rows(connection, table, rows)
+            _insert(connection, table, copies)
             connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, current))
 
     def add(
@@ -311,29 +321,26 @@ class DedupIndex:
         with closing(self._open()) as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:
-                connection.executemany(_INSERT.format(table), _sorted(entries))
+                _insert(connection, table, entries)
                 connection.executemany(_INSERT_NAME, sorted(names, key=itemgetter(0)))
-                connection.executemany(_INSERT.format(table), _sorted(self._insert(connection, table, rows, keys)))
+                _insert(connection, table, self._insert_rows(connection, table, rows, keys))
                 connection.execute("INSERT OR REPLACE INTO covered VALUES (?, ?)", (table, commit.after))
                 return
         self.catch_up(table)
 
     @staticmethod
-    def _insert(
+    def _insert_rows(
         connection: sqlite3.Connection, table: TableName, rows: Sequence[dict[str, Any]], keys: Sequence[TraceKeys | RowKeys] = ()
     ) -> list[Entry]:
-        """Add the entries of rows. Return those of unsigned copies, which are added after all rows.
-
-        Sorted keys are several times faster, because neighbours are in one page of the index.
-        """
+        """Add the entries of rows. Return those of unsigned copies, which are added after all rows."""
         if table != "traces":
             both = keys or [RowKeys(key_of(table, row), content_of(table, row)) for row in rows]
             entries = ((its[0], _batch_mark(row["batch"]), its[1], None, None, None) for its, row in zip(both, rows, strict=True))
-            connection.executemany(_INSERT.format(table), _sorted(entries))
+            _insert(connection, table, entries)
             return []
         known: Sequence[Any] = keys or [TraceKeys.of(row) for row in rows]
         keyed: list[tuple[dict[str, Any], TraceKeys]] = list(zip(rows, known, strict=True))
-        connection.executemany(_INSERT.format(table), _sorted(_trace_entry(row, its) for row, its in keyed))
+        _insert(connection, table, (_trace_entry(row, its) for row, its in keyed))
         signed = [one for one in keyed if one[0]["verified"]]
         named = [found for row, its in signed for found in _named(row, its)]
         connection.executemany(_INSERT_SIGNED, sorted(named, key=itemgetter(0)))

@@ -57,10 +57,13 @@ def chunks_of(open_whole: Callable[[], BinaryIO], size: int = CHUNK, most: int =
                 if ended and (at - begin >= size or lines - first + 1 >= most):
                     yield chunk(at - begin)
                     begin, first, digest = at, lines + 1, hashlib.sha256()
-                cut = min(_end_of_chunk(block, size - (at - begin)), _end_of_lines(block, most - (lines - first + 1)))
+                found = block.count(b"\n")
+                cut, wanted = _end_of_chunk(block, size - (at - begin)), most - (lines - first + 1)
+                if found >= wanted:
+                    cut = min(cut, _end_of_lines(block, wanted))
                 piece, block = block[:cut], block[cut:]
                 digest.update(piece)
-                lines += piece.count(b"\n")
+                lines += found if not block else piece.count(b"\n")
                 at, ended = at + len(piece), piece.endswith(b"\n")
     yield chunk(None)
 
@@ -81,9 +84,7 @@ def _end_of_chunk(block: bytes, wanted: int) -> int:
 
 
 def _end_of_lines(block: bytes, wanted: int) -> int:
-    """Return after how many bytes of `block` its line with the number `wanted` ends; all of them if it has fewer."""
-    if block.count(b"\n") < wanted:
-        return len(block)
+    """Return after how many bytes of `block`, which has so many lines, its line with the number `wanted` ends."""
     at = -1
     for _ in range(wanted):
         at = block.find(b"\n", at + 1)
