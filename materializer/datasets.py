@@ -384,9 +384,8 @@ class LakeDatasets:
         if not self.rewards.unseen():
             raise ConfigError("no reward in the loop file can score unseen answers; add one, for example `exact_match`, to [[rewards]]")
         settings, salt = self.loop.probe, f"{self.loop.line.salt}/{self.loop.line.seed}/{snapshot.content}"
-        known = frozenset[str]()
-        if champion.trained_on is not None:
-            known = frozenset(read_parquet(self.artifacts.get(champion.trained_on))["prompt_id"].to_list())
+        rows = [read_parquet(self.artifacts.get(key)) for key in champion.trained_on or ()]
+        known = frozenset(prompt for found in rows for prompt in found["prompt_id"].to_list())
         usable = scorable(read_parquet(self.artifacts.get(snapshot.prompts)), self.rewards)
         prompts = choose_prompts(usable, settings.prompts, salt, known)
         probed = ask(prompts, settings, self.rewards, client, salt, progress)
@@ -408,6 +407,6 @@ class LakeDatasets:
             best_of_k=best_of(groups),
             usual_reward=reward,
             usual_error=error,
-            new_prompts=new,
+            new_prompts=None if champion.trained_on is None else new,
             champion_reward=None if champion.client is None else mean_reward(own),
         )

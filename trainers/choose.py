@@ -134,7 +134,7 @@ def _to_gain(case: Case) -> bool:
 
 def _gain_evidence(case: Case) -> str:
     facts, gain = case.facts, _gain(case.facts)
-    measured = "not measured" if gain is None else f"best of k {facts.best_of_k:.3f} - champion {facts.champion_reward:.3f} = {gain:.3f}"
+    measured = "not measured" if gain is None else f"best of k {facts.best_of_k:.3f} - mean {facts.champion_reward:.3f} = {gain:.3f}"
     return f"{measured}; corrections {facts.corrections}; about {_from_others(facts):.0f} verified pairs with answers by other authors"
 
 
@@ -161,7 +161,7 @@ def _coverage_evidence(case: Case) -> str:
 
 def _headroom_evidence(case: Case) -> str:
     gain = _gain(case.facts)
-    return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the champion; GRPO cannot gain more than this"
+    return "best of k not measured" if gain is None else f"best of k is {gain:.3f} above the mean; GRPO cannot gain more than this"
 
 
 def _out_of_reach(case: Case) -> bool:
@@ -266,8 +266,8 @@ RULES: tuple[ChoiceRule, ...] = (
         (Method.DPO,),
         _to_gain,
         _gain_evidence,
-        "some answers are better than those that the champion usually gives",
-        "nothing to gain: the champion's best answers are no better than its usual ones, and there are no better answers by other authors",
+        "some answers are better than the usual ones",
+        "nothing to gain: the best answers are no better than the usual ones, and there are no better answers by other authors",
         lambda case: "no correction and no better answer among k" if _to_gain(case) else "a correction, or a better answer among k",
     ),
     _allowed(Method.GRPO),

@@ -410,7 +410,7 @@ class Facts(Frozen):
     """Estimated share of wrong ratings, from their agreement with verifiable rewards of the same answers. If it is None, calculations
     use UNMEASURED_NOISE."""
     champion_reward: float | None
-    """Mean reward of the champion's answers to the probed prompts."""
+    """Mean reward of the start model, which is the champion or the base model. See `ProbeReport.mean_reward`."""
     best_of_k: float | None
     """See `ProbeReport.best_of_k`."""
     off_policy: float | None

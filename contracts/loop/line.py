@@ -19,9 +19,10 @@ class LineSettings(Frozen):
     """Model name in client requests. The router serves the line under this name."""
     start_from: Literal["auto", "champion", "base", "held"] = "auto"
     """Start model of each training: the current champion, or the base model (version 0). held: the newest candidate that the gate held
-    against the current champion with a higher mean score, if there is one; otherwise the champion. auto: the base model if SFT is among
-    `training.methods` and `retention.traces` has no limit, because each training then learns from all evidence that the line ever had;
-    otherwise the champion, which still knows what is deleted. A candidate is always compared with the champion."""
+    against the current champion with a higher mean score, if there is one; otherwise the champion. auto: the base model as long as SFT is
+    among `training.methods`, every training that led to the champion was one by SFT, and `retention.traces` and `retention.feedback` have
+    no limit, because each training then learns from all evidence that the line ever had; otherwise the champion. A candidate is always
+    compared with the champion."""
     salt: str = "ratchet"
     """Salt of the hash that assigns prompts to the holdout. Do not change it after the line's first run: training and holdout prompts
     would mix."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import model_validator
 
 from ratchet.contracts.jobs.cluster import ClusterSettings
@@ -45,13 +43,6 @@ class Loop(Frozen):
     compute: ComputeSettings = ComputeSettings()
     cluster: ClusterSettings | None = None
     """Kubernetes cluster for training jobs. None: jobs run on the local machine."""
-
-    @property
-    def start_from(self) -> Literal["champion", "base", "held"]:
-        """The setting `line.start_from`, with the value that "auto" stands for."""
-        if self.line.start_from != "auto":
-            return self.line.start_from
-        return "base" if "sft" in self.training.methods and self.retention.traces is None else "champion"
 
     @model_validator(mode="after")
     def _names_once(self) -> Loop:

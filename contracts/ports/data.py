@@ -28,14 +28,15 @@ from ratchet.contracts.ports.serving import ModelClient
 class ProbedChampion(NamedTuple):
     """What a probe has to know about the champion, from which a training must show an improvement."""
 
-    trained_on: Digest | None = None
-    """Artifact of the rows that it was trained on, with a column `prompt_id`. None: none of the line's prompts, as far as is known."""
+    trained_on: tuple[Digest, ...] | None = ()
+    """Artifacts of the rows of all trainings that led to it, with a column `prompt_id`. None: it was trained elsewhere, so its prompts are
+    not known."""
     client: ModelClient | None = None
     """Asks the champion. None: it is the start model."""
 
 
 UNTRAINED = ProbedChampion()
-"""A champion that is the start model and was trained on none of the line's prompts, such as an adopted model."""
+"""A champion that is the start model and was not trained by the line: an adopted model."""
 
 
 class TraceSource(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ratchet.contracts.cycle import Answer, Append, ApprovalKind, Row
 from ratchet.contracts.errors import Conflict, Permanent, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, digest, line_stream, version_tag
+from ratchet.contracts.jobs.training import Method, TrainingPlan
 from ratchet.contracts.model import ModelRef, model_ref, refuse_code
 from ratchet.contracts.rows import Adopted, CycleNoted, CycleOpened, FileTaken, GivenModel, HubSource, Request, ServedAs, row_of
 from ratchet.contracts.serving import ModelVersion
@@ -196,14 +198,23 @@ PAST_CYCLES = 20
 """Number of past cycles in which a held candidate is looked for."""
 
 
+def trainings(context: LineContext, version: ModelVersion) -> Iterator[TrainingPlan | None]:
+    """Yield the plans that led to a version, from the adopted model on, the newest one first. None: it was trained elsewhere."""
+    while version.cycle is not None:
+        cycle = context.cycle_view(version.cycle)
+        yield next((plan for plan in cycle.plans if plan.id == version.plan), None)
+        version = cycle.start
+
+
 def start_of(context: LineContext, line: LineView, champion: ModelVersion) -> ModelVersion:
-    """Return the version that a cycle opened now trains from, by `line.start_from`. `champion` is the champion or its clean ancestor.
+    """Return the version that a cycle opened now trains from, by `line.start_from`. `champion` is the champion or its clean predecessor.
 
     A held candidate qualifies if it was compared with this champion, scored higher on average, and is not recalled.
     """
-    if context.loop.start_from == "base" and line.base is not None:
+    wanted = context.loop.line.start_from
+    if line.base is not None and (wanted == "base" or (wanted == "auto" and _learns_all_again(context, champion))):
         return line.base
-    if context.loop.start_from == "held":
+    if wanted == "held":
         for number in range(line.cycles, max(0, line.cycles - PAST_CYCLES), -1):
             past = context.cycle_view(cycle_stream(line.line, number))
             if past.baseline.tag != champion.tag:
@@ -211,6 +222,14 @@ def start_of(context: LineContext, line: LineView, champion: ModelVersion) -> Mo
             if past.state is State.HELD and past.candidate is not None and past.candidate.tag not in line.recalled and _is_higher(past):
                 return past.candidate
     return champion
+
+
+def _learns_all_again(context: LineContext, champion: ModelVersion) -> bool:
+    """Whether a training from the base model learns what the champion has learned, because the line keeps all evidence for SFT."""
+    keeps = context.loop.retention.traces is None and context.loop.retention.feedback is None
+    if not keeps or Method.SFT.value not in context.loop.training.methods:
+        return False
+    return all(plan is not None and plan.method is Method.SFT for plan in trainings(context, champion))
 
 
 def _is_higher(cycle: CycleView) -> bool:

@@ -102,7 +102,10 @@ def recall(context: LineContext, lease: Lease, found: Resting) -> None:
 
 
 def clean_ancestor(ledger: Ledger, line: LineView, version: ModelVersion) -> ModelVersion:
-    """Return the version, or its newest ancestor that is not recalled. The adopted model is never recalled."""
+    """Return the version, or the newest champion before it that is not recalled. The adopted model is never recalled.
+
+    The start model of its training is no such champion: with a start from the base model, it would be the adopted model.
+    """
     while version.tag in line.recalled and version.cycle is not None:
-        version = fold_cycle(ledger.read(version.cycle)).start
+        version = fold_cycle(ledger.read(version.cycle)).baseline
     return version

@@ -106,8 +106,7 @@ def _opening(cycle: CycleView) -> Section:
 def _origin(cycle: CycleView) -> str:
     given = cycle.given
     if given is None:
-        found = {"base": "the base model", "held": "a held candidate"}.get(cycle.loop.start_from, "the champion")
-        what = "the champion" if cycle.start == cycle.champion else found
+        what = "the champion" if cycle.start == cycle.champion else "the base model" if cycle.start.cycle is None else "an earlier version"
         return f'training starts from {cycle.start.tag}, {what} (line.start_from = "{cycle.loop.line.start_from}")'
     changes = f"It changes the {' and the '.join(given.differs)} of the champion." if given.differs else "It changes the weights only."
     return f"the candidate was trained elsewhere, and copied from {given.folder} (model {given.model.id[:12]}). {changes.removesuffix('.')}"

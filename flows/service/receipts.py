@@ -22,7 +22,7 @@ class RecalledVersion(Frozen):
     champion: bool
     """Whether it serves now."""
     clean: str
-    """Tag of its newest ancestor that was not trained on them."""
+    """Tag of the newest champion before it that was not trained on them."""
 
 
 class LineErased(Frozen):

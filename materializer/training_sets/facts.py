@@ -80,7 +80,7 @@ def measure(
         group_coverage=probe.group_coverage if probe else None,
         never_right=never_right(answers, prompts),
         label_noise=noise,
-        champion_reward=None if probe is None else probe.mean_reward if probe.champion_reward is None else probe.champion_reward,
+        champion_reward=probe.mean_reward if probe else None,
         best_of_k=probe.best_of_k if probe else None,
         off_policy=off_policy(pairs.own),
         usual_reward=probe.usual_reward if probe else None,

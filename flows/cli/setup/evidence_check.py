@@ -15,6 +15,7 @@ from ratchet.flows.cli.output import span
 from ratchet.flows.cli.setup.finding import Finding
 
 if TYPE_CHECKING:
+    from ratchet.contracts.loop import Loop
     from ratchet.contracts.serving import Arm
     from ratchet.flows.core.folds.cycle import CycleView
     from ratchet.flows.engine.context import LineContext
@@ -71,27 +72,42 @@ def _slice_of(line: bytes) -> str:
 
 def power(context: LineContext) -> list[Finding]:
     """Estimate which gains the gate can see, and which margins the rollout can decide with the line's ratings."""
-    return [*(("note", "gate", text) for text in _visible_gains(context)), *_development(context), *decidable(context)]
+    gains: list[Finding] = [("note", "gate", text) for text in _visible_gains(context)]
+    return [*gains, *_unmeasured(context.loop), *_development(context), *decidable(context)]
 
 
 DISCORDANCE = 0.3
 """Share of prompts that two models of a line typically answer with different success."""
 
 
+def _unmeasured(loop: Loop) -> list[Finding]:
+    """Warn of methods whose length nothing measures, because the line has no development prompts and they have no folds."""
+    if loop.holdout.development > 0:
+        return []
+    training = loop.training
+    one_process = training.nodes * max(1, training.gpus) == 1
+    folded = {name for name, on in (("sft", training.sft_on), ("dpo", training.dpo_on)) if on == "trl" and one_process}
+    found = [name.upper() for name in training.methods if name not in folded]
+    text = "has no cross-validation here, so with holdout.development = 0 the length of its runs is not measured"
+    remedy = "set holdout.development = 0.15 before the first cycle, because it cannot be raised later"
+    return [("warning", "training", f"{name} {text}; {remedy}, or remove the method") for name in found]
+
+
 def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
     from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, CROSS_VALIDATED_LEAST
-    from ratchet.contracts.steps import PlanResult
+    from ratchet.contracts.steps import PlanResult, Step
     from ratchet.flows.core.searches.search import LEAST_PROMPTS
     from ratchet.trainers.length import LEAST
 
-    planned = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(PlanResult))), None)
-    if planned is None:
+    cycle = next((cycle for cycle in reversed(_cycles(context)) if cycle.has(Step.PLAN)), None)
+    planned = cycle.get(PlanResult) if cycle else None
+    if cycle is None or planned is None:
         return []
     prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
     if prompts < CROSS_VALIDATED_BELOW and folded >= CROSS_VALIDATED_LEAST:
         by = f"find their number of steps by cross-validation over training prompts in {folded} clusters"
-        known = '. With line.start_from = "base", the start model would not know them' if context.loop.start_from != "base" else ""
+        known = '. With line.start_from = "base", the start model would not know them' if cycle.start.cycle is not None else ""
         return [("note", "training", f"{prompts} development prompts: runs of SFT and DPO {by}, if the recipe has folds{known}")]
     if prompts < LEAST:
         return [("note", "training", f"{prompts} development prompts of {LEAST}: runs train for three passes and are not measured")]

@@ -201,7 +201,7 @@ class CycleView:
 
     @property
     def baseline(self) -> ModelVersion:
-        """The version that the candidate is compared with: the champion, or its newest ancestor that is not recalled."""
+        """The version that the candidate is compared with: the champion, or the newest champion before it that is not recalled."""
         return self.opened.baseline or self.opened.champion
 
     @property

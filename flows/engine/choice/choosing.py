@@ -21,6 +21,7 @@ from ratchet.contracts.ports import ProbedChampion
 from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.engine.choice.adapters import cannot_share, no_adapter
 from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.line import trainings
 
 SLACK = 50.0
 """A run is rejected if its estimate exceeds its timeout or its cap by more than this factor.
@@ -37,8 +38,8 @@ Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 
 def probed_champion(context: LineContext, champion: ModelVersion, start: ModelVersion) -> ProbedChampion:
     """Return what a probe has to know about the champion. Its server is started if it is not the start model."""
-    plans = () if champion.cycle is None else context.cycle_view(champion.cycle).plans
-    trained_on = next((plan.rows for plan in plans if plan.id == champion.plan), None)
+    plans = tuple(trainings(context, champion))
+    trained_on = None if None in plans else tuple(plan.rows for plan in plans if plan is not None)
     return ProbedChampion(trained_on, None if champion.tag == start.tag else context.client(context.server.ensure(champion)))
 
 

@@ -5,6 +5,7 @@ A preview writes nothing to the ledger, starts no holdout edition that a gate wi
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,18 @@ from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, Method, Search
 from ratchet.contracts.model import count_parameters, read_config
 from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_champion
 from ratchet.flows.engine.choice.search import last_winner, with_search
-from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.line import not_adopted, start_of
 from ratchet.flows.engine.recall import clean_ancestor
+from ratchet.flows.engine.reconcile import wanted_versions
 
 EDITION = 0
 """Edition number for previews. Cycles use editions from 1 on; edition 0 only separates holdout prompts from training prompts."""
+_PATIENCE = 60.0
+"""Seconds to wait for the line's lease."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,11 @@ def preview(context: LineContext, probe: bool) -> Preview:
     report: ProbeReport | None = None
     if probe and context.loop.probe.prompts:
         context.progress(f"starting the server of {start.tag} …", 0, 0)
-        client = context.client(context.server.ensure(start))
-        context.progress("probing the start model …", 0, 0)
-        other = probed_champion(context, champion, start)
-        report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress, other)
+        with _kept(context, line, start):
+            client = context.client(context.server.ensure(start))
+            context.progress("probing the start model …", 0, 0)
+            other = probed_champion(context, champion, start)
+            report = context.datasets.probe(f"{name}/probe", snapshot, client, context.progress, other)
     context.progress("choosing the training method …", 0, 0)
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
     draft = drafts(context, context.loop, f"{name}/plan", start.model.whole, context.loop.line.seed, data)
@@ -89,3 +95,12 @@ def preview(context: LineContext, probe: bool) -> Preview:
         report is not None,
         plan.search if plan else None,
     )
+
+
+def _kept(context: LineContext, line: LineView, start: ModelVersion) -> AbstractContextManager[object]:
+    """Return a block in which the service does not stop the server of the start model, which nothing else may need.
+
+    The service stops servers only while it holds the line's lease. Raises Retryable if it, or a step of a cycle, holds it for too long.
+    """
+    needed = {version.tag for version in wanted_versions(line, None)}
+    return nullcontext() if start.tag in needed else leased(context, "a preview that probes the base model", wait=_PATIENCE)

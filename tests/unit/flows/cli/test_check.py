@@ -17,7 +17,7 @@ from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
 from ratchet.contracts.serving import Arm, Evidence
 from ratchet.flows.cli.setup.check import _adapters, _jobs, _machine, _safety, _serving
-from ratchet.flows.cli.setup.evidence_check import decidable, newest_freeze
+from ratchet.flows.cli.setup.evidence_check import _unmeasured, decidable, newest_freeze
 from ratchet.flows.composition.extensions import open_trainers
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
@@ -315,3 +315,20 @@ def test_without_attribution_settings_without_an_effect_are_refused() -> None:
     found = unattributed(mirror=200, unit="user", min_requests=7)
     assert [text.partition(" ")[0] for level, _, text in found if level == "error"] == ["rollout.unit", "rollout.min_requests"]
     assert 'use serving.router = "kubernetes" or "local"' in found[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("training", "development", "expected"),
+    [
+        ({"methods": ["sft", "dpo"]}, 0, []),
+        ({"methods": ["sft", "grpo"]}, 0, ["GRPO"]),
+        ({"methods": ["sft"], "gpus": 2}, 0, ["SFT"]),
+        ({"methods": ["dpo"], "nodes": 2, "gpus": 1}, 0, ["DPO"]),
+        ({"methods": ["sft", "dpo"], "dpo_on": "nemo-rl"}, 0, ["DPO"]),
+        ({"methods": ["sft", "grpo"]}, 0.15, []),
+    ],
+)
+def test_check_warns_of_methods_whose_length_nothing_measures(training: dict[str, Any], development: float, expected: list[str]) -> None:
+    loop: Any = SimpleNamespace(training=TrainingSettings(**training), holdout=SimpleNamespace(development=development))
+    found = _unmeasured(loop)
+    assert [(level, text.split()[0]) for level, _, text in found] == [("warning", name) for name in expected]

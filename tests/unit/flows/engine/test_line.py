@@ -17,6 +17,7 @@ from ratchet.contracts.errors import Rejected
 from ratchet.contracts.evaluation import Comparison, EvalReport, Interval
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import line_stream
+from ratchet.contracts.jobs.training import Method
 from ratchet.contracts.ports import UNTRAINED
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
@@ -25,6 +26,7 @@ from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.choice.preview import preview
 from ratchet.flows.engine.line import ask_cancel, freeze, open_cycle, open_if_due, retry_cycle, start_of, unfreeze
+from tests.builders import make_plan
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 LINE = line_stream("sim")
@@ -150,27 +152,47 @@ def past(tag: str, state: State = State.HELD, gain: float = 0.02, champion: str 
 )
 def test_start_of_a_training_follows_the_setting(start_from: str, cycles: list[Any], expected: str) -> None:
     views = {f"cycle/l/{number:04d}": view for number, view in enumerate(cycles, 1)}
-    context: Any = SimpleNamespace(loop=SimpleNamespace(start_from=start_from), cycle_view=views.__getitem__)
+    context: Any = SimpleNamespace(loop=SimpleNamespace(line=SimpleNamespace(start_from=start_from)), cycle_view=views.__getitem__)
     line: Any = SimpleNamespace(line="l", cycles=len(cycles), base=version("v-base"), recalled={"v-recalled": "erased"})
     assert start_of(context, line, version("v-champion")).tag == expected
 
 
+SFT, DPO, GRPO = Method.SFT, Method.DPO, Method.GRPO
+
+
 @pytest.mark.parametrize(
-    ("sections", "expected"),
+    ("sections", "trained", "expected"),
     [
-        ({}, "base"),
-        ({"training": {"methods": ["dpo", "sft"]}}, "base"),
-        ({"training": {"methods": ["dpo", "grpo"]}}, "champion"),
-        ({"retention": {"traces": 90}}, "champion"),
-        ({"line": {"start_from": "champion"}}, "champion"),
-        ({"retention": {"traces": 90}, "line": {"start_from": "base"}}, "base"),
-        ({"line": {"start_from": "held"}}, "held"),
+        ({}, [SFT, SFT], "v-base"),
+        ({}, [], "v-base"),
+        ({"training": {"methods": ["dpo", "sft"]}}, [SFT], "v-base"),
+        ({"training": {"methods": ["dpo", "grpo"]}}, [SFT], "v2"),
+        ({"retention": {"traces": 90}}, [SFT], "v2"),
+        ({"retention": {"feedback": 90}}, [SFT], "v2"),
+        ({"line": {"start_from": "champion"}}, [SFT], "v2"),
+        ({"retention": {"traces": 90}, "line": {"start_from": "base"}}, [SFT], "v-base"),
+        ({}, [GRPO], "v2"),
+        ({}, [DPO, SFT], "v2"),
+        ({}, [None], "v2"),
     ],
+    ids=str,
 )
-def test_a_training_starts_from_the_base_model_where_all_evidence_is_kept(sections: dict[str, Any], expected: str) -> None:
+def test_a_training_starts_from_the_base_model_where_it_learns_all_again(
+    sections: dict[str, Any], trained: list[Method | None], expected: str
+) -> None:
+    """`trained` are the methods that led to the champion; None: a model that was trained elsewhere."""
     line = {"name": "l", "served_model": "m", **sections.get("line", {})}
     text = {"sources": [{"name": "s", "kind": "receiver"}], "rewards": [{"name": "exact_match"}], **sections, "line": line}
-    assert parse_loop(text, "the test").start_from == expected
+    base = version("v-base").model_copy(update={"cycle": None})
+    views, champion = dict[str, Any](), base
+    for number, method in enumerate(trained, 1):
+        plans = () if method is None else (make_plan(method, {}),)
+        views[f"cycle/l/{number:04d}"] = SimpleNamespace(plans=plans, start=champion)
+        own = {"cycle": f"cycle/l/{number:04d}", "plan": plans[0].id if plans else None, "tag": "v2" if number == len(trained) else "v1"}
+        champion = version("v").model_copy(update=own)
+    context: Any = SimpleNamespace(loop=parse_loop(text, "the test"), cycle_view=views.__getitem__)
+    view: Any = SimpleNamespace(line="l", cycles=len(trained), base=base, recalled={})
+    assert start_of(context, view, champion).tag == expected
 
 
 @pytest.mark.parametrize("start_from", ["champion", "base"])
@@ -191,4 +213,4 @@ def test_a_probe_knows_what_the_champion_was_trained_on_and_asks_it_if_it_is_not
     for _ in range(9):
         sim.clock.sleep(7)
         advance(second, sim.context)
-    assert [(known.trained_on, known.client is not None) for known in probed[1:]] == [(plan.pairs, start_from == "base")] * 2
+    assert [(known.trained_on, known.client is not None) for known in probed[1:]] == [((plan.pairs,), start_from == "base")] * 2

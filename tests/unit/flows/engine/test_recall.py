@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
-from ratchet.contracts.ids import line_stream, rollout_stream
+from ratchet.contracts.cycle import Append
+from ratchet.contracts.fakes import fake_model
+from ratchet.contracts.ids import digest, line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
+from ratchet.contracts.rows import CycleOpened, row_of
+from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import ENDS, State
 from ratchet.flows.core.decide import End, Observation, decide
 from ratchet.flows.engine.context import leased
@@ -120,3 +125,15 @@ def test_nothing_is_written_if_nothing_rests_on_the_rows() -> None:
         assert resting(sim.context, sim.ledger, sim.context.line_view(), lambda _: False, WHY) == Resting({}, None, ())
         recall(sim.context, lease, Resting({}, None, ()))
     assert sim.ledger.read(line_stream("sim")) == rows
+
+
+def test_the_newest_champion_that_is_not_recalled_takes_the_place_of_a_recalled_one_whatever_its_training_started_from() -> None:
+    base, former, champion = (ModelVersion(line="l", number=n, tag=f"v{n}", model=fake_model(f"v{n}"), cycle=None) for n in range(3))
+    sim = SimulatedLine(Scenario(seed=1))
+    loop = sim.context.loop
+    cycle = CycleOpened(
+        line="l", number=2, loop=loop, loop_digest=digest(loop), folder="/", file="", champion=former, start=base, reason="a test"
+    )
+    sim.ledger.append([Append(stream="cycle/l/0002", after=0, rows=(row_of("opened", cycle),))], None, sim.clock.now())
+    line = replace(sim.context.line_view(), recalled={"v2": "erased"})
+    assert clean_ancestor(sim.ledger, line, champion.model_copy(update={"cycle": "cycle/l/0002"})) == former
