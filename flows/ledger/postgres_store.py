@@ -7,7 +7,7 @@ after it. A process that is suspended inside loses its transaction after a time,
 from __future__ import annotations
 
 import os
-import sqlite3
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ratchet.contracts.errors import Retryable
+from ratchet.flows.ledger.former_file import FormerFile
 from ratchet.runtime.sql_store import SqliteStore, SqlStore, Statements, StoreLayout
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ _SETTINGS: Final = (
 )
 """They end with the transaction. The transaction of a suspended process ends after an hour, because the sides of millions of prompts take
 minutes between two statements. That of a lost machine ends within a minute."""
-_COPIED: Final = 2_000
-"""Rows that are copied at once."""
 
 
 @dataclass(frozen=True)
@@ -42,41 +41,52 @@ class PostgresDatabase:
 
     def store(self, layout: StoreLayout, file: Path) -> PostgresStore:
         """Return a store. The rows of a SQLite `file`, in which it was before, are copied once, before the first change."""
-        return PostgresStore(self.url, f"ratchet_{layout.name}_{self.line}", layout, file)
+        return PostgresStore(self.url, f"ratchet_{layout.name}_{self.line}", layout, file, self.line)
 
 
 class PostgresStore:
     """A store in a schema. Methods raise Retryable if the database cannot be reached or refuses, and ConfigError without a driver."""
 
-    def __init__(self, url: str, schema: str, layout: StoreLayout, file: Path) -> None:
+    def __init__(self, url: str, schema: str, layout: StoreLayout, file: Path, line: str) -> None:
         self._url = url
         self._schema = schema
         self._layout = layout
+        self._line = line
         self._file = file
+        self._former = FormerFile(layout, file, schema)
+        self._is_moved = False
 
     @contextmanager
     def changing(self) -> Iterator[Statements]:
-        """Begin a transaction, when no other process is in one. The first one creates the tables and copies the rows of the file."""
+        """Begin a transaction, when no other process is in one. The first one creates the tables and copies the rows of the file.
+
+        Raises ConfigError if the file says that its rows are in the schema, and there is none.
+        """
         with self._errors(), _engine(self._url, os.getpid()).begin() as connection:
             self._enter(connection)
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (self._schema,))
             statements = _Statements(connection)
-            if not self._exists(connection):
+            exists = self._exists(connection)
+            if not exists:
+                self._former.check_not_moved()
                 self._create(connection)
-                self._copy(statements)
-            yield statements
-        if self._layout.holds_texts:
-            self._erase_file()
+            with self._moving(statements) if not exists or self._may_have_rows() else nullcontext():
+                yield statements
+        self._end_move()
 
     @contextmanager
     def reading(self) -> Iterator[Statements | None]:
-        """Begin a transaction that sees one state and cannot write. Until the rows of a file are copied, it reads the file."""
+        """Begin a transaction that sees one state and cannot write. Until the rows of a file are copied, it reads the file.
+
+        Raises ConfigError if the file says that its rows are in the schema, and there is none.
+        """
         with self._errors(), _engine(self._url, os.getpid()).connect() as connection:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             self._enter(connection)
             if self._exists(connection):
                 yield _Statements(connection)
                 return
+        self._former.check_not_moved()
         with SqliteStore(self._layout, self._file).reading() as found:
             yield found
 
@@ -99,34 +109,49 @@ class PostgresStore:
         for statement in self._layout.postgres:
             connection.exec_driver_sql(statement)
 
-    def _copy(self, statements: Statements) -> None:
-        """Copy the rows of the SQLite file. The transaction that creates the tables stores them, so that this happens once, and wholly."""
-        if not self._file.exists():
-            return
-        with self._file_errors("copied"), SqliteStore(self._layout, self._file).changing() as former:  # completes those of earlier releases
-            for table in self._layout.tables:
-                rows = former.execute(f"SELECT * FROM {table}")  # noqa: S608
-                names = ", ".join(f'"{column[0]}"' for column in rows.description)
-                marks = ", ".join("?" * len(rows.description))
-                while some := rows.fetchmany(_COPIED):
-                    statements.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", some)  # noqa: S608
+    def _may_have_rows(self) -> bool:
+        """Return whether a file may have rows that are not copied.
 
-    def _erase_file(self) -> None:
-        """Delete a SQLite file whose rows were copied. Its rows are overwritten first."""
-        if not self._file.exists():
-            return
-        with self._file_errors("deleted"):
-            with SqliteStore(self._layout, self._file).changing() as former:
-                for table in self._layout.tables:
-                    former.execute(f"DELETE FROM {table}")  # noqa: S608
-            self._file.unlink(missing_ok=True)
+        One with texts is deleted after the copy, but a former release may have begun another one.
+        """
+        return (self._layout.holds_texts or not self._is_moved) and self._former.exists()
 
     @contextmanager
-    def _file_errors(self, what: str) -> Iterator[None]:
-        try:
+    def _moving(self, statements: Statements) -> Iterator[None]:
+        """Copy the rows of the file, unless it is marked with a copy that the database has. Rows of the database stay as they are.
+
+        The caller's transaction stores them, so that this happens once, and wholly. Until it ends, nobody else writes to the file.
+        """
+        mark = self._former.mark()
+        if not self._former.exists() or (mark is not None and (mark.is_complete or self._has_copy(statements, mark.copy))):
             yield
-        except (sqlite3.Error, OSError) as error:
-            raise Retryable(f"the rows of {self._file} are not {what} ({error}); free space or fix permissions") from error
+            return
+        copy = secrets.token_hex(16)
+        with self._former.moving(copy, self._line) as parts:
+            for table, columns, rows in parts:
+                names, marks = ", ".join(f'"{column}"' for column in columns), ", ".join("?" * len(columns))
+                statements.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING", rows)  # noqa: S608
+            statements.execute("CREATE TABLE IF NOT EXISTS copies (copy TEXT PRIMARY KEY)")
+            statements.execute("INSERT INTO copies VALUES (?)", (copy,))
+            yield
+
+    def _has_copy(self, statements: Statements, copy: str) -> bool:
+        """Return whether the database has stored a copy. A process may have died between the mark in the file and the end of its change."""
+        if statements.execute("SELECT to_regclass('copies')").fetchone()[0] is None:
+            return False
+        return statements.execute("SELECT 1 FROM copies WHERE copy = ?", (copy,)).fetchone() is not None
+
+    def _end_move(self) -> None:
+        """Say in the file that the database has its rows, or delete one with texts."""
+        if not self._may_have_rows():
+            self._is_moved = True
+            return
+        mark = self._former.mark()
+        if mark is not None and self._layout.holds_texts:
+            self._former.erase()
+        elif mark is not None and not mark.is_complete:
+            self._former.complete()
+        self._is_moved = mark is not None
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -150,14 +150,15 @@ def test_an_upgrade_moves_the_bytes_of_the_file(postgres_database: PostgresDatab
 _FORGET = """
 import sys, time
 from pathlib import Path
-from ratchet.flows.ledger.postgres_store import PostgresDatabase, PostgresStore
+from ratchet.flows.ledger.former_file import FormerFile
+from ratchet.flows.ledger.postgres_store import PostgresDatabase
 from ratchet.materializer.lake.places.place import CATALOG, LakePlace
 from ratchet.materializer.quarantine.kept import KeptRecords
 
 def erase(_store):
     print("stored, and the file is still there", flush=True)
     time.sleep(60)
-PostgresStore._erase_file = erase
+FormerFile.erase = erase
 KeptRecords(LakePlace(Path(sys.argv[2]), database=PostgresDatabase(sys.argv[1], "math"))).forget_people(["u1"])
 """
 
@@ -171,6 +172,16 @@ def test_an_erasure_that_is_killed_in_the_move_does_not_leave_the_file(postgres_
     kept.forget_people(["u1"])
     assert not (tmp_path / FILE).exists()
     assert left(kept, "a", "b") == ["b"]
+
+
+def test_what_a_former_release_has_kept_meanwhile_is_not_lost(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    """Former and new processes may run side by side during an upgrade."""
+    kept = KeptRecords(LakePlace(tmp_path, database=postgres_database))
+    kept.keep({"a": one()}, MUCH)
+    KeptRecords(tmp_path).keep({"a": one(b"other"), "b": one()}, MUCH)
+    kept.watch("app", "file", [cut("a")])
+    assert (kept.get("a"), kept.get("b")) == (one(), one())
+    assert not (tmp_path / FILE).exists()
 
 
 def test_an_erasure_and_the_retention_reach_the_database(postgres_database: PostgresDatabase, tmp_path: Path) -> None:

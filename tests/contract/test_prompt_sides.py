@@ -181,6 +181,16 @@ def test_the_file_of_the_first_release_is_copied_too(postgres_database: Postgres
     assert rows(postgres_database, f"SELECT count(*) FROM ratchet_prompts_math.prompts WHERE recipe = {RECIPE}") == [(2,)]
 
 
+def test_a_former_release_decides_no_side_after_the_copy(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    """It does not see the sides that the database has decided since, so that a holdout prompt could become a training prompt."""
+    PromptSides(tmp_path).assign(roots(text(1)), held)
+    sides = PromptSides(LakePlace(tmp_path, database=postgres_database))
+    before = sides.assign(many(10), lambda _: True)
+    with pytest.raises(sqlite3.Error, match="database of RATCHET_LEDGER_URL"):
+        PromptSides(tmp_path).assign(many(10), lambda _: False)
+    assert PromptSides(LakePlace(tmp_path, database=postgres_database)).assign(many(10), lambda _: False) == before
+
+
 _DECIDE = """
 import sys, time
 from pathlib import Path

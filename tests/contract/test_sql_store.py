@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -16,6 +18,7 @@ import pytest
 
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.flows.ledger import postgres_store
+from ratchet.flows.ledger.former_file import FormerFile
 from ratchet.flows.ledger.postgres_store import PostgresDatabase
 from ratchet.runtime.sql_store import SqliteStore, SqlStore, StoreLayout, open_store
 from tests.contract.stores import change, run_and_kill
@@ -138,9 +141,9 @@ def test_a_file_with_texts_does_not_stay(postgres_database: PostgresDatabase, tm
     store = postgres_database.store(layout, file)
     fill(store, "b")
     assert (names(store), file.exists()) == (["a", "b"], False)
-    fill(SqliteStore(layout, file), "of a crash between the copy and the deletion")
+    fill(SqliteStore(layout, file), "by a former release")
     fill(store, "c")
-    assert (names(store), file.exists()) == (["a", "b", "c"], False)
+    assert (names(store), file.exists()) == (["a", "b", "by a former release", "c"], False)
 
 
 def test_a_file_that_cannot_be_read_holds_up_the_store(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
@@ -155,6 +158,7 @@ _COPY = """
 import sys, time
 from pathlib import Path
 from ratchet.flows.ledger import postgres_store
+from ratchet.flows.ledger.former_file import FormerFile
 from tests.contract.test_sql_store import LAYOUT, fill
 
 copied, kill_after = [], int(sys.argv[3])
@@ -233,6 +237,7 @@ import sys, time
 from pathlib import Path
 from ratchet.contracts.errors import Retryable
 from ratchet.flows.ledger import postgres_store
+from ratchet.flows.ledger.former_file import FormerFile
 from tests.contract.test_sql_store import INSERT, LAYOUT
 
 postgres_store._SETTINGS = postgres_store._SETTINGS.replace("'1h'", "'1s'")
@@ -281,3 +286,113 @@ def test_a_writer_that_waits_too_long_says_so(postgres_database: PostgresDatabas
     assert names(store) == ["a"], "a reader does not wait"
     done.set()
     thread.join()
+
+
+# A return to a former release
+
+
+def test_a_former_release_cannot_write_to_the_file_after_the_copy(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    """It reads and writes the file, and would decide again what the database has decided."""
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), "a")
+    fill(postgres_database.store(LAYOUT, file), "b")
+    for statement in ("INSERT INTO things VALUES ('c', 1, NULL, NULL)", "UPDATE things SET size = 1", "DELETE FROM things"):
+        with closing(sqlite3.connect(file)) as connection, pytest.raises(sqlite3.Error, match="database of RATCHET_LEDGER_URL"):
+            connection.execute(statement)
+    with pytest.raises(sqlite3.Error, match="database of RATCHET_LEDGER_URL"):
+        fill(SqliteStore(LAYOUT, file), "c")
+    fill(postgres_database.store(LAYOUT, file), "c")
+    assert names(postgres_database.store(LAYOUT, file)) == ["a", "b", "c"]
+
+
+def test_a_former_release_cannot_write_during_the_copy(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), "a")
+    with postgres_database.store(LAYOUT, file).changing(), closing(sqlite3.connect(file, timeout=0)) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            connection.execute("INSERT INTO others VALUES ('b')")
+
+
+def test_what_a_former_release_wrote_to_a_file_without_a_mark_is_added(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    """It begins a new file if there is none. What the database has stays as it is."""
+    file = tmp_path / "things.sqlite"
+    fill(postgres_database.store(LAYOUT, file), "a")
+    with SqliteStore(LAYOUT, file).changing() as connection:
+        connection.executemany(INSERT, [("a", 1, None, b""), ("b", 2, None, b"")])
+    store = postgres_database.store(LAYOUT, file)
+    fill(store, "c")
+    with store.reading() as found:
+        assert found is not None
+        assert found.execute("SELECT name, size FROM things ORDER BY name").fetchall() == [("a", 2**40), ("b", 2), ("c", 2**40)]
+    with pytest.raises(sqlite3.Error, match="database of RATCHET_LEDGER_URL"):
+        fill(SqliteStore(LAYOUT, file), "d")
+
+
+def test_a_change_that_fails_leaves_the_file_to_a_former_release(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), "a")
+    with suppress(KeyboardInterrupt), postgres_database.store(LAYOUT, file).changing():
+        raise KeyboardInterrupt
+    fill(SqliteStore(LAYOUT, file), "b")
+    assert names(postgres_database.store(LAYOUT, file)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_kill_between_mark_and_end_of_the_copy_loses_and_repeats_nothing(
+    postgres_database: PostgresDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stored: bool, is_first: bool
+) -> None:
+    """The process ends right before or right after the database stores the copy."""
+    file = tmp_path / "things.sqlite"
+    if not is_first:
+        fill(postgres_database.store(LAYOUT, file), "a")
+    fill(SqliteStore(LAYOUT, file), "a", "b")
+    moving = FormerFile.moving
+
+    @contextmanager
+    def dying(self: FormerFile, copy: str, line: str) -> Iterator[object]:
+        with moving(self, copy, line) as parts:
+            yield parts
+        raise KeyboardInterrupt
+
+    def die(_self: FormerFile) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(FormerFile, *(("complete", die) if is_stored else ("moving", dying)))
+        fill(postgres_database.store(LAYOUT, file), "c")
+    if is_stored:
+        change(postgres_database, "DELETE FROM ratchet_things_math.things WHERE name = 'b'")
+    before = names(postgres_database.store(LAYOUT, file))
+    fill(postgres_database.store(LAYOUT, file), "d")
+    assert before == (["a", "c"] if is_stored else ["a", "b"] if is_first else ["a"])
+    assert names(postgres_database.store(LAYOUT, file)) == (["a", "c", "d"] if is_stored else ["a", "b", "d"])
+    change(postgres_database, "DROP SCHEMA ratchet_things_math CASCADE")
+    with pytest.raises(ConfigError):
+        names(postgres_database.store(LAYOUT, file))
+
+
+# A schema that is lost
+
+
+@pytest.mark.parametrize("begins_with", [["a"], []])
+def test_a_lost_schema_is_not_made_again_from_the_old_rows_of_the_file(
+    postgres_database: PostgresDatabase, tmp_path: Path, begins_with: list[str]
+) -> None:
+    """The ledger may have been moved with `pg_dump -t ratchet_rows`. Both ways out of the message work."""
+    file = tmp_path / "things.sqlite"
+    fill(SqliteStore(LAYOUT, file), "a")
+    fill(postgres_database.store(LAYOUT, file), "b")
+    change(postgres_database, "DROP SCHEMA ratchet_things_math CASCADE")
+    for use in (names, fill):
+        with pytest.raises(ConfigError, match=r"no complete schema ratchet_things_math.*things.sqlite.*restore the schema") as raised:
+            use(postgres_database.store(LAYOUT, file))
+    assert rows_in(postgres_database, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'ratchet%%'") == []
+    if begins_with:
+        statement = str(raised.value).split('"')[1]
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(statement)
+    else:
+        file.unlink()
+    fill(postgres_database.store(LAYOUT, file), "c")
+    assert names(postgres_database.store(LAYOUT, file)) == [*begins_with, "c"]
