@@ -69,6 +69,10 @@ class StoreLayout:
     """Completes the tables of a SQLite file that an earlier release has created."""
     holds_texts: bool = False
     """Whether rows contain texts. A file whose rows were copied to a database must then not stay."""
+    of_a_line: tuple[str, ...] = ()
+    """Tables of a SQLite file of all lines that have the column `line`. A database gets the rows of its line only."""
+    idle_seconds: int = 60
+    """Longest time between two statements of a change in a database. A process that is suspended holds up others for this time."""
 
 
 class StoreDatabase(Protocol):

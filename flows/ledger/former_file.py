@@ -17,9 +17,7 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.runtime.sql_store import SqliteStore, Statements, StoreLayout
 
 _MARKS: Final = "moved_to_postgres"
-_CREATE_MARKS: Final = (
-    f"CREATE TABLE IF NOT EXISTS {_MARKS} (schema TEXT PRIMARY KEY, copy TEXT NOT NULL, is_complete INTEGER NOT NULL)"
-)
+_CREATE_MARKS: Final = f"CREATE TABLE IF NOT EXISTS {_MARKS} (schema TEXT PRIMARY KEY, copy TEXT NOT NULL, is_complete INTEGER NOT NULL)"
 _REFUSED: Final = "these rows are in the database of RATCHET_LEDGER_URL; a release that does not read them there must not decide anew"
 _CHANGES: Final = ("insert", "update", "delete")
 _COPIED: Final = 2_000
@@ -61,7 +59,7 @@ class FormerFile:
         raise ConfigError(
             f"the database of RATCHET_LEDGER_URL has no complete schema {self._schema}, to which the rows of {self._file} were moved, and the "
             f"file lacks what was stored since; restore the schema from the backup of the database (pg_dump of the whole database, or with "
-            f"-n {self._schema}). If that state is lost and you accept it, either run sqlite3 {self._file} \"DELETE FROM {_MARKS} WHERE "
+            f'-n {self._schema}). If that state is lost and you accept it, either run sqlite3 {self._file} "DELETE FROM {_MARKS} WHERE '
             f"schema = '{self._schema}'\" to begin with the old rows of the file, or delete the file to begin without any"
         )
 
@@ -100,8 +98,9 @@ class FormerFile:
 
     def _parts(self, connection: Statements, line: str) -> Iterator[tuple[str, tuple[str, ...], list[Any]]]:
         for table in self._layout.tables:
+            is_mixed = table in self._layout.of_a_line
             with self._errors("copied"):
-                found = connection.execute(f"SELECT * FROM {table}")  # noqa: S608
+                found = connection.execute(f"SELECT * FROM {table}{' WHERE line = ?' * is_mixed}", (line,) * is_mixed)  # noqa: S608
             names = tuple(column[0] for column in found.description)
             while some := self._part(found):
                 yield table, names, some

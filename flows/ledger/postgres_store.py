@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 _TYPES: Final = {" WITHOUT ROWID": "", " BLOB": " BYTEA", " INTEGER": " BIGINT", " REAL": " DOUBLE PRECISION", " TEXT": ' TEXT COLLATE "C"'}
 _SETTINGS: Final = (
     "SELECT set_config('search_path', %s, true), set_config('lock_timeout', '30s', true), "
-    "set_config('idle_in_transaction_session_timeout', '1h', true), set_config('tcp_keepalives_idle', '30', true), "
+    "set_config('idle_in_transaction_session_timeout', %s, true), set_config('tcp_keepalives_idle', '30', true), "
     "set_config('tcp_keepalives_interval', '10', true), set_config('tcp_keepalives_count', '3', true)"
 )
-"""They end with the transaction. The transaction of a suspended process ends after an hour, because the sides of millions of prompts take
-minutes between two statements. That of a lost machine ends within a minute."""
+"""They end with the transaction. That of a lost machine ends within a minute."""
+_FIND: Final = (
+    "SELECT has_schema_privilege(pg_namespace.oid, 'USAGE'), "
+    "EXISTS (SELECT 1 FROM pg_class WHERE relnamespace = pg_namespace.oid AND relname = %s) FROM pg_namespace WHERE nspname = %s"
+)
+"""Not by the search path, which leaves out a schema that the user may not use."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class PostgresStore:
         Raises ConfigError if the file says that its rows are in the schema, and there is none.
         """
         with self._errors(), _engine(self._url, os.getpid()).begin() as connection:
+            # with another default of the user, the transaction would see the state from before it got the lock
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             self._enter(connection)
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (self._schema,))
             statements = _Statements(connection)
@@ -95,10 +101,17 @@ class PostgresStore:
         return nullcontext(self)
 
     def _enter(self, connection: Connection) -> None:
-        connection.exec_driver_sql(_SETTINGS, (f'"{self._schema}"',))
+        connection.exec_driver_sql(_SETTINGS, (f'"{self._schema}"', f"{self._layout.idle_seconds}s"))
 
     def _exists(self, connection: Connection) -> bool:
-        return connection.exec_driver_sql("SELECT to_regclass(%s)", (self._layout.tables[0],)).scalar() is not None
+        """Return whether the tables exist. Raises Retryable if the user has no right to know."""
+        found = connection.exec_driver_sql(_FIND, (self._layout.tables[0], self._schema)).fetchone()
+        if found is not None and not found[0]:
+            raise Retryable(
+                f"the user of the database of RATCHET_LEDGER_URL has no right to use the schema {self._schema}; as its owner, "
+                f'grant USAGE, CREATE on schema "{self._schema}" to the user of the database, and the rights on its tables'
+            )
+        return found is not None and bool(found[1])
 
     def _create(self, connection: Connection) -> None:
         known = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).scalar()
@@ -172,12 +185,17 @@ class _Statements:
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> Any:
         """Execute a statement and return its result."""
-        return self._connection.exec_driver_sql(sql.replace("?", "%s"), tuple(values) or None)
+        return self._connection.exec_driver_sql(sql.replace("?", "%s"), _sent(values) or None)
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> None:
         """Execute a statement for each of the rows; the driver sends them together."""
-        if found := [tuple(row) for row in rows]:
+        if found := [_sent(row) for row in rows]:
             self._connection.exec_driver_sql(sql.replace("?", "%s"), found)
+
+
+def _sent(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return values as Postgres accepts them: its texts have no NUL, which those of SQLite may have."""
+    return tuple(value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
 
 
 @lru_cache(maxsize=4)

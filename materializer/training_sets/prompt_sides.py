@@ -57,6 +57,7 @@ LAYOUT = StoreLayout(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''a prompt never changes its side''; END'",
         "CREATE TRIGGER sides_never_change BEFORE UPDATE OF root, side, cluster ON prompts FOR EACH ROW EXECUTE FUNCTION refuse()",
     ),
+    idle_seconds=3_600,  # the sides of millions of prompts take minutes between two statements
 )
 """`signatures` has those of prompts without a side, `signed_until` the snapshot of the traces whose prompts have signatures of a recipe.
 

@@ -38,6 +38,7 @@ LAYOUT = StoreLayout(
         "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     ),
     pragmas=("journal_mode = WAL", "synchronous = NORMAL"),
+    of_a_line=("tokens", "grades", "beliefs"),
 )
 """A file has the records of all lines. In Postgres, each line NAME has its own, in the schema `ratchet_judgements_NAME`."""
 _CHUNK = 500

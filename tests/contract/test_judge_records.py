@@ -16,7 +16,7 @@ from ratchet.flows.ledger.postgres_store import PostgresDatabase
 from ratchet.rewards.judge.client import Answer
 from ratchet.rewards.judge.records import JudgeRecords
 from ratchet.rewards.judge.verdict import Outcome
-from tests.contract.stores import run_and_kill
+from tests.contract.stores import rows, run_and_kill
 
 NOW = datetime.now(UTC)
 JUDGE = digest("judge")
@@ -122,6 +122,20 @@ def test_an_upgrade_keeps_the_records_of_every_line_of_the_file(postgres_databas
     assert [everything(one) for one in opened] == before
     (tmp_path / "judgements.db").unlink()
     assert [everything(one) for one in opened] == before
+
+
+def test_a_line_gets_no_tokens_grades_and_beliefs_of_other_lines(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    """A file has those of all lines. They would stay in the schema of a line after the end of theirs."""
+    for line in ("math", "other"):
+        fill(JudgeRecords(tmp_path / "judgements.db", line))
+    salt = JudgeRecords(tmp_path / "judgements.db", "math").salt()
+    assert JudgeRecords(tmp_path / "judgements.db", "math", postgres_database).salt() == salt
+    for table in ("tokens", "grades", "beliefs"):
+        assert rows(postgres_database, f"SELECT DISTINCT line FROM ratchet_judgements_math.{table}") == [("math",)]
+    new = PostgresDatabase(postgres_database.url, "new")
+    assert JudgeRecords(tmp_path / "judgements.db", "new", new).salt() == salt
+    assert rows(new, "SELECT line FROM ratchet_judgements_new.grades") == []
+    assert set(JudgeRecords(tmp_path / "judgements.db", "new", new).verdicts(KEYS)) == {KEYS[0], KEYS[1]}
 
 
 _RECORD = """

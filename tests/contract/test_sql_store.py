@@ -234,14 +234,15 @@ def test_a_role_without_the_right_to_create_schemas_uses_one_that_exists(postgre
 
 _SUSPENDED = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
 from ratchet.contracts.errors import Retryable
 from ratchet.flows.ledger import postgres_store
 from ratchet.flows.ledger.former_file import FormerFile
 from tests.contract.test_sql_store import INSERT, LAYOUT
 
-postgres_store._SETTINGS = postgres_store._SETTINGS.replace("'1h'", "'1s'")
-store = postgres_store.PostgresDatabase(sys.argv[1], "math").store(LAYOUT, Path(sys.argv[2]))
+layout = replace(LAYOUT, idle_seconds=1)
+store = postgres_store.PostgresDatabase(sys.argv[1], "math").store(layout, Path(sys.argv[2]))
 try:
     with store.changing() as connection:
         connection.execute(INSERT, ("old", 1, None, b""))
@@ -396,3 +397,53 @@ def test_a_lost_schema_is_not_made_again_from_the_old_rows_of_the_file(
         file.unlink()
     fill(postgres_database.store(LAYOUT, file), "c")
     assert names(postgres_database.store(LAYOUT, file)) == [*begins_with, "c"]
+
+
+# Settings and rights that an administrator may have chosen
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_another_default_isolation_does_not_change_the_exclusion(
+    postgres_database: PostgresDatabase, store_server: PostgresServer, tmp_path: Path, level: str
+) -> None:
+    """A snapshot from before the lock would show each writer what was there when it began to wait."""
+    change(postgres_database, "DROP ROLE IF EXISTS strict")
+    change(postgres_database, "CREATE ROLE strict LOGIN SUPERUSER")
+    change(postgres_database, f"ALTER ROLE strict SET default_transaction_isolation = '{level}'")
+    database = PostgresDatabase(store_server.url().replace("ratchet@", "strict@"), "math")
+    test_one_writer_at_a_time_also_at_the_first_use(database.store(LAYOUT, tmp_path / "things.sqlite"))
+    change(postgres_database, "DROP SCHEMA ratchet_things_math CASCADE")
+    postgres_store._engine.cache_clear()  # the connections of the role have the default of their start
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_role_without_rights_on_the_schema_is_told_so(postgres_database: PostgresDatabase, tmp_path: Path, has_file: bool) -> None:
+    file = tmp_path / "things.sqlite"
+    if has_file:
+        fill(SqliteStore(LAYOUT, file), "a")
+    fill(postgres_database.store(LAYOUT, file), "b")
+    change(postgres_database, "DROP ROLE IF EXISTS stranger")
+    change(postgres_database, "CREATE ROLE stranger LOGIN")
+    stranger = PostgresDatabase(postgres_database.url.replace("ratchet@", "stranger@"), "math").store(LAYOUT, file)
+    for use in (names, fill):
+        with pytest.raises(Retryable, match='grant USAGE, CREATE on schema "ratchet_things_math" to the user of the database'):
+            use(stranger)
+
+
+def test_the_text_of_a_file_may_have_a_nul(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    """SQLite stores one, and Postgres refuses it in texts. It would stop the copy for ever."""
+    file = tmp_path / "things.sqlite"
+    with SqliteStore(LAYOUT, file).changing() as connection:
+        connection.execute(INSERT, ("a\0b", 1, None, b"a\0b"))
+    store = postgres_database.store(LAYOUT, file)
+    fill(store, "c\0")
+    with store.reading() as found:
+        assert found is not None
+        query = "SELECT name, content FROM things WHERE name = ?"
+        assert [found.execute(query, (name,)).fetchone() for name in ("a\0b", "c\0")] == [("a\ufffdb", b"a\0b"), ("c\ufffd", b"c\0")]
+
+
+def test_a_store_says_how_long_a_writer_may_be_idle(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
+    for layout, expected in ((LAYOUT, "1min"), (replace(LAYOUT, idle_seconds=3600), "1h")):
+        with postgres_database.store(layout, tmp_path / "things.sqlite").changing() as connection:
+            assert connection.execute("SHOW idle_in_transaction_session_timeout").fetchone() == (expected,)
