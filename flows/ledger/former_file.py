@@ -56,11 +56,12 @@ class FormerFile:
         mark = self.mark()
         if mark is None or not mark.is_complete:
             return
+        again = f"DELETE FROM {_MARKS} WHERE schema = '{self._schema}'"  # noqa: S608
         raise ConfigError(
-            f"the database of RATCHET_LEDGER_URL has no complete schema {self._schema}, to which the rows of {self._file} were moved, and the "
-            f"file lacks what was stored since; restore the schema from the backup of the database (pg_dump of the whole database, or with "
-            f'-n {self._schema}). If that state is lost and you accept it, either run sqlite3 {self._file} "DELETE FROM {_MARKS} WHERE '
-            f"schema = '{self._schema}'\" to begin with the old rows of the file, or delete the file to begin without any"
+            f"the database of RATCHET_LEDGER_URL has no complete schema {self._schema}, to which the rows of {self._file} were moved, and "
+            "the file lacks what was stored since; restore the schema from the backup of the database (pg_dump without -t, or with "
+            f"-n {self._schema}). If its state is lost and you accept that, either begin with the old rows of the file "
+            f'(sqlite3 {self._file} "{again}"), or delete the file to begin without any'
         )
 
     @contextmanager

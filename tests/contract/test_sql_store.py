@@ -309,9 +309,12 @@ def test_a_former_release_cannot_write_to_the_file_after_the_copy(postgres_datab
 def test_a_former_release_cannot_write_during_the_copy(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
     file = tmp_path / "things.sqlite"
     fill(SqliteStore(LAYOUT, file), "a")
-    with postgres_database.store(LAYOUT, file).changing(), closing(sqlite3.connect(file, timeout=0)) as connection:
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            connection.execute("INSERT INTO others VALUES ('b')")
+    with (
+        postgres_database.store(LAYOUT, file).changing(),
+        closing(sqlite3.connect(file, timeout=0)) as connection,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        connection.execute("INSERT INTO others VALUES ('b')")
 
 
 def test_what_a_former_release_wrote_to_a_file_without_a_mark_is_added(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
