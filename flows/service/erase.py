@@ -54,8 +54,8 @@ _JOB_SECONDS = 60
 
 ALWAYS_LEFT = (
     "backups, and the copies of other systems: the applications, their logs, and the files of the sources",
-    "replicas, the write-ahead log and the free space in the files of the ledger's database, if it is Postgres, until they are overwritten; "
-    "after VACUUM FULL of the tables `kept` in its schemas ratchet_quarantine_*, the free space is gone",
+    "replicas, the write-ahead log and the free space in the files of the ledger's database, if it is Postgres, until they are "
+    "overwritten; after VACUUM FULL of the tables `kept` in its schemas ratchet_quarantine_*, the free space is gone",
     "the weights of the recalled versions, in the artifacts and wherever they were copied",
     "models that were trained elsewhere and given as candidates: nothing is known of their training data",
     "files that were exported by `ratchet dataset` (which lists them), `ratchet judge` and `ratchet report --out`",

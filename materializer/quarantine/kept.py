@@ -1,9 +1,9 @@
 """What the quarantine stores outside the lake's table: masked bytes of records, cut records, and counts of ingested batches.
 
 A table of the lake keeps deleted values in the files of its older snapshots. This store deletes them when they expire, when their user
-withdraws, or when their record has been stored. A SQLite file overwrites them. Postgres frees the space of deleted rows soon (autovacuum), but
-their bytes stay in the files of the database until other rows are written there or `VACUUM FULL` is run; its write-ahead log, replicas and
-backups keep them, too. If the store is lost, only these bytes are lost.
+withdraws, or when their record has been stored. A SQLite file overwrites them. Postgres frees the space of deleted rows soon (autovacuum),
+but their bytes stay in the files of the database until other rows are written there or `VACUUM FULL` is run; its write-ahead log, replicas
+and backups keep them, too. If the store is lost, only these bytes are lost.
 """
 
 from __future__ import annotations
