@@ -87,10 +87,12 @@ def left_out(cycle: CycleView) -> dict[str, Any]:
     return found | ({} if noise is None else {"label_noise": round(noise, 3)})
 
 
+_USUAL = ("champion", 0, "none", Sides())
+
+
 def plain(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
     """Return the rows of the loops with the usual settings, without a trap and a source of answers, by task and seed."""
-    ordinary = ("none", "champion", 0, "none", Sides())
-    return {(row["task"], row["seed"]): row for row in rows if _settings(row) == ordinary}
+    return {(row["task"], row["seed"]): row for row in rows if _settings(row) == ("none", *_USUAL)}
 
 
 def _settings(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -156,14 +158,17 @@ def _place(group: tuple[tuple[Any, ...], Any]) -> tuple[Any, ...]:
 def traps(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per trap: how loops with it ended beside those without, and what stopped their candidates.
 
+    Only loops with the usual settings count.
+
     A part of the product counts as having stopped something if the candidate was estimated to be lower than the champion, or if the part
     left evidence out. A held candidate that was no worse says nothing about a trap.
     """
     ordinary = {key: row["final"] for key, row in plain(rows).items()}
     head = ["trap", "loops", "final accuracy", "without the trap", "lost", "shown worse (99 %)", "of these promoted", "stopped by"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for trap in sorted({row["trap"] for row in rows} - {"none"}):
-        found = [row for row in rows if row["trap"] == trap]
+    usual = [row for row in rows if _settings(row)[1:] == _USUAL]
+    for trap in sorted({row["trap"] for row in usual} - {"none"}):
+        found = [row for row in usual if row["trap"] == trap]
         cycles = [cycle for row in found for cycle in row["cycles"]]
         worse = [cycle for cycle in cycles if "difference" in cycle and cycle["difference"][2] < 0]
         reasons: dict[str, int] = defaultdict(int)
