@@ -36,7 +36,8 @@ from ratchet.contracts.ids import NORMALISER, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompts
 from ratchet.contracts.model import Frozen
-from ratchet.contracts.ports import UNTRAINED, Artifacts, Clock, Compute, Dialect, ModelClient, ProbedChampion, Progress
+from ratchet.contracts.ports import Artifacts, Clock, Compute, Dialect, ModelClient, Progress
+from ratchet.contracts.ports.data import UNTRAINED, ProbedChampion
 from ratchet.contracts.schema import parse, stamped
 from ratchet.materializer.consent import refusing_users, withdrawn_texts
 from ratchet.materializer.dialects.decode import BUILT_IN

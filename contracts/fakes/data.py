@@ -22,7 +22,8 @@ from ratchet.contracts.data.teaching import Sendable
 from ratchet.contracts.fakes.state import FakeWorld
 from ratchet.contracts.ids import Digest, canonical, digest
 from ratchet.contracts.mirror import MirrorAsk, MirrorPrompt, MirrorPrompts
-from ratchet.contracts.ports import UNTRAINED, ModelClient, ProbedChampion, Progress
+from ratchet.contracts.ports import ModelClient, Progress
+from ratchet.contracts.ports.data import UNTRAINED, ProbedChampion
 from ratchet.contracts.schema import parse, stamped
 
 

@@ -8,7 +8,7 @@ Fakes are in contracts/fakes. The contract tests of the ports are in tests/contr
 from __future__ import annotations
 
 from ratchet.contracts.ports.compute import Compute
-from ratchet.contracts.ports.data import UNTRAINED, Datasets, Dialect, ProbedChampion, Quarantine, TraceSource
+from ratchet.contracts.ports.data import Datasets, Dialect, Quarantine, TraceSource
 from ratchet.contracts.ports.decisions import Check, Evaluator, RolloutJudge
 from ratchet.contracts.ports.jobs import Executor, Trainer
 from ratchet.contracts.ports.progress import Progress
@@ -18,7 +18,6 @@ from ratchet.contracts.ports.state import Artifacts, Clock, Ledger
 from ratchet.contracts.ports.teacher import Teacher
 
 __all__ = [
-    "UNTRAINED",
     "Artifacts",
     "BypassingRouter",
     "Check",
@@ -31,7 +30,6 @@ __all__ = [
     "Ledger",
     "Metrics",
     "ModelClient",
-    "ProbedChampion",
     "Progress",
     "Quarantine",
     "Registry",

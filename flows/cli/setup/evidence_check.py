@@ -96,14 +96,14 @@ def _unmeasured(loop: Loop) -> list[Finding]:
 def _development(context: LineContext) -> list[Finding]:
     """Say what the development prompts of the newest training set can tell a run that ends by their scores."""
     from ratchet.contracts.data.datasets import CROSS_VALIDATED_BELOW, CROSS_VALIDATED_LEAST
-    from ratchet.contracts.steps import PlanResult, Step
+    from ratchet.contracts.steps import PlanResult
     from ratchet.flows.core.searches.search import LEAST_PROMPTS
     from ratchet.trainers.length import LEAST
 
-    cycle = next((cycle for cycle in reversed(_cycles(context)) if cycle.has(Step.PLAN)), None)
-    planned = cycle.get(PlanResult) if cycle else None
-    if cycle is None or planned is None:
+    newest = next(((cycle, found) for cycle in reversed(_cycles(context)) if (found := cycle.get(PlanResult))), None)
+    if newest is None:
         return []
+    cycle, planned = newest
     prompts, folded = planned.dataset.development_prompts, planned.dataset.cross_validated_prompts
     if prompts < CROSS_VALIDATED_BELOW and folded >= CROSS_VALIDATED_LEAST:
         by = f"find their number of steps by cross-validation over training prompts in {folded} clusters"

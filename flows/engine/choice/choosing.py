@@ -17,7 +17,7 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef
-from ratchet.contracts.ports import ProbedChampion
+from ratchet.contracts.ports.data import ProbedChampion
 from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.engine.choice.adapters import cannot_share, no_adapter
 from ratchet.flows.engine.context import LineContext

@@ -18,7 +18,7 @@ from ratchet.contracts.evaluation import Comparison, EvalReport, Interval
 from ratchet.contracts.fakes import fake_model
 from ratchet.contracts.ids import line_stream
 from ratchet.contracts.jobs.training import Method
-from ratchet.contracts.ports import UNTRAINED
+from ratchet.contracts.ports.data import UNTRAINED
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.config.load import parse_loop

@@ -17,7 +17,8 @@ from ratchet.contracts.data.records import PROMPTS, SAMPLES, Tier
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.loop import SnapshotSettings
-from ratchet.contracts.ports import ProbedChampion, Progress
+from ratchet.contracts.ports import Progress
+from ratchet.contracts.ports.data import ProbedChampion
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.materializer.training_sets.facts import off_policy
 from ratchet.materializer.training_sets.pairs import Pairs, make_pairs
