@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tests.other_user import as_other_user
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
+get = partial(httpx.get, trust_env=False, timeout=60)  # the first page imports a lot, beside other tests
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +77,21 @@ def test_cycle_is_one_run_whose_tasks_are_the_steps(service: Service) -> None:
 
 def test_report_beside_the_ui_needs_the_login_and_changes_nothing(service: Service) -> None:
     page, before = service.url.removesuffix("/api") + "/ratchet/sim", service.ledger.heads()
-    refused = httpx.get(page, trust_env=False)
+    refused = get(page)
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith("Basic")
-    assert httpx.get(page, auth=("ratchet", "wrong"), trust_env=False).status_code == 401
+    assert get(page, auth=("ratchet", "wrong")).status_code == 401
     login = tuple(service.home.prefect_login().read_text().split(":"))
-    cycle = httpx.get(f"{page}/0001", auth=login, trust_env=False)
+    cycle = get(f"{page}/0001", auth=login)
     assert (cycle.status_code, cycle.headers["location"]) == (307, "/ratchet/sim#cycle/sim/0001")
-    shown = httpx.get(page, auth=login, trust_env=False)
+    shown = get(page, auth=login)
     assert shown.status_code == 200
     assert 'id="cycle/sim/0001"' in shown.text
     assert "default-src 'none'" in shown.headers["content-security-policy"]
     assert httpx.post(page, auth=login, trust_env=False).status_code == 405
     for wrong in ("ratchet/nobody", "ratchet/..%2Fsim", "ratchet/sim/x", "ratchet/"):
-        assert httpx.get(service.url.replace("api", wrong), auth=login, trust_env=False).status_code == 404
-    assert httpx.get(page, auth=login, headers={"Host": "evil.example"}, trust_env=False).status_code == 400
+        assert get(service.url.replace("api", wrong), auth=login).status_code == 404
+    assert get(page, auth=login, headers={"Host": "evil.example"}).status_code == 400
     assert service.ledger.heads() == before
 
 
@@ -133,7 +135,7 @@ def test_person_answers_in_the_browser_and_the_cycle_goes_on(service: Service, t
                 page.enter(f"document.querySelectorAll('textarea')[{place}]", text)
 
         filled()
-        policy = httpx.get(page_of, auth=tuple(login.split(":", 1)), trust_env=False).headers["content-security-policy"]  # type: ignore[arg-type]
+        policy = get(page_of, auth=tuple(login.split(":", 1))).headers["content-security-policy"]  # type: ignore[arg-type]
         assert "connect-src 'self' http://127.0.0.1" in policy
         hosts = page.run("JSON.stringify([...new Set(performance.getEntriesByType('resource').map(one => new URL(one.name).host))])")
         assert {host for host in json.loads(hosts) if host} <= {httpx.URL(page_of).netloc.decode()}, "the UI contacts nobody else"
