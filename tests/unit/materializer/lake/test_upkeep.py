@@ -148,7 +148,7 @@ def _entries(index: DedupIndex) -> list[object]:
 
 
 def _signatures(lake: Lake) -> list[object]:
-    with PromptSides(lake.root)._open() as connection:
+    with PromptSides(lake.root)._store.changing() as connection:
         return connection.execute("SELECT root FROM signatures ORDER BY root").fetchall()
 
 
