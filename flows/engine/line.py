@@ -154,16 +154,14 @@ def open_cycle(context: LineContext, reason: str, actor: str = "", given: GivenM
     `actor` is the operator who requested the cycle, if there is one. With a `given` model, the cycle trains none. Raises Rejected if no
     model is adopted, if the line is frozen, if a cycle is open, or if another process changes the line at the same time.
     """
-    from ratchet.flows.engine.recall import clean_ancestor
-
     line = context.line_view()
-    if line.champion is None or line.base is None:
+    champion = line.clean_champion
+    if line.champion is None or champion is None or line.base is None:
         raise not_adopted(context)
     if line.open_cycle is not None:
         raise Rejected("cycle_open", f"{line.open_cycle} is still open; `ratchet status` shows what it waits for")
     if line.frozen is not None:
         raise Rejected("frozen", f"line {line.line!r} is {line.frozen}; to open cycles again, run `ratchet unfreeze {line.line}`")
-    champion = clean_ancestor(context.ledger, line, line.champion)
     # New traces are counted from the last cycle that could train on them.
     cycle, traces = cycle_stream(line.line, line.cycles + 1), context.datasets.cursor().traces if given is None else line.last_traces
     opened = CycleOpened(
@@ -207,7 +205,7 @@ def trainings(context: LineContext, version: ModelVersion) -> Iterator[TrainingP
 
 
 def start_of(context: LineContext, line: LineView, champion: ModelVersion) -> ModelVersion:
-    """Return the version that a cycle opened now trains from, by `line.start_from`. `champion` is the champion or its clean predecessor.
+    """Return the version that a cycle opened now trains from, by `line.start_from`. `champion` is the one that it is compared with.
 
     A held candidate qualifies if it was compared with this champion, scored higher on average, and is not recalled.
     """

@@ -14,7 +14,6 @@ from ratchet.contracts.errors import Conflict, RatchetError
 from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.ports import Ledger
 from ratchet.contracts.rows import Reason, row_of
-from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import State
 from ratchet.flows.core.decide import End
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
@@ -99,13 +98,3 @@ def recall(context: LineContext, lease: Lease, found: Resting) -> None:
         cycle = context.cycle_view(line.open_cycle)
         if cycle.state is not State.ROLLING:
             end(End(State.RECALLED, line.recall_asked), cycle, context, lease)
-
-
-def clean_ancestor(ledger: Ledger, line: LineView, version: ModelVersion) -> ModelVersion:
-    """Return the version, or the newest champion before it that is not recalled. The adopted model is never recalled.
-
-    The start model of its training is no such champion: with a start from the base model, it would be the adopted model.
-    """
-    while version.tag in line.recalled and version.cycle is not None:
-        version = fold_cycle(ledger.read(version.cycle)).baseline
-    return version

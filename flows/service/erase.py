@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from ratchet.flows.core.asking.teaching import fold_teacher
 from ratchet.flows.engine.context import TURN_SECONDS, LineContext, leased
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import ask_rollback
-from ratchet.flows.engine.recall import Resting, clean_ancestor, recall, resting
+from ratchet.flows.engine.recall import Resting, recall, resting
 from ratchet.flows.engine.reconcile import go_back
 from ratchet.flows.engine.work import turn
 from ratchet.flows.service.reach import named, reachable
@@ -348,15 +348,17 @@ class LineEraser:
         return found
 
     def _described(self, versions: dict[str, str]) -> tuple[RecalledVersion, ...]:
-        view, ledger = self._installation.line(self._line), self._installation.ledger
-        made = {cycle.candidate.tag: cycle.candidate for cycle in self._installation.cycles(self._line) if cycle.candidate}
-        view = view if not versions else type(view)(**{**vars(view), "recalled": {**view.recalled, **versions}})
+        view = self._installation.line(self._line)
+        made = {cycle.candidate.tag for cycle in self._installation.cycles(self._line) if cycle.candidate}
+        clean = replace(view, recalled={**view.recalled, **versions}).clean_champion
+        if clean is None:  # no model was ever adopted
+            return ()
         return tuple(
             RecalledVersion(
                 tag=tag,
                 reason=why,
                 champion=view.champion is not None and view.champion.tag == tag,
-                clean=clean_ancestor(ledger, view, made[tag]).tag,
+                clean=clean.tag,
             )
             for tag, why in versions.items()
             if tag in made

@@ -22,7 +22,7 @@ class RecalledVersion(Frozen):
     champion: bool
     """Whether it serves now."""
     clean: str
-    """Tag of the newest champion before it that was not trained on them."""
+    """Tag of the newest champion that was not trained on them."""
 
 
 class LineErased(Frozen):
@@ -131,6 +131,6 @@ def receipt_text(receipt: Receipt) -> str:
 
 def _remedy(version: RecalledVersion) -> str:
     if not version.champion:
-        return f"it does not serve; the next cycle trains from {version.clean} or from a newer version that is not recalled"
-    retrain = f"it serves until a new version replaces it. To retrain without the rows, open a cycle: it trains from {version.clean}"
+        return f"it does not serve; the next candidate is compared with {version.clean}"
+    retrain = f"it serves until a candidate replaces it. To retrain without the rows, open a cycle, which compares with {version.clean}"
     return f"{retrain}. To stop it now, run the erasure again with --roll-back"

@@ -93,6 +93,11 @@ class LineView:
     rows: tuple[Entry, ...] = ()
 
     @property
+    def clean_champion(self) -> ModelVersion | None:
+        """The champion, or the newest one before it that is not recalled. The adopted model is never recalled. None without a model."""
+        return next((version for version in reversed(self.served) if version.tag not in self.recalled), None)
+
+    @property
     def takeovers(self) -> list[tuple[datetime, FileTaken]]:
         """Time and content of each decision that another loop file is the one of the line, oldest first."""
         return [(row.at, content_of(FileTaken, row)) for row in self.rows if row.kind == "file_taken"]

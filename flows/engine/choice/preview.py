@@ -19,7 +19,6 @@ from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_cha
 from ratchet.flows.engine.choice.search import last_winner, with_search
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.line import not_adopted, start_of
-from ratchet.flows.engine.recall import clean_ancestor
 from ratchet.flows.engine.reconcile import wanted_versions
 
 EDITION = 0
@@ -60,9 +59,9 @@ def preview(context: LineContext, probe: bool) -> Preview:
     Raises Rejected if no model is adopted yet, and ConfigError if a chosen method's recipe is invalid.
     """
     line = context.line_view()
-    if line.champion is None:
+    champion = line.clean_champion
+    if champion is None:
         raise not_adopted(context)
-    champion = clean_ancestor(context.ledger, line, line.champion)
     start = start_of(context, line, champion)
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, champion.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"

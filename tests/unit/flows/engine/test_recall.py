@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from ratchet.contracts.cycle import Append
 from ratchet.contracts.fakes import fake_model
-from ratchet.contracts.ids import digest, line_stream, rollout_stream
+from ratchet.contracts.ids import line_stream, rollout_stream
 from ratchet.contracts.jobs.training import JobState
-from ratchet.contracts.rows import CycleOpened, row_of
 from ratchet.contracts.serving import ModelVersion
 from ratchet.contracts.steps import ENDS, State
 from ratchet.flows.core.decide import End, Observation, decide
+from ratchet.flows.core.folds.line import fold_line
 from ratchet.flows.engine.context import leased
 from ratchet.flows.engine.line import ask_rollback, open_cycle
-from ratchet.flows.engine.recall import Resting, clean_ancestor, recall, resting
+from ratchet.flows.engine.recall import Resting, recall, resting
 from tests.simulation.simulated_line import Crash, Scenario, SimulatedLine, nth_fault
 from tests.unit.flows.cycles import NOON, cycle
 
@@ -88,7 +87,7 @@ def test_a_crash_at_each_write_of_a_recall_is_repaired_by_the_next_call(dies: in
     assert sim.context.line_view().open_cycle is None
 
 
-def test_after_a_recall_the_line_trains_from_and_compares_with_the_ancestor_and_the_champion_serves() -> None:
+def test_after_a_recall_the_line_trains_from_and_compares_with_the_champion_before_and_the_champion_serves() -> None:
     sim = SimulatedLine(Scenario(seed=1, people="auto"))
     sim.live()
     before = sim.context.line_view()
@@ -98,7 +97,7 @@ def test_after_a_recall_the_line_trains_from_and_compares_with_the_ancestor_and_
     assert (line.champion, line.recalled) == (before.champion, {before.champion.tag: WHY})  # type: ignore[union-attr]
     second = sim.context.cycle_view(open_cycle(sim.context, "test"))
     assert (second.start, second.baseline, second.champion) == (line.base, line.base, line.champion)
-    assert clean_ancestor(sim.ledger, line, line.base) == line.base  # type: ignore[arg-type]
+    assert line.clean_champion == line.base
     assert sim.context.rollout_view(rollout_stream(second.id)) is None
 
 
@@ -127,13 +126,13 @@ def test_nothing_is_written_if_nothing_rests_on_the_rows() -> None:
     assert sim.ledger.read(line_stream("sim")) == rows
 
 
-def test_the_newest_champion_that_is_not_recalled_takes_the_place_of_a_recalled_one_whatever_its_training_started_from() -> None:
-    base, former, champion = (ModelVersion(line="l", number=n, tag=f"v{n}", model=fake_model(f"v{n}"), cycle=None) for n in range(3))
-    sim = SimulatedLine(Scenario(seed=1))
-    loop = sim.context.loop
-    cycle = CycleOpened(
-        line="l", number=2, loop=loop, loop_digest=digest(loop), folder="/", file="", champion=former, start=base, reason="a test"
+def test_the_newest_champion_that_is_not_recalled_takes_the_place_of_a_recalled_one() -> None:
+    """Not the start model of its training, which may be the adopted model. Versions that were rolled back are not in `served`."""
+    served = tuple(
+        ModelVersion(line="l", number=number, tag=f"v{number}", model=fake_model(f"v{number}"), cycle=None) for number in range(4)
     )
-    sim.ledger.append([Append(stream="cycle/l/0002", after=0, rows=(row_of("opened", cycle),))], None, sim.clock.now())
-    line = replace(sim.context.line_view(), recalled={"v2": "erased"})
-    assert clean_ancestor(sim.ledger, line, champion.model_copy(update={"cycle": "cycle/l/0002"})) == former
+    line = replace(fold_line("l", []), served=served, champion=served[-1])
+    assert line.clean_champion == served[3]
+    assert replace(line, recalled={"v3": WHY}).clean_champion == served[2]
+    assert replace(line, recalled={"v3": WHY, "v2": WHY, "v9": WHY}).clean_champion == served[1]
+    assert fold_line("l", []).clean_champion is None
