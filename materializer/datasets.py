@@ -409,5 +409,4 @@ class LakeDatasets:
             usual_reward=reward,
             usual_error=error,
             new_prompts=None if champion.trained_on is None else new,
-            champion_reward=None if champion.client is None else mean_reward(own),
         )

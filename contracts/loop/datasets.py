@@ -44,8 +44,8 @@ class HoldoutSettings(Frozen):
     development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
     """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
     measure with them how long to train (`steps = "auto"`). It can be lowered later, not raised. 0: none; SFT and DPO on TRL in one process
-    then train on all prompts, after a cross-validation of the length (`folds`), and other runs are not measured. Use that with
-    `line.start_from = "base"`: a champion has been trained on most of the prompts that would measure it."""
+    then train on all prompts, after a cross-validation of the length (`folds`), and other runs are not measured. It suits a start from the
+    base model (`line.start_from`): a champion has been trained on most of the prompts that would measure it."""
     rotate_after: Positive = 8
     """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
     1 - gate.level."""

@@ -220,9 +220,8 @@ def probed_champion_text(report: ProbeReport, champion: str) -> list[str]:
     """Return the sentence on the champion's usual reward, by which the rules decide whether a training can gain something."""
     if report.usual_reward is None:
         return []
-    on = "these prompts" if report.new_prompts is None else f"{report.new_prompts} of these prompts that it was not trained on"
-    too = "" if report.champion_reward is None else f" Its mean reward on all {report.prompts} is {report.champion_reward:.3f}."
-    return [f"The most frequent answers of {champion}, the champion, have a mean reward of {report.usual_reward:.3f} on {on}.{too}"]
+    new = "" if report.new_prompts is None else f", on {report.new_prompts} of these prompts, none of which it was trained on"
+    return [f"The most frequent answers of {champion}, the champion, have a mean reward of {report.usual_reward:.3f}{new}."]
 
 
 def probed_ends(report: ProbeReport) -> list[str]:

@@ -6,10 +6,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.errors import ConfigError, RatchetError
 from ratchet.contracts.mirror import MIRROR_PEOPLE, MIRROR_SHARE
 from ratchet.flows.cli.output import span
 from ratchet.flows.cli.setup.finding import Finding
@@ -81,13 +82,19 @@ DISCORDANCE = 0.3
 
 
 def _unmeasured(loop: Loop) -> list[Finding]:
-    """Warn of methods whose length nothing measures, because the line has no development prompts and they have no folds."""
+    """Warn of methods whose length nothing measures, because the line has no development prompts and their runs have no folds."""
+    from ratchet.contracts.jobs.training import Method
+    from ratchet.trainers.cross_validation import may_have_folds
+    from ratchet.trainers.recipes.completion import KINDS, complete
+
+    training, found = loop.training, list[str]()
     if loop.holdout.development > 0:
         return []
-    training = loop.training
-    one_process = training.nodes * max(1, training.gpus) == 1
-    folded = {name for name, on in (("sft", training.sft_on), ("dpo", training.dpo_on)) if on == "trl" and one_process}
-    found = [name.upper() for name in training.methods if name not in folded]
+    for name in filter(training.built_in, training.methods):
+        with suppress(ConfigError):  # an invalid recipe is reported with the jobs
+            recipe = complete(KINDS[Method(name)], training.recipe(name))
+            folded = not training.on_nemo(name) and may_have_folds(recipe, training.nodes, training.gpus)
+            found += [name.upper()] if recipe.steps == "auto" and not folded else []
     text = "has no cross-validation here, so with holdout.development = 0 the length of its runs is not measured"
     remedy = "set holdout.development = 0.15 before the first cycle, because it cannot be raised later"
     return [("warning", "training", f"{name} {text}; {remedy}, or remove the method") for name in found]

@@ -70,7 +70,7 @@ def preview(context: LineContext, probe: bool) -> Preview:
     report: ProbeReport | None = None
     if probe and context.loop.probe.prompts:
         context.progress(f"starting the server of {start.tag} …", 0, 0)
-        with _kept(context, line, start):
+        with _server_stays(context, line, start):
             client = context.client(context.server.ensure(start))
             context.progress("probing the start model …", 0, 0)
             other = probed_champion(context, champion, start)
@@ -96,7 +96,7 @@ def preview(context: LineContext, probe: bool) -> Preview:
     )
 
 
-def _kept(context: LineContext, line: LineView, start: ModelVersion) -> AbstractContextManager[object]:
+def _server_stays(context: LineContext, line: LineView, start: ModelVersion) -> AbstractContextManager[object]:
     """Return a block in which the service does not stop the server of the start model, which nothing else may need.
 
     The service stops servers only while it holds the line's lease. Raises Retryable if it, or a step of a cycle, holds it for too long.

@@ -326,6 +326,7 @@ def test_without_attribution_settings_without_an_effect_are_refused() -> None:
         ({"methods": ["dpo"], "nodes": 2, "gpus": 1}, 0, ["DPO"]),
         ({"methods": ["sft", "dpo"], "dpo_on": "nemo-rl"}, 0, ["DPO"]),
         ({"methods": ["sft", "grpo"]}, 0.15, []),
+        ({"methods": ["sft", "grpo"], "sft": {"folds": 0}, "grpo": {"steps": 60}}, 0, ["SFT"]),
     ],
 )
 def test_check_warns_of_methods_whose_length_nothing_measures(training: dict[str, Any], development: float, expected: list[str]) -> None:

@@ -133,11 +133,11 @@ def test_failed_requests_are_told_with_the_reasons_of_the_server_and_their_count
     section = _probe(cycle)
     assert section is not None
     assert section.text[0].endswith("14 failed: HTTP 400: the context is full (14).")
-    known = probed.model_copy(update={"usual_reward": 0.9, "new_prompts": 3, "champion_reward": 0.8})
-    assert probed_champion_text(known, "w") == [
-        "The most frequent answers of w, the champion, have a mean reward of 0.900 on 3 of these prompts that it was not trained on. "
-        "Its mean reward on all 4 is 0.800."
-    ]
+    known = probed.model_copy(update={"usual_reward": 0.9, "new_prompts": 3})
+    said = "The most frequent answers of w, the champion, have a mean reward of 0.900"
+    assert probed_champion_text(known, "w") == [f"{said}, on 3 of these prompts, none of which it was trained on."]
+    assert probed_champion_text(known.model_copy(update={"new_prompts": None}), "w") == [f"{said}."]
+    assert probed_champion_text(probed, "w") == []
     failed = report(failures={"candidate:HTTP 400: the context is full": 3, UNLIKE: 1})
     cycle = SimpleNamespace(report=failed, candidate=SimpleNamespace(tag="v"), baseline=SimpleNamespace(tag="w"))
     section = _gate(cycle)
