@@ -65,10 +65,14 @@ _INSIDE = re.compile("|".join(f"(?:{one.pattern})" for one in PLACEHOLDERS if on
 _LINE = re.compile(r"[\[<({]{1,2}_{0,2}(?:\w+ )?redacted_{0,2}[\])>}]{1,2}", re.IGNORECASE)
 """A line of its own, as parts of a message become lines of its text."""
 _NEEDLES = (
-    *("litell", "default-message-value", "scrubbed due to", "__redacted__", "mask function>", "<truncated due to"),
-    *("[truncated: field exceeded", "@@@langfusemedia"),
+    ("_", ("litellm_truncated",)),
+    ("-", ("default-message-value",)),
+    ("[", ("[scrubbed due to", "[truncated: field exceeded")),
+    ("<", ("<fully masked due to", "<truncated due to")),
+    ("@", ("@@@langfusemedia",)),
 )
-"""A text without one of these, in lower case, has no unmistakable placeholder. The search for them is faster than the expression."""
+"""A text without `redacted` and without one of these, in lower case, has no unmistakable placeholder. The character that a needle contains
+is searched first: a search for one character is several times faster than one for a word, and that is faster than the expression."""
 
 
 _CLUES = places(
@@ -100,14 +104,24 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
     if plain and len(plain) <= 200 and _WHOLE.fullmatch(plain):
         return True
     lower = text.lower()
-    if "redacted" in lower and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
+    is_named = "redacted" in lower
+    if is_named and any(_LINE.fullmatch(line.strip()) for line in text.splitlines()):
         return True
-    if any(needle in lower for needle in _NEEDLES) and _INSIDE.search(text):
+    if (is_named or _has_needle(lower)) and _INSIDE.search(text):
         return True
-    return any(one and one in text for one in more)
+    return any([one and one in text for one in more]) if more else False
+
+
+def _has_needle(lower: str) -> bool:
+    for sign, needles in _NEEDLES:
+        if sign in lower:
+            for needle in needles:
+                if needle in lower:
+                    return True
+    return False
 
 
 def check_redacted(texts: Iterable[str | None], more: Iterable[str] = ()) -> None:
     """Raise Rejected `redacted_content` if one of the texts is redacted."""
-    if any(text and is_redacted(text, more) for text in texts):
+    if any([text and is_redacted(text, more) for text in texts]):
         raise Rejected("redacted_content", "a text of the record is the placeholder of a tool that redacts content, so the content is lost")

@@ -15,7 +15,7 @@ from ratchet.contracts.data.decoding import Decoded, Limits
 from ratchet.contracts.errors import Rejected
 from ratchet.materializer.dialects.decode import decode
 from ratchet.materializer.dialects.screening.outcome import has_failed, span_has_failed
-from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, is_redacted, may_be_redacted
+from ratchet.materializer.dialects.screening.placeholders import PLACEHOLDERS, Placeholder, is_redacted, may_be_redacted
 from ratchet.materializer.dialects.screening.sample import first_records, look, repeated_answer
 from ratchet.materializer.privacy.masking import contents
 from ratchet.materializer.privacy.search import Joined
@@ -168,6 +168,13 @@ def test_an_unmistakable_placeholder_counts_inside_of_a_text_and_the_loop_file_a
     assert [bad.reason for bad in read(record(response="a <gone> b"), limits=replace(LIMITS, placeholders=("<gone>",))).bad] == [
         "redacted_content"
     ]
+
+
+@settings(max_examples=300)
+@given(st.sampled_from([one for one in PLACEHOLDERS if one.unmistakable]), st.data())
+def test_the_words_that_are_searched_first_find_every_unmistakable_placeholder(one: Placeholder, data: st.DataObject) -> None:
+    found = data.draw(st.from_regex(re.compile(one.pattern, re.IGNORECASE | re.ASCII), fullmatch=True))
+    assert is_redacted(f"before {found} behind, and a long text " + "that says a lot more " * 12)
 
 
 def test_a_placeholder_in_a_call_or_a_part_is_found() -> None:
