@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 HARNESS_LOCKS := harness.lock harness_other.lock harness_frameworks.lock
 DEAL := --dist loadscope --no-loadscope-reorder
+# The small files of the unit tests are written to memory, where it has room: a journal of a disk costs them a fifth of their time.
+IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
@@ -55,7 +57,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
+	@OMP_NUM_THREADS=1 $(IN_MEMORY) $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
 
 reference: $(VENV)/.dev  ## write docs/reference from the code
 	@$(BIN)/python docs/reference.py

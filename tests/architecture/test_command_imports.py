@@ -66,6 +66,7 @@ def loaded(shop: Path, *arguments: str) -> tuple[int, set[str], str]:
     return found["code"], set(found["modules"]), ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "allowed"),
     [

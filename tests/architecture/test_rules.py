@@ -117,6 +117,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert not loaded & HEAVY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "allowed"),
     [

@@ -97,6 +97,7 @@ def _record(path: Path, database: PostgresDatabase | None, number: int) -> str:
     return records.salt()
 
 
+@pytest.mark.slow
 def test_processes_that_record_at_once_agree_and_lose_no_token(database: PostgresDatabase | None, records: JudgeRecords) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         salts = pool.starmap(_record, [(records._path, database, number) for number in range(4)])
@@ -153,6 +154,7 @@ with JudgeRecords(Path(sys.argv[2]), "math", PostgresDatabase(sys.argv[1], "math
 """
 
 
+@pytest.mark.slow
 def test_a_verdict_is_stored_when_the_call_returns(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
     run_and_kill(_RECORD, postgres_database.url, tmp_path / "judgements.db")
     records = JudgeRecords(tmp_path / "judgements.db", "math", postgres_database)

@@ -70,6 +70,7 @@ def test_the_limit_counts_what_is_stored_and_what_is_replaced(kept: KeptRecords)
     assert left(kept, "a", "b", "c") == ["a", "c"]
 
 
+@pytest.mark.slow
 def test_many_records_are_stored_and_deleted_at_once(kept: KeptRecords) -> None:
     names = [f"{number:04}" for number in range(1_200)]
     assert len(kept.keep({name: one(user=name) for name in names}, MUCH)) == 1_200
@@ -116,6 +117,7 @@ def _keep(place: LakePlace, number: int) -> int:
     return len(KeptRecords(place).keep({f"{number}-{at}": one(b"x" * 10, sealed=None) for at in range(20)}, 500))
 
 
+@pytest.mark.slow
 def test_processes_that_store_at_once_keep_to_the_limit(database: PostgresDatabase | None, tmp_path: Path) -> None:
     place = LakePlace(tmp_path, database=database)
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -163,6 +165,7 @@ KeptRecords(LakePlace(Path(sys.argv[2]), database=PostgresDatabase(sys.argv[1], 
 """
 
 
+@pytest.mark.slow
 def test_an_erasure_that_is_killed_in_the_move_does_not_leave_the_file(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
     KeptRecords(tmp_path).keep({"a": one(), "b": one(user="u2")}, MUCH)
     run_and_kill(_FORGET, postgres_database.url, tmp_path)

@@ -121,6 +121,7 @@ def _assign(place: LakePlace, texts: dict[str, str], is_odd: bool) -> dict[str, 
     return PromptSides(place).assign(texts, not_held if is_odd else held)
 
 
+@pytest.mark.slow
 def test_processes_that_decide_the_same_prompts_agree(database: PostgresDatabase | None, tmp_path: Path) -> None:
     """They would decide differently, because each has another rule. Whoever comes second follows the first."""
     place, texts = LakePlace(tmp_path, database=database), many(30)
@@ -210,6 +211,7 @@ PromptSides(LakePlace(Path(sys.argv[2]), database=PostgresDatabase(sys.argv[1], 
 """
 
 
+@pytest.mark.slow
 def test_a_killed_decision_leaves_the_sides_of_the_file(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
     before = PromptSides(tmp_path).assign(many(5), held)
     run_and_kill(_DECIDE, postgres_database.url, tmp_path)

@@ -174,6 +174,7 @@ fill(postgres_store.PostgresDatabase(sys.argv[1], "math").store(LAYOUT, Path(sys
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_a_killed_copy_begins_again(postgres_database: PostgresDatabase, tmp_path: Path, after: int) -> None:
     """The copy takes three statements, and the first change of the caller is the fourth."""
@@ -254,6 +255,7 @@ except Retryable as error:
 """
 
 
+@pytest.mark.slow
 def test_a_suspended_writer_is_replaced_and_stores_nothing(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
     file = tmp_path / "things.sqlite"
     command = [sys.executable, "-c", textwrap.dedent(_SUSPENDED), postgres_database.url, str(file)]

@@ -384,6 +384,7 @@ class Preferring(FakeRewards):
         return [None if number == 7 else 1.0 if number % 2 == 0 else 0.5 for number in numbers]
 
 
+@pytest.mark.slow
 def test_where_only_judges_decide_their_preference_counts(backend: Backend, other: Backend) -> None:
     artifacts = MemoryArtifacts()
     backend.behaviour = lambda _: completion("nay")

@@ -123,6 +123,7 @@ def _two(folder: Path) -> tuple[LakeDatasets, LakeDatasets]:
     return found
 
 
+@pytest.mark.slow
 def test_preparation_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = make_datasets(tmp_path)
     traffic(datasets)

@@ -20,6 +20,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, max_size=5), st.booleans())
 @example({"n": 2**64}, True)
 @example({"n": -(2**63) - 1}, True)
