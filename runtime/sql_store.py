@@ -78,8 +78,11 @@ class StoreLayout:
 class StoreDatabase(Protocol):
     """The database in which the stores of a line keep their rows."""
 
-    def store(self, layout: StoreLayout, file: Path) -> SqlStore:
-        """Return a store. The rows of a SQLite `file`, in which it was before, are copied once, before the first change."""
+    def store(self, layout: StoreLayout, file: Path | None) -> SqlStore:
+        """Return a store. The rows of a SQLite `file`, in which it was before, are copied once, before the first change.
+
+        None: it was never in such a file.
+        """
         ...
 
 

@@ -10,13 +10,16 @@ from ratchet.runtime.sql_store import StoreLayout
 
 
 def copy_files(home: Home, line: str) -> None:
-    """Copy the rows of the line's SQLite files to the database, if there is one and it does not have them. Raises Retryable.
+    """Copy the content of the line's files to the database, if there is one and it does not have it. Raises Retryable.
 
     A store does this itself at its first change. It may be long until then, and the home folder may be lost before.
     """
+    from ratchet.materializer.erasure.pending import PendingErasure
+
     database = home.database(line)
     if database is None:
         return
+    PendingErasure(home.erasing(line), database).move_file()
     for layout, file in _stores(home, line):
         if file.exists():
             with database.store(layout, file).changing():
@@ -24,7 +27,7 @@ def copy_files(home: Home, line: str) -> None:
 
 
 def _stores(home: Home, line: str) -> Iterator[tuple[StoreLayout, Path]]:
-    """Yield each store of a line, with its file in the home folder."""
+    """Yield each store of a line that has a SQLite file without a database, with that file."""
     from ratchet.materializer.quarantine import kept
     from ratchet.materializer.training_sets import prompt_sides
     from ratchet.rewards.judge import records

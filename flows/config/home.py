@@ -47,8 +47,11 @@ class Home:
         file = self.ledger_url.removeprefix("sqlite:///")
         return file == self.ledger_url or Path(file).exists()
 
-    def database(self, line: str) -> StoreDatabase | None:
-        """Return the database of the line's stores: that of the ledger, if it is in Postgres. None: they are SQLite files here."""
+    def database(self, line: str = "") -> StoreDatabase | None:
+        """Return the database of the line's stores: that of the ledger, if it is in Postgres. None: they are files here.
+
+        Without a line, it is that of the stores of the installation.
+        """
         return PostgresDatabase(self.ledger_url, line) if self.ledger_url.startswith("postgresql") else None
 
     @property
@@ -93,7 +96,10 @@ class Home:
 
     @property
     def erasures(self) -> Path:
-        """Folder of the receipts of erasures, which name pseudonyms only."""
+        """Folder of the receipts of erasures, which name pseudonyms only.
+
+        With a ledger in Postgres, they are in its database, and the folder has copies.
+        """
         return self.root / "erasures"
 
     @property
@@ -166,7 +172,10 @@ class Home:
         return self.root / "lines" / line / "receiver-port"
 
     def erasing(self, line: str) -> Path:
-        """File with the marks of an erasure in the line that is not complete: digests of texts. It is deleted at its end."""
+        """File with the marks of an erasure in the line that is not complete: digests of texts. It is deleted at its end.
+
+        With a ledger in Postgres, they are in its database.
+        """
         return self.root / "lines" / line / "erasing.json"
 
     def collected(self, line: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +45,10 @@ class FormerFile:
     def exists(self) -> bool:
         """Return whether there is a file."""
         return self._file.exists()
+
+    def reading(self) -> AbstractContextManager[Statements | None]:
+        """Begin reading the rows of the file. Yields None if there is no file."""
+        return self._store.reading()
 
     def mark(self) -> Mark | None:
         """Return the mark of the schema; None without a file or a mark."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ratchet.contracts.errors import Retryable
 from ratchet.flows.ledger.former_file import FormerFile
-from ratchet.runtime.sql_store import SqliteStore, SqlStore, Statements, StoreLayout
+from ratchet.runtime.sql_store import SqlStore, Statements, StoreLayout
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -42,22 +42,23 @@ class PostgresDatabase:
 
     url: str = field(repr=False)
     line: str
+    """Empty: the schemas of what concerns all lines."""
 
-    def store(self, layout: StoreLayout, file: Path) -> PostgresStore:
+    def store(self, layout: StoreLayout, file: Path | None) -> PostgresStore:
         """Return a store. The rows of a SQLite `file`, in which it was before, are copied once, before the first change."""
-        return PostgresStore(self.url, f"ratchet_{layout.name}_{self.line}", layout, file, self.line)
+        name = f"ratchet_{layout.name}_{self.line}" if self.line else f"ratchet_{layout.name}"
+        return PostgresStore(self.url, name, layout, file, self.line)
 
 
 class PostgresStore:
     """A store in a schema. Methods raise Retryable if the database cannot be reached or refuses, and ConfigError without a driver."""
 
-    def __init__(self, url: str, schema: str, layout: StoreLayout, file: Path, line: str) -> None:
+    def __init__(self, url: str, schema: str, layout: StoreLayout, file: Path | None, line: str) -> None:
         self._url = url
         self._schema = schema
         self._layout = layout
         self._line = line
-        self._file = file
-        self._former = FormerFile(layout, file, schema)
+        self._former = None if file is None else FormerFile(layout, file, schema)
         self._is_moved = False
 
     @contextmanager
@@ -74,9 +75,11 @@ class PostgresStore:
             statements = _Statements(connection)
             exists = self._exists(connection)
             if not exists:
-                self._former.check_not_moved()
+                if self._former is not None:
+                    self._former.check_not_moved()
                 self._create(connection)
-            with self._moving(statements) if not exists or self._may_have_rows() else nullcontext():
+            is_moving = not exists or self._may_have_rows()
+            with self._moving(self._former, statements) if self._former is not None and is_moving else nullcontext():
                 yield statements
         self._end_move()
 
@@ -92,8 +95,11 @@ class PostgresStore:
             if self._exists(connection):
                 yield _Statements(connection)
                 return
+        if self._former is None:
+            yield None
+            return
         self._former.check_not_moved()
-        with SqliteStore(self._layout, self._file).reading() as found:
+        with self._former.reading() as found:
             yield found
 
     def held(self) -> AbstractContextManager[SqlStore]:
@@ -127,20 +133,20 @@ class PostgresStore:
 
         One with texts is deleted after the copy, but a former release may have begun another one.
         """
-        return (self._layout.holds_texts or not self._is_moved) and self._former.exists()
+        return self._former is not None and (self._layout.holds_texts or not self._is_moved) and self._former.exists()
 
     @contextmanager
-    def _moving(self, statements: Statements) -> Iterator[None]:
+    def _moving(self, former: FormerFile, statements: Statements) -> Iterator[None]:
         """Copy the rows of the file, unless it is marked with a copy that the database has. Rows of the database stay as they are.
 
         The caller's transaction stores them, so that this happens once, and wholly. Until it ends, nobody else writes to the file.
         """
-        mark = self._former.mark()
-        if not self._former.exists() or (mark is not None and (mark.is_complete or self._has_copy(statements, mark.copy))):
+        mark = former.mark()
+        if not former.exists() or (mark is not None and (mark.is_complete or self._has_copy(statements, mark.copy))):
             yield
             return
         copy = secrets.token_hex(16)
-        with self._former.moving(copy, self._line) as parts:
+        with former.moving(copy, self._line) as parts:
             for table, columns, rows in parts:
                 names, marks = ", ".join(f'"{column}"' for column in columns), ", ".join("?" * len(columns))
                 statements.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING", rows)  # noqa: S608
@@ -156,7 +162,7 @@ class PostgresStore:
 
     def _end_move(self) -> None:
         """Say in the file that the database has its rows, or delete one with texts."""
-        if not self._may_have_rows():
+        if self._former is None or not self._may_have_rows():
             self._is_moved = True
             return
         mark = self._former.mark()

@@ -18,13 +18,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import Field
-
 from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
 from ratchet.contracts.ids import Digest, teacher_stream
 from ratchet.contracts.jobs.training import JobState
-from ratchet.contracts.model import Frozen
-from ratchet.contracts.schema import parse, stamped
 from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.asking.teaching import fold_teacher
@@ -35,13 +31,13 @@ from ratchet.flows.engine.recall import Resting, recall, resting
 from ratchet.flows.engine.reconcile import go_back
 from ratchet.flows.engine.work import turn
 from ratchet.flows.service.reach import named, reachable
-from ratchet.flows.service.receipts import LineErased, RecalledVersion, Receipt, merged, read_receipt, receipt_id, store_receipt
+from ratchet.flows.service.receipts import LineErased, RecalledVersion, Receipt, Receipts, merged, receipt_id
 from ratchet.materializer.erasure.artifact_rows import evidence, filtered, has_rows
 from ratchet.materializer.erasure.lake_rows import LineRows, Target, purge, tombstone
 from ratchet.materializer.erasure.marks import Marks
+from ratchet.materializer.erasure.pending import Pending, PendingErasure
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
-from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.jobs.job_protocol import plan_folder
 from ratchet.runtime.secrets.keyring import ensure_keyring, read_keyring
 from ratchet.runtime.secrets.pseudonyms import Subject, is_pseudonym, pseudonym
@@ -55,7 +51,8 @@ _JOB_SECONDS = 60
 ALWAYS_LEFT = (
     "backups, and the copies of other systems: the applications, their logs, and the files of the sources",
     "replicas, the write-ahead log and the free space in the files of the ledger's database, if it is Postgres, until they are "
-    "overwritten; after VACUUM FULL of the tables `kept` in its schemas ratchet_quarantine_*, the free space is gone",
+    "overwritten; after VACUUM FULL of the tables `kept` in its schemas ratchet_quarantine_* and `parts` in ratchet_erasing_*, the free "
+    "space is gone",
     "the weights of the recalled versions, in the artifacts and wherever they were copied",
     "models that were trained elsewhere and given as candidates: nothing is known of their training data",
     "files that were exported by `ratchet dataset` (which lists them), `ratchet judge` and `ratchet report --out`",
@@ -63,23 +60,6 @@ ALWAYS_LEFT = (
     "hashes in lake/seen.sqlite, and in lake/prompts.sqlite and judgements.db or the ledger's database, which contain no text",
     "differences of mirrored prompts in the ledger, by hashes whose key is deleted",
 )
-
-
-class Pending(Frozen):
-    """An erasure that has begun in a line and is not complete."""
-
-    run: str = ""
-    """Identity of the run. It stays the same when the run is continued after an interruption."""
-    of_people: bool = False
-    """Whether it erases people, whose versions are to be recalled. A garbage collection must not complete it."""
-    marks: Marks = Marks()
-    rows: dict[str, int] = Field(default_factory=dict)
-    """Table -> number of rows to remove."""
-    artifacts: dict[Digest, int] = Field(default_factory=dict)
-    """Artifact -> number of rows to remove from it."""
-    plans: tuple[Digest, ...] = ()
-    """Plans whose run folders contain such rows."""
-    cycle: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +99,7 @@ class LineEraser:
         self._boundary = boundary
         self._lake = Lake(self._home.lake(line))
         self._artifacts = open_artifacts(self._home)
+        self._pending = PendingErasure(self._home.erasing(line), self._home.database(line))
         self._left: list[str] = []
         self._files: Counter[str] = Counter()
         self._bytes = 0
@@ -133,23 +114,17 @@ class LineEraser:
                 return self._installation.cycle_context(cycles[-1])
         return None
 
-    def _pending(self) -> Pending:
-        try:
-            return parse(Pending, self._home.erasing(self._line).read_bytes())
-        except FileNotFoundError:
-            return Pending()
-
     @property
     def is_interrupted(self) -> bool:
         """Whether an erasure of people has begun in the line and is not complete."""
-        return self._pending().of_people
+        return self._pending.read().of_people
 
     def preview(self) -> LineErased:
         """Return what an erasure would remove now. Changes nothing."""
         if not self._home.lake(self._line).exists():
             return LineErased(line=self._line)
         rows = LineRows(self._lake, self._target)
-        marks = rows.marks(self._salt()) | self._pending().marks
+        marks = rows.marks(self._salt()) | self._pending.read().marks
         hits = self._hits(self._with_evidence(marks))
         found = self._resting(set(hits), "rows of erased people")
         counts = rows.counts() | ({"artifacts": sum(hits.values())} if hits else {})
@@ -209,7 +184,7 @@ class LineEraser:
 
     def forget(self) -> None:
         """Delete the stored marks. The erasure of this line is complete, and its receipt is stored."""
-        self._home.erasing(self._line).unlink(missing_ok=True)
+        self._pending.forget()
 
     def _name_sources(self) -> None:
         """Name the files of the operator, and the places elsewhere, that may contain texts of the people."""
@@ -228,7 +203,7 @@ class LineEraser:
     def _plan(self, reason: str) -> Pending:
         """Store what is to be removed before anything is."""
         self._boundary("marks")
-        known = self._pending()
+        known = self._pending.read()
         with self._lake.writing():
             rows = LineRows(self._lake, self._target)
             counts = rows.counts()
@@ -245,7 +220,7 @@ class LineEraser:
         return self._store(pending.model_copy(update={"artifacts": hits, "plans": plans, "cycle": pending.cycle or cycle}))
 
     def _store(self, pending: Pending) -> Pending:
-        write_atomic(self._home.erasing(self._line), stamped(pending))
+        self._pending.write(pending)
         return pending
 
     def _delete(self, pending: Pending) -> None:
@@ -430,16 +405,16 @@ def erase_people(
 
     A repeated call completes an interrupted one. Raises Retryable if a job or an effect of a line does not end in time.
     """
-    folder = installation.home.erasures
+    receipts = Receipts(installation.home)
     names = sorted(people.users | people.sessions)
     key = receipt_id(names)
-    known = read_receipt(folder, key)
+    known = receipts.get(key)
     receipt = known or Receipt(id=key, people=tuple(names), begun=now())
     found = rows_by_person(installation, people) | Counter(receipt.found)  # an interrupted run has already removed rows
     receipt = receipt.model_copy(update={"finished": None, "left": ALWAYS_LEFT, "found": dict(found)})
     boundary("receipt")
     if known is None:
-        store_receipt(folder, receipt)
+        receipts.store(receipt)
     before = {one.line: one for one in receipt.lines}
     target = Target(people.users, people.sessions)
     erasers = [LineEraser(installation, line, target, boundary) for line in lines_of(installation)]
@@ -454,7 +429,7 @@ def erase_people(
             eraser.forget()
         return known
     receipt = receipt.model_copy(update={"finished": now()})
-    store_receipt(folder, receipt)
+    receipts.store(receipt)
     boundary("receipt is stored")
     for eraser in erasers:
         eraser.forget()

@@ -35,6 +35,7 @@ from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wan
 from ratchet.flows.engine.rollouts.bypass import bypass
 from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.flows.service.memory import give_back
+from ratchet.flows.service.receipts import Receipts
 from ratchet.materializer.receive.files.notifications import listener
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
@@ -209,6 +210,7 @@ class Keeper:
         if not self._is_copied:
             with self._part(texts):
                 copy_files(self._installation.home, self.line)
+                Receipts(self._installation.home).copy_files()
                 self._is_copied = True
         changed = begun or self._urgent or self._seen(lengths) != self._lengths
         if changed:

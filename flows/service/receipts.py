@@ -8,10 +8,19 @@ from pathlib import Path
 
 from pydantic import Field
 
+from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
+from ratchet.flows.config.home import Home
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.sql_store import Statements, StoreLayout
+
+LAYOUT = StoreLayout(
+    "receipts", ("receipts",), create=("CREATE TABLE IF NOT EXISTS receipts (id TEXT PRIMARY KEY, content TEXT NOT NULL)",)
+)
+"""In Postgres, the schema is `ratchet_receipts`. A receipt names people of all lines, so that no line has it alone."""
+_GET = "SELECT content FROM receipts WHERE id = ?"
 
 
 class RecalledVersion(Frozen):
@@ -65,20 +74,92 @@ def receipt_id(people: Iterable[str]) -> Digest:
     return digest(sorted(people))
 
 
-def read_receipt(folder: Path, key: Digest) -> Receipt | None:
-    """Return a stored receipt, or None."""
+class Receipts:
+    """The receipts of an installation: files in its home folder and, if the ledger is in Postgres, rows in its database.
+
+    With a database, each file is a copy. Of two states of a receipt, the one counts that was finished later: a lost volume takes the files,
+    and a database that was restored from a backup lacks the newest rows. Methods raise Retryable if the database cannot be reached, or if a
+    file cannot be written.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._folder = home.erasures
+        database = home.database()
+        self._store = None if database is None else database.store(LAYOUT, None)
+
+    def get(self, key: Digest) -> Receipt | None:
+        """Return a stored receipt, or None."""
+        return _newer(self._row(key), _of_file(self._folder / f"{key[:16]}.json"))
+
+    def all(self) -> list[Receipt]:
+        """Return all stored receipts, the oldest first."""
+        found = {receipt.id: receipt for receipt in self._files()}
+        for content in self._select("SELECT content FROM receipts"):
+            row = _of_row(content)
+            found[row.id] = _newer(row, found.get(row.id)) or row
+        return sorted(found.values(), key=lambda receipt: (receipt.begun, receipt.id))
+
+    def store(self, receipt: Receipt) -> None:
+        """Store a receipt in place of its former state: as a row, if there is a database, and as JSON and as text."""
+        if self._store is not None:
+            with self._store.changing() as connection:
+                _put(connection, receipt)
+        write_atomic(self._folder / f"{receipt.id[:16]}.json", stamped(receipt))
+        write_atomic(self._folder / f"{receipt.id[:16]}.txt", receipt_text(receipt).encode())
+
+    def copy_files(self) -> None:
+        """Copy the files to the database, if there is one, unless it has the same state or a later one. The files stay."""
+        for receipt in self._files() if self._store is not None else ():
+            if self._store is None or self._is_stored(self._row(receipt.id), receipt):
+                continue
+            with self._store.changing() as connection:
+                known = connection.execute(_GET, (receipt.id,)).fetchone()
+                if not self._is_stored(_of_row(known[0]) if known else None, receipt):
+                    _put(connection, receipt)
+
+    @staticmethod
+    def _is_stored(row: Receipt | None, file: Receipt) -> bool:
+        return row is not None and _newer(row, file) is row
+
+    def _row(self, key: Digest) -> Receipt | None:
+        found = self._select(_GET, key)
+        return _of_row(found[0]) if found else None
+
+    def _select(self, query: str, *values: str) -> list[str]:
+        if self._store is None:
+            return []
+        with self._store.reading() as connection:
+            return [] if connection is None else [content for (content,) in connection.execute(query, values).fetchall()]
+
+    def _files(self) -> list[Receipt]:
+        found = (_of_file(path) for path in sorted(self._folder.glob("*.json")))
+        return [receipt for receipt in found if receipt is not None]
+
+
+def _put(connection: Statements, receipt: Receipt) -> None:
+    query = "INSERT INTO receipts VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET content = excluded.content"
+    connection.execute(query, (receipt.id, stamped(receipt).decode()))
+
+
+def _of_row(content: str) -> Receipt:
+    return parse(Receipt, content.encode())
+
+
+def _of_file(path: Path) -> Receipt | None:
+    """Return the receipt in a file; None if there is none. Raises Retryable if it cannot be read."""
     try:
-        return parse(Receipt, (folder / f"{key[:16]}.json").read_bytes())
+        return parse(Receipt, path.read_bytes())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        raise Retryable(f"the receipt {path} cannot be read; restore it from a backup, or move it to another folder") from error
 
 
-def store_receipt(folder: Path, receipt: Receipt) -> Path:
-    """Store a receipt as JSON and as text, and return the path of the text."""
-    write_atomic(folder / f"{receipt.id[:16]}.json", stamped(receipt))
-    path = folder / f"{receipt.id[:16]}.txt"
-    write_atomic(path, receipt_text(receipt).encode())
-    return path
+def _newer(one: Receipt | None, other: Receipt | None) -> Receipt | None:
+    """Return the state of a receipt that was finished later, and the first one if both were finished at the same time."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda receipt: (receipt.finished is not None, receipt.finished or receipt.begun))
 
 
 def merged(before: LineErased | None, now: LineErased) -> LineErased:

@@ -20,18 +20,31 @@ from ratchet.flows.cli.terminal import say, show
 @click.option("--users-file", type=click.Path(path_type=Path, dir_okay=False), help="File with one id of a user per line.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and change nothing.")
 @click.option("--roll-back", is_flag=True, help="Also roll back lines whose champion was trained on the erased rows.")
+@click.option("--receipts", is_flag=True, help="Show the receipts of all erasures, and change nothing.")
 @actor_option
 @json_option
 def erase(
-    users: tuple[str, ...], sessions: tuple[str, ...], users_file: Path | None, dry_run: bool, roll_back: bool, by: str, as_json: bool
+    users: tuple[str, ...],
+    sessions: tuple[str, ...],
+    users_file: Path | None,
+    dry_run: bool,
+    roll_back: bool,
+    receipts: bool,
+    by: str,
+    as_json: bool,
 ) -> None:
     """Erase all data of the given people in all lines: lake, artifacts, run folders, spools, reports.
 
     From then on, nothing of them is stored. Versions that were trained on their data are recalled: no further version is trained from them,
     but they serve until a new version replaces them or until they are rolled back. An open cycle whose plan contains such data ends. The
-    receipt is stored in RATCHET_HOME/erasures. Repeat the command after an interruption. An id on the command line is visible in the list
-    of processes and in the history of the shell; --users-file avoids both.
+    receipt is stored in RATCHET_HOME/erasures, and also in the database of the ledger if that is Postgres. Repeat the command after an
+    interruption. An id on the command line is visible in the list of processes and in the history of the shell; --users-file avoids both.
     """
+    if receipts:
+        if users or sessions or users_file or dry_run or roll_back:
+            raise ConfigError("--receipts shows all receipts and erases nothing; leave the other options out")
+        _show_receipts(as_json)
+        return
     named = {f"--user {place}": one for place, one in enumerate(users, 1)} | _listed(users_file)
     talks = {f"--session {place}": one for place, one in enumerate(sessions, 1)}
     if not any(map(person_id, (*named.values(), *talks.values()))):
@@ -76,6 +89,17 @@ def erase(
     _show(ids)
     for text in done:
         say(text)
+
+
+def _show_receipts(as_json: bool) -> None:
+    with watched(as_json, "looking for the receipts …") as progress:
+        from ratchet.flows.service.receipts import Receipts, receipt_text
+
+        found = Receipts(existing(open_installation(progress)).home).all()
+    if as_json:
+        print_json({"receipts": [receipt.model_dump(mode="json") for receipt in found]})
+        return
+    show("\n".join(receipt_text(receipt) for receipt in found) or "no person was erased\n")
 
 
 def _show(ids: Mapping[str, int]) -> None:
