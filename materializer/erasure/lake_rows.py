@@ -133,7 +133,7 @@ class LineRows:
             self._lake.rewrite("feedback", Change(keys, lambda rows: _among(rows, lost.select(keys))))
         if not gone.is_empty():
             seen.catch_up("traces")
-            seen.withhold(gone.select("source", "id", "response_id").to_dicts())
+            seen.withhold(gone.select("source", "id", "response_id").to_dicts(), self._target.names_people)
             delete = self._traces.filter("delete").select(*_TRACE_KEY, "sender")
             self._lake.rewrite("traces", Change([*_TRACE_KEY, "sender"], lambda rows: _among(rows, delete)))
         if not stripped.is_empty():

@@ -1,7 +1,8 @@
 """Deduplication index of the lake: key -> (batch, content hash). A batch is checked against it without reading the lake.
 
 The index is a derived copy. It stores the last Iceberg snapshot that it has read, and it adds the rows appended since then. A crash
-between a commit and the index update therefore loses nothing. A lost index is rebuilt from the lake.
+between a commit and the index update therefore loses nothing. A lost index is rebuilt from the lake and, with a ledger in Postgres, from
+what its database has of erased traces.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
+from ratchet.materializer.lake.storing.erased_keys import ErasedKeys
 from ratchet.materializer.lake.tables import Commit, Lake, Read, TableName
 from ratchet.materializer.record_hashes import Key, content_hash, hashed, identity_hash, trace_key
 
@@ -256,6 +258,8 @@ class DedupIndex:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._reads: dict[TableName, Read] = {}
+        database = lake.place.database
+        self._erased = None if database is None else ErasedKeys(database, _VERSION)
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.lake.root / "seen.sqlite", timeout=30)
@@ -295,6 +299,8 @@ class DedupIndex:
                     connection.execute("DELETE FROM names")
             if current is None or (row and row[0] == current):
                 return
+            if row is None and table == "traces":
+                self._restore(connection)
             copies = list[Entry]()
             for rows in self._added(table, row[0] if row else None):
                 copies += self._insert_rows(connection, table, rows)
@@ -321,6 +327,8 @@ class DedupIndex:
         with closing(self._open()) as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:
+                if known is None and table == "traces":
+                    self._restore(connection)
                 _insert(connection, table, entries)
                 connection.executemany(_INSERT_NAME, sorted(names, key=itemgetter(0)))
                 _insert(connection, table, self._insert_rows(connection, table, rows, keys))
@@ -354,11 +362,13 @@ class DedupIndex:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608
             connection.execute("DELETE FROM covered WHERE name = ?", (table,))
 
-    def withhold(self, traces: Iterable[dict[str, Any]]) -> None:
+    def withhold(self, traces: Iterable[dict[str, Any]], are_erased: bool = False) -> None:
         """Mark traces, given by source, id and response_id, as ones without content, so that corrections of them are not stored either.
 
-        The hashes of their keys stay in the index: a copy that is delivered again counts as a duplicate.
+        The hashes of their keys stay in the index: a copy that is delivered again counts as a duplicate. `are_erased` says that people
+        were erased. The hashes must then outlive the index; those of old rows need not, because the next garbage collection deletes a copy.
         """
+        traces = list(traces)
         with closing(self._open()) as connection, connection:
             for row in traces:
                 own, signed = trace_key(row["source"], row["id"]), verified_key(row["source"], row["id"])
@@ -367,6 +377,24 @@ class DedupIndex:
                     "UPDATE names SET content = 0 WHERE key = ? AND trace IN (?, ?)", [(one, own, signed) for one in names]
                 )
                 connection.execute("UPDATE traces SET kept = 0 WHERE key IN (?, ?)", (own, signed))
+        if are_erased and self._erased is not None:
+            self._erased.add(*self._left_by(traces))
+
+    def _left_by(self, traces: Sequence[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Return the rows of the tables `traces` and `names` that belong to traces."""
+        identities = {identity_hash(row["source"], row["id"]) for row in traces}
+        own = {sign + identity for sign in (b"t", b"v", b"w", b"x") for identity in identities}
+        responses = {response_key(row["source"], row["response_id"]) for row in traces if row["response_id"]}
+        entries = list(self._select("key, batch, content, stated, sender, kept", "traces", list(own)))
+        named = self._select("key, content, trace", "names", list(own | responses))
+        return entries, [row for row in named if row[2] in own]
+
+    def _restore(self, connection: sqlite3.Connection) -> None:
+        """Add what erased traces have left to a table of traces that is built again."""
+        if self._erased is not None:
+            entries, names = self._erased.all()
+            _insert(connection, "traces", entries)
+            connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?, ?)", names)
 
     def _added(self, table: TableName, since: int | None) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows in parts, so that a large table is never in memory as a whole."""

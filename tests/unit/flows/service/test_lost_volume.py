@@ -73,6 +73,9 @@ def test_after_a_lost_volume_an_erased_person_is_refused_and_the_receipt_is_show
     assert len(traces(installation)) == 8
     assert stored(places, tmp_path / "after") == set(range(2, 6))
     assert marks_in(installation.home.root) == {}
+    fill(installation.home, range(2), name=lambda n: f"another {n}")  # copies that do not name the person
+    report = ingest(opened(installation, tmp_path))
+    assert (report.traces.kept, report.traces.duplicate, len(traces(installation))) == (0, 4, 8)
 
     before = sorted(installation.home.root.rglob("*"))
     assert json.loads(shown("--receipts", "--json")) == {"receipts": [receipt.model_dump(mode="json")]}
