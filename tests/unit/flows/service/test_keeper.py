@@ -66,7 +66,8 @@ def keep(sim: SimulatedLine, tmp_path: Path, said: list[str]) -> Keeper:
         spool=lambda line: tmp_path / "spool" / line,
         collected=lambda line: tmp_path / f"{line}.json",
         lake=lambda line: LakePlace(tmp_path / "lake"),
-        database=lambda line: None,
+        database=lambda line="": None,
+        erasures=tmp_path / "erasures",
     )
     return Keeper(installation, tmp_path / "sim.toml", said.append)
 
