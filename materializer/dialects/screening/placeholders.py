@@ -109,7 +109,7 @@ def is_redacted(text: str, more: Iterable[str] = ()) -> bool:
         return True
     if (is_named or _has_needle(lower)) and _INSIDE.search(text):
         return True
-    return any([one and one in text for one in more]) if more else False
+    return any(one and one in text for one in more)
 
 
 def _has_needle(lower: str) -> bool:
@@ -123,5 +123,5 @@ def _has_needle(lower: str) -> bool:
 
 def check_redacted(texts: Iterable[str | None], more: Iterable[str] = ()) -> None:
     """Raise Rejected `redacted_content` if one of the texts is redacted."""
-    if any([text and is_redacted(text, more) for text in texts]):
+    if any(text and is_redacted(text, more) for text in texts):
         raise Rejected("redacted_content", "a text of the record is the placeholder of a tool that redacts content, so the content is lost")
