@@ -100,6 +100,7 @@ class LineEraser:
         self._lake = Lake(self._home.lake(line))
         self._artifacts = open_artifacts(self._home)
         self._pending = PendingErasure(self._home.erasing(line), self._home.database(line))
+        self._planned: Pending | None = None
         self._left: list[str] = []
         self._files: Counter[str] = Counter()
         self._bytes = 0
@@ -183,8 +184,9 @@ class LineEraser:
         )
 
     def forget(self) -> None:
-        """Delete the stored marks. The erasure of this line is complete, and its receipt is stored."""
-        self._pending.forget()
+        """Delete the stored marks of this run. The erasure of this line is complete, and its receipt is stored."""
+        if self._planned is not None:
+            self._pending.forget(self._planned)
 
     def _name_sources(self) -> None:
         """Name the files of the operator, and the places elsewhere, that may contain texts of the people."""
@@ -204,6 +206,8 @@ class LineEraser:
         """Store what is to be removed before anything is."""
         self._boundary("marks")
         known = self._pending.read()
+        if known.of_people and not self._target.names_people:
+            raise Retryable(f"an erasure of people has begun in line {self._line!r} and is not complete; repeat `ratchet erase`")
         with self._lake.writing():
             rows = LineRows(self._lake, self._target)
             counts = rows.counts()
@@ -221,6 +225,7 @@ class LineEraser:
 
     def _store(self, pending: Pending) -> Pending:
         self._pending.write(pending)
+        self._planned = pending
         return pending
 
     def _delete(self, pending: Pending) -> None:
@@ -413,22 +418,19 @@ def erase_people(
     found = rows_by_person(installation, people) | Counter(receipt.found)  # an interrupted run has already removed rows
     receipt = receipt.model_copy(update={"finished": None, "left": ALWAYS_LEFT, "found": dict(found)})
     boundary("receipt")
-    if known is None:
+    if known is None and receipts.get(key) is None:  # another process may have begun with the same people meanwhile
         receipts.store(receipt)
-    before = {one.line: one for one in receipt.lines}
     target = Target(people.users, people.sessions)
     erasers = [LineEraser(installation, line, target, boundary) for line in lines_of(installation)]
-    removed = known is None or known.finished is None
-    for eraser in erasers:
-        done = eraser.run(f"rows of erased people (receipt {key[:16]})")
-        removed = removed or any(done.rows.values())
-        before[done.line] = merged(before.get(done.line), done)
-        receipt = receipt.model_copy(update={"lines": tuple(before[line] for line in sorted(before))})
-    if not removed and known is not None:
+    done = [eraser.run(f"rows of erased people (receipt {key[:16]})") for eraser in erasers]
+    if known is not None and known.finished is not None and not any(any(one.rows.values()) for one in done):
         for eraser in erasers:
             eraser.forget()
         return known
-    receipt = receipt.model_copy(update={"finished": now()})
+    lines = {one.line: one for one in (receipts.get(key) or receipt).lines}  # another process may have erased the same people meanwhile
+    for one in done:
+        lines[one.line] = merged(lines.get(one.line), one)
+    receipt = receipt.model_copy(update={"lines": tuple(lines[line] for line in sorted(lines)), "finished": now()})
     receipts.store(receipt)
     boundary("receipt is stored")
     for eraser in erasers:

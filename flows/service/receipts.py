@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,8 @@ LAYOUT = StoreLayout(
     "receipts", ("receipts",), create=("CREATE TABLE IF NOT EXISTS receipts (id TEXT PRIMARY KEY, content TEXT NOT NULL)",)
 )
 """In Postgres, the schema is `ratchet_receipts`. A receipt names people of all lines, so that no line has it alone."""
+_NAME = re.compile("[0-9a-f]{16}")
+"""Name of the file of a receipt, without its ending. Other files in the folder are not read."""
 _GET = "SELECT content FROM receipts WHERE id = ?"
 
 
@@ -94,8 +97,7 @@ class Receipts:
     def all(self) -> list[Receipt]:
         """Return all stored receipts, the oldest first."""
         found = {receipt.id: receipt for receipt in self._files()}
-        for content in self._select("SELECT content FROM receipts"):
-            row = _of_row(content)
+        for row in self._rows():
             found[row.id] = _newer(row, found.get(row.id)) or row
         return sorted(found.values(), key=lambda receipt: (receipt.begun, receipt.id))
 
@@ -109,10 +111,14 @@ class Receipts:
 
     def copy_files(self) -> None:
         """Copy the files to the database, if there is one, unless it has the same state or a later one. The files stay."""
-        for receipt in self._files() if self._store is not None else ():
-            if self._store is None or self._is_stored(self._row(receipt.id), receipt):
-                continue
-            with self._store.changing() as connection:
+        if self._store is None:
+            return
+        rows = {row.id: row for row in self._rows()}
+        missing = [receipt for receipt in self._files() if not self._is_stored(rows.get(receipt.id), receipt)]
+        if not missing:
+            return
+        with self._store.changing() as connection:
+            for receipt in missing:
                 known = connection.execute(_GET, (receipt.id,)).fetchone()
                 if not self._is_stored(_of_row(known[0]) if known else None, receipt):
                     _put(connection, receipt)
@@ -131,8 +137,11 @@ class Receipts:
         with self._store.reading() as connection:
             return [] if connection is None else [content for (content,) in connection.execute(query, values).fetchall()]
 
+    def _rows(self) -> list[Receipt]:
+        return [_of_row(content) for content in self._select("SELECT content FROM receipts")]
+
     def _files(self) -> list[Receipt]:
-        found = (_of_file(path) for path in sorted(self._folder.glob("*.json")))
+        found = (_of_file(path) for path in sorted(self._folder.glob("*.json")) if _NAME.fullmatch(path.stem))
         return [receipt for receipt in found if receipt is not None]
 
 
@@ -142,7 +151,10 @@ def _put(connection: Statements, receipt: Receipt) -> None:
 
 
 def _of_row(content: str) -> Receipt:
-    return parse(Receipt, content.encode())
+    try:
+        return parse(Receipt, content.encode())
+    except ValueError as error:
+        raise Retryable("a receipt in the schema ratchet_receipts cannot be read; restore its row from a backup") from error
 
 
 def _of_file(path: Path) -> Receipt | None:

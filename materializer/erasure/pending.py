@@ -90,18 +90,18 @@ class PendingErasure:
             _replace(connection, data)
         self._file.unlink(missing_ok=True)
 
-    def forget(self) -> None:
-        """Delete the state: the erasure is complete."""
+    def forget(self, completed: Pending) -> None:
+        """Delete the state if it is still `completed`. Otherwise another erasure has begun since, which deletes it at its own end."""
         if self._store is None:
-            self._file.unlink(missing_ok=True)
+            if self._of_file() == completed:
+                self._file.unlink(missing_ok=True)
             return
-        if not self._file.exists():
-            with self._store.reading() as found:
-                if found is None or found.execute("SELECT 1 FROM parts LIMIT 1").fetchone() is None:
-                    return
+        if completed == Pending() or self.read() != completed:
+            return
         with self._store.changing() as connection:
-            self._file.unlink(missing_ok=True)  # in the transaction, so that `move_file` does not store it afterwards
-            connection.execute("DELETE FROM parts")
+            if _stored(connection) | self._of_file() == completed:
+                self._file.unlink(missing_ok=True)  # in the transaction, so that `move_file` does not store it afterwards
+                connection.execute("DELETE FROM parts")
 
     def move_file(self) -> None:
         """Move the content of a file to the database, if there are both. An interruption at any point loses nothing."""

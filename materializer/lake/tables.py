@@ -336,6 +336,11 @@ class Lake:
         with self._reading(f"read {name}"):
             return _frame(table.incremental_append_scan(from_snapshot_id_exclusive=since, selected_fields=known).to_arrow(), name, columns)
 
+    def follows(self, name: TableName, since: int) -> bool:
+        """Return whether all that was appended to a table after an Iceberg snapshot is known, so that `added` does not read all rows."""
+        current = self.snapshot(name)
+        return current == since or (current is not None and _follows(self.table(name), since))
+
     def parts_added(self, name: TableName, since: int | None, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the same rows as `added` returns; all rows of a table in parts, so that they are never in memory together."""
         table = self.table(name)

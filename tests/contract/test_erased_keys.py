@@ -71,6 +71,23 @@ def test_copies_of_erased_traces_and_corrections_by_others_are_refused_after_the
     assert len(datasets.lake.scan("traces").filter(datasets.lake.scan("traces")["id"].str.ends_with("3"))) == 0
 
 
+def test_an_index_that_was_restored_from_before_an_erasure_refuses_copies_and_corrections(
+    postgres_database: PostgresDatabase, tmp_path: Path
+) -> None:
+    datasets = fill(tmp_path, postgres_database)
+    earlier = {path.name: path.read_bytes() for path in datasets.lake.root.glob("seen.sqlite*")}
+    datasets.ingest(batch(spans(span(5, user__id="user-1"))))
+    erase(datasets, "user-1")
+    lose_index(datasets)
+    for name, content in earlier.items():
+        (datasets.lake.root / name).write_bytes(content)
+    datasets = opened(tmp_path, postgres_database)
+    said = log(3, evaluation("user_correction", text="by another", user__id="user-9", at=T0 + 99))
+    copies = datasets.ingest(batch(spans(span(5))))
+    corrections = datasets.ingest(replace(batch(logs(said)), sender=SHOP))
+    assert (copies.traces.kept, corrections.feedback.kept) == (0, 0)
+
+
 def test_a_file_of_its_own_is_all_that_an_installation_without_postgres_has(tmp_path: Path) -> None:
     datasets = fill(tmp_path, None)
     erase(datasets, "user-1")

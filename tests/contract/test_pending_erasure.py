@@ -35,7 +35,7 @@ def test_nothing_has_begun_at_first_and_asking_creates_nothing(
     erasure: PendingErasure, database: PostgresDatabase | None, tmp_path: Path
 ) -> None:
     assert erasure.read() == Pending()
-    erasure.forget()
+    erasure.forget(erasure.read())
     erasure.move_file()
     assert list(tmp_path.iterdir()) == []
     assert database is None or rows(database, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'ratchet%%'") == []
@@ -47,8 +47,19 @@ def test_the_state_comes_back_until_it_is_forgotten(erasure: PendingErasure, mon
     assert erasure.read() == FIRST
     erasure.write(Pending(run="b"))
     assert erasure.read() == Pending(run="b")
-    erasure.forget()
-    erasure.forget()
+    erasure.forget(erasure.read())
+    erasure.forget(erasure.read())
+    assert erasure.read() == Pending()
+
+
+def test_the_state_of_another_erasure_that_has_begun_since_is_not_forgotten(erasure: PendingErasure) -> None:
+    first = Pending(run="a", of_people=True, marks=mark("one"))
+    erasure.write(first)
+    both = first.model_copy(update={"marks": mark("one", "two")})
+    erasure.write(both)
+    erasure.forget(first)
+    assert erasure.read() == both
+    erasure.forget(both)
     assert erasure.read() == Pending()
 
 
@@ -74,7 +85,7 @@ def test_each_line_has_its_own_state(postgres_database: PostgresDatabase, tmp_pa
     other = PendingErasure(tmp_path / "other.json", PostgresDatabase(postgres_database.url, "other"))
     PendingErasure(tmp_path / FILE, postgres_database).write(FIRST)
     assert other.read() == Pending()
-    other.forget()
+    other.forget(other.read())
     assert PendingErasure(tmp_path / FILE, postgres_database).read() == FIRST
 
 
@@ -86,7 +97,7 @@ def test_the_file_of_a_time_before_is_read_moved_once_and_never_comes_back(postg
     assert rows(postgres_database, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'ratchet%%'") == []
     erasure.move_file()
     assert (erasure.read(), file.exists()) == (FIRST, False)
-    erasure.forget()
+    erasure.forget(erasure.read())
     erasure.move_file()
     assert erasure.read() == Pending()
 
@@ -111,7 +122,7 @@ def test_a_file_is_gone_after_the_next_step_of_the_erasure(postgres_database: Po
         erasure.write(erasure.read())
         assert erasure.read() == FIRST
     else:
-        erasure.forget()
+        erasure.forget(erasure.read())
         assert erasure.read() == Pending()
     assert not file.exists()
 
@@ -126,7 +137,7 @@ def test_an_erasure_that_ends_during_the_move_stays_complete(
 
     def read_and_end() -> Pending:
         found = read()
-        ending.forget()
+        ending.forget(ending.read())
         return found
 
     monkeypatch.setattr(moving, "_of_file", read_and_end)
@@ -155,7 +166,7 @@ def executed(self, sql, values=()):
 postgres_store._Statements.execute = executed
 if step == "unlink":
     Path.unlink = here
-erasure.forget() if action == "forget" else erasure.move_file()
+erasure.forget(erasure.read()) if action == "forget" else erasure.move_file()
 """
 
 
@@ -179,13 +190,13 @@ def test_an_end_that_is_killed_leaves_an_erasure_that_can_be_completed(
     erasure.write(FIRST)
     run_and_kill(_MOVE, postgres_database.url, tmp_path / FILE, step, "forget")
     assert erasure.read() == FIRST
-    erasure.forget()
+    erasure.forget(erasure.read())
     assert erasure.read() == Pending()
 
 
 def test_marks_are_not_written_to_the_disk_while_the_database_is_away(tmp_path: Path) -> None:
     erasure = PendingErasure(tmp_path / FILE, PostgresDatabase(f"postgresql+psycopg://ratchet@/db?host={tmp_path}", "math"))
-    for act in (erasure.read, lambda: erasure.write(FIRST), erasure.forget):
+    for act in (erasure.read, lambda: erasure.write(FIRST), lambda: erasure.forget(FIRST)):
         with pytest.raises(Retryable, match="ratchet_erasing_math"):
             act()
     assert list(tmp_path.iterdir()) == []

@@ -93,9 +93,13 @@ def erase(
 
 def _show_receipts(as_json: bool) -> None:
     with watched(as_json, "looking for the receipts …") as progress:
+        from ratchet.flows.service.erase import lines_of
         from ratchet.flows.service.receipts import Receipts, receipt_text
 
-        found = Receipts(existing(open_installation(progress)).home).all()
+        installation = existing(open_installation(progress))
+        found = Receipts(installation.home).all()
+        if not found and not lines_of(installation):
+            raise unknown_line(installation.home, [], None)  # an empty list would say that nobody was erased
     if as_json:
         print_json({"receipts": [receipt.model_dump(mode="json") for receipt in found]})
         return

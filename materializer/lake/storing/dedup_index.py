@@ -207,6 +207,13 @@ _INSERT_SIGNED = (
 """A trace that the router has signed takes the name."""
 
 
+_RESTORE_NAME = (
+    "INSERT INTO names VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET content = min(content, excluded.content) "
+    "WHERE trace = excluded.trace"
+)
+"""A name that an erased trace has left. An index from before the erasure says that the trace has content."""
+
+
 Entry: TypeAlias = tuple[Key, bytes, bytes, int | None, bytes | None, bool | None]
 """A key, the mark of its batch, the hash of the content, and the last three columns of the table."""
 
@@ -299,7 +306,7 @@ class DedupIndex:
                     connection.execute("DELETE FROM names")
             if current is None or (row and row[0] == current):
                 return
-            if row is None and table == "traces":
+            if table == "traces" and (row is None or not self.lake.follows(table, row[0])):
                 self._restore(connection)
             copies = list[Entry]()
             for rows in self._added(table, row[0] if row else None):
@@ -390,11 +397,12 @@ class DedupIndex:
         return entries, [row for row in named if row[2] in own]
 
     def _restore(self, connection: sqlite3.Connection) -> None:
-        """Add what erased traces have left to a table of traces that is built again."""
+        """Add what erased traces have left to an index that is built again, or that was restored from before an erasure."""
         if self._erased is not None:
             entries, names = self._erased.all()
             _insert(connection, "traces", entries)
-            connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?, ?)", names)
+            connection.executemany("UPDATE traces SET kept = 0 WHERE key = ? AND kept", [(key,) for key, *_, kept in entries if not kept])
+            connection.executemany(_RESTORE_NAME, names)
 
     def _added(self, table: TableName, since: int | None) -> Iterator[list[dict[str, Any]]]:
         """Yield the rows in parts, so that a large table is never in memory as a whole."""

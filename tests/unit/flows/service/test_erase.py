@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from ratchet.contracts.data.senders import Role, Sender
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import line_stream
 from ratchet.contracts.steps import State, Step
 from ratchet.flows.cli.main import cli
@@ -249,6 +249,43 @@ def test_a_plan_whose_artifacts_were_filtered_before_is_found_by_a_later_erasure
     assert installation.line(LINE).recalled == {}
     receipt = erase(installation, 1)
     assert [one.tag for one in receipt.lines[0].recalled] == [version.tag]
+
+
+@pytest.mark.slow
+def test_the_end_of_an_erasure_leaves_the_marks_of_another_one_that_has_begun_meanwhile(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 6)
+    promoted(context, installation.home)
+    first, second = (pseudonyms_of(installation, [user(number)], ()) for number in (0, 1))
+
+    def killed(step: str) -> None:
+        if step == "artifact":
+            raise Killed
+
+    def begin_another(step: str) -> None:
+        if step == "receipt is stored":  # the first one holds no lease here
+            with pytest.raises(Killed):
+                erase_people(installation, second, killed)
+
+    erase_people(installation, first, begin_another)
+    with pytest.raises(Retryable, match="an erasure of people has begun"):
+        LineEraser(installation, LINE, Target(withdrawn=True)).run("a collection")
+    erase_people(installation, second)
+    assert marks_in(installation.home.root).keys() == set(range(2, 6))
+
+
+@pytest.mark.slow
+def test_two_erasures_of_the_same_people_are_in_one_receipt(tmp_path: Path) -> None:
+    installation, context = install(tmp_path, 6)
+    promoted(context, installation.home)
+    people, done = pseudonyms_of(installation, [user(0)], ()), list[Receipt]()
+
+    def erase_in_between(step: str) -> None:
+        if step == "receipt" and not done:
+            done.append(erase_people(installation, people))
+
+    receipt = erase_people(installation, people, erase_in_between)
+    assert receipt.lines[0].rows == done[0].lines[0].rows
+    assert receipt.lines[0].rows["traces"] > 0
 
 
 @pytest.mark.slow
