@@ -34,6 +34,7 @@ _FIND: Final = (
     "EXISTS (SELECT 1 FROM pg_class WHERE relnamespace = pg_namespace.oid AND relname = %s) FROM pg_namespace WHERE nspname = %s"
 )
 """Not by the search path, which leaves out a schema that the user may not use."""
+_MAY_CREATE: Final = "SELECT current_user, has_database_privilege(current_database(), 'CREATE')"
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,12 @@ class PostgresStore:
     def _create(self, connection: Connection) -> None:
         known = connection.exec_driver_sql("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).scalar()
         if known is None:  # an administrator may have created it, for a role that must not
+            user, may = connection.exec_driver_sql(_MAY_CREATE).one()
+            if not may:
+                raise Retryable(
+                    f"the user {user} of the database of RATCHET_LEDGER_URL has no right to create the schema {self._schema}; as "
+                    f'the owner of the database, run: CREATE SCHEMA "{self._schema}" AUTHORIZATION "{user}"'
+                )
             connection.exec_driver_sql(f'CREATE SCHEMA "{self._schema}"')
         for statement in self._layout.create:
             connection.exec_driver_sql(reduce(lambda text, word: text.replace(*word), _TYPES.items(), statement))
