@@ -106,11 +106,13 @@ def test_it_says_that_it_can_be_used(engine: Compute) -> None:
     assert engine.reach()
 
 
+@pytest.mark.slow
 def test_it_works_after_it_was_closed(engine: Compute) -> None:
     engine.close()
     assert list(engine.map(functions.square, items(2))) == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", WITH_WORKERS, indirect=True)
 def test_the_item_of_a_killed_worker_is_repeated(engine: Compute, tmp_path: Path) -> None:
     results = engine.map(functions.die_once, items(*((str(tmp_path), number) for number in range(8))))
@@ -118,6 +120,7 @@ def test_the_item_of_a_killed_worker_is_repeated(engine: Compute, tmp_path: Path
     assert (tmp_path / "3").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", WITH_WORKERS, indirect=True)
 def test_an_item_that_always_loses_its_worker_is_named(engine: Compute) -> None:
     with pytest.raises(Retryable, match=r"^batch 3: .*"):

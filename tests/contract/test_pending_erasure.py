@@ -170,6 +170,7 @@ erasure.forget(erasure.read()) if action == "forget" else erasure.move_file()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["SELECT content", "DELETE", "INSERT", "unlink"])
 def test_a_move_that_is_killed_loses_nothing_and_is_repeated(postgres_database: PostgresDatabase, tmp_path: Path, step: str) -> None:
     file = tmp_path / FILE
@@ -182,6 +183,7 @@ def test_a_move_that_is_killed_loses_nothing_and_is_repeated(postgres_database: 
     assert rows(postgres_database, "SELECT count(*) FROM ratchet_erasing_math.parts") == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["DELETE", "unlink"])
 def test_an_end_that_is_killed_leaves_an_erasure_that_can_be_completed(
     postgres_database: PostgresDatabase, tmp_path: Path, step: str

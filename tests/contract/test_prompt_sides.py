@@ -68,6 +68,7 @@ def many(count: int) -> dict[str, str]:
     return roots(*(text(number, changed) for number in range(count) for changed in (None, 1, 2)))
 
 
+@pytest.mark.slow
 def test_both_places_give_the_same_sides(postgres_database: PostgresDatabase, tmp_path: Path) -> None:
     texts = many(150)
     in_file, in_database = PromptSides(tmp_path / "file"), PromptSides(LakePlace(tmp_path / "lake", database=postgres_database))

@@ -149,6 +149,7 @@ Receipts(Home(Path(sys.argv[1]))).copy_files()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", range(1, 5))
 def test_a_copy_that_is_killed_is_completed_by_the_next_one(shared: Home, postgres_database: PostgresDatabase, after: int) -> None:
     """The copy of two receipts takes four statements."""

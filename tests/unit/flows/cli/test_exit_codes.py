@@ -122,6 +122,7 @@ def test_a_wrong_value_is_named_with_its_key_and_its_rule(shop: Path, capsys: py
     assert said in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["nonsense", "oracle://x"])
 def test_a_wrong_url_of_the_ledger_names_its_variable(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ def recorded(library: Library) -> list[tuple[dict[str, Any], list[tuple[str, Any
     return [(line["truth"], [(form, record) for form, record in line["records"]]) for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
 def test_recorded_calls_are_read_as_the_server_answered_them(library: Library) -> None:
     calls = recorded(library)

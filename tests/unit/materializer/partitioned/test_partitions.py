@@ -47,6 +47,7 @@ def test_every_row_comes_back_once_with_those_of_its_key(parts: list[list[dict[s
             assert own["text"].to_list() == given_rows["text"].to_list(), "the order of rows has changed"
 
 
+@pytest.mark.slow
 @given(texts=st.lists(st.text(max_size=4)), count=st.integers(1, 7))
 def test_ranges_of_digests_are_in_order(texts: list[str], count: int) -> None:
     digests = [sha256(text.encode()).hexdigest() for text in texts]

@@ -187,6 +187,7 @@ def test_invalid_golden_set_is_rejected_with_its_line_number(tmp_path: Path, lin
         read_golden(path)
 
 
+@pytest.mark.slow
 def test_holdout_split_of_an_existing_line_cannot_be_changed(tmp_path: Path) -> None:
     held, _ = _held_and_trained(40)
     datasets = make_datasets(tmp_path)

@@ -171,6 +171,7 @@ def test_workers_prepare_and_score_with_the_same_result(tmp_path: Path, monkeypa
     assert len(set(fake.begun)) > 8
 
 
+@pytest.mark.slow
 def test_prompts_are_not_prepared_where_near_duplicates_do_not_count(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop(holdout={"near_duplicates": False}))
     traffic(datasets)
@@ -220,6 +221,7 @@ def test_after_a_change_of_the_recipe_no_prompt_changes_its_side_and_signatures_
     assert all(np.array_equal(one, again[root]) for root, one in computed.items())
 
 
+@pytest.mark.slow
 def test_after_a_change_of_the_recipe_the_next_preparation_reads_all_prompts_again(tmp_path: Path) -> None:
     datasets = make_datasets(tmp_path, make_loop())
     traffic(datasets)

@@ -74,6 +74,7 @@ def test_the_golden_set_shows_it_before_the_traffic_does(tmp_path: Path) -> None
     assert rule.similarity > RUNGS[0]
 
 
+@pytest.mark.slow
 def test_rewordings_with_one_right_answer_stay_near_duplicates(tmp_path: Path) -> None:
     _, _, rule = frozen(tmp_path, reworded())
     assert rule.similarity == RUNGS[0]

@@ -149,6 +149,7 @@ def test_a_large_batch_is_not_held_in_memory() -> None:
     assert LARGE < size <= LARGE + 1 + SMALL
 
 
+@pytest.mark.slow
 def test_workers_get_no_key(tmp_path: Path) -> None:
     """All that is sent to a worker, and what it returns, is without the secrets of the line."""
     sent: list[bytes] = []
