@@ -211,17 +211,15 @@ class LineEraser:
         with self._lake.writing():
             rows = LineRows(self._lake, self._target)
             counts = rows.counts()
-            marks = known.marks | rows.marks(self._salt())
-        tables = {name: max(counts.get(name, 0), known.rows.get(name, 0)) for name in sorted(counts.keys() | known.rows.keys())}
-        run, of_people = known.run or secrets.token_hex(8), known.of_people or self._target.names_people
-        pending = self._store(known.model_copy(update={"run": run, "of_people": of_people, "marks": marks, "rows": tables}))
+            marks = rows.marks(self._salt())
+        new = Pending(run=secrets.token_hex(8), of_people=self._target.names_people, marks=marks, rows=counts)
+        pending = self._store(known | new)
         self._boundary("evidence")
-        pending = self._store(pending.model_copy(update={"marks": self._with_evidence(marks)}))
+        pending = self._store(pending.model_copy(update={"marks": self._with_evidence(pending.marks)}))
         hits = {**self._hits(pending.marks), **pending.artifacts}
         found = self._resting(set(hits), reason)
         cycle = self._installation.line(self._line).open_cycle if found.cycle and self._target.names_people else None
-        plans = tuple(sorted({*pending.plans, *found.plans}))
-        return self._store(pending.model_copy(update={"artifacts": hits, "plans": plans, "cycle": pending.cycle or cycle}))
+        return self._store(pending | Pending(artifacts=hits, plans=found.plans, cycle=cycle))
 
     def _store(self, pending: Pending) -> Pending:
         self._pending.write(pending)
