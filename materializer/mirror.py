@@ -36,10 +36,13 @@ from ratchet.materializer.lake.tables import Lake, preferred
 from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.training_sets.near_duplicates import NearIndex, shingles, signature
 from ratchet.rewards.scorer_set import ScorerSet
-from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.documents import Documents, FolderDocuments, copy_documents, open_documents
+from ratchet.runtime.sql_store import StoreDatabase
 
 _KEY = "mirror.json"
-"""File beside the tables with the rollout's key."""
+"""Document with the rollout's key: a file beside the tables, or a row in the database of the ledger."""
+_PLACE = "lake"
+"""Place of the document in the database."""
 _ANYONE = "anonymous"
 """Person of all requests without user. They count as one, because anybody can send many of them, with sessions of his own choice."""
 _PER_PERSON = 2
@@ -84,15 +87,12 @@ class MirrorReader:
 
     def _key(self, rollout: str) -> bytes:
         """Return the key of a rollout. The first call for it makes the key, and replaces that of an earlier rollout."""
-        path: Path = self._lake.root / _KEY
-        try:
-            stored = unstamped(path.read_bytes(), "mirror key")
-        except (FileNotFoundError, ValueError):
-            stored = {}
-        if stored.get("rollout") != rollout:
-            stored = {"rollout": rollout, "key": secrets.token_hex(32)}
-            write_atomic(path, stamped(stored))
-        return bytes.fromhex(stored["key"])
+        documents = _documents(self._lake)
+        content = documents.read(_KEY)
+        if _parsed(content).get("rollout") != rollout:
+            new = stamped({"rollout": rollout, "key": secrets.token_hex(32)})
+            content = documents.change(_KEY, lambda known: known if _parsed(known).get("rollout") == rollout else new)
+        return bytes.fromhex(_parsed(content)["key"])
 
     def _rows(self, versions: tuple[str, ...], window: tuple[datetime, datetime]) -> pl.DataFrame:
         """Return source, id, person, messages, tools and reference of the prompts that may be used and scored, one per distinct prompt."""
@@ -169,7 +169,29 @@ class MirrorReader:
 
 def forget_key(lake: Lake) -> None:
     """Delete the key of the last rollout. Its rows in the ledger can then be joined to nobody any more."""
-    (lake.root / _KEY).unlink(missing_ok=True)
+    documents = _documents(lake)
+    if documents.read(_KEY) is not None:
+        documents.change(_KEY, lambda _: None)
+
+
+def copy_key(folder: Path, database: StoreDatabase) -> None:
+    """Move the key from the file of an earlier release, beside the tables, to the database, unless that has a key."""
+    file = FolderDocuments(folder)
+    if file.read(_KEY) is not None:
+        copy_documents(file, open_documents(folder, database, _PLACE), [_KEY])
+        file.change(_KEY, lambda _: None)  # otherwise a key that is forgotten later would come back
+
+
+def _documents(lake: Lake) -> Documents:
+    return open_documents(lake.root, lake.place.database, _PLACE)
+
+
+def _parsed(content: bytes | None) -> dict[str, str]:
+    """Return the stored key and its rollout; nothing if there is none, or if it is damaged."""
+    try:
+        return {} if content is None else unstamped(content, "mirror key")
+    except ValueError:
+        return {}
 
 
 def _hash(key: bytes, kind: str, text: str) -> str:

@@ -3,7 +3,7 @@
 Run folders of gangs, exports of the ledger, the exchange of a cluster's pods and shared lakes use it. Every failure of a request is
 Retryable, because credentials rotate and permissions reach S3 with a delay; neither should end a run.
 
-Required semantics: strong read-after-write consistency, atomic object writes, and `If-None-Match: *`
+Required semantics: strong read-after-write consistency, atomic object writes, `If-None-Match: *`, and `If-Match` for writes
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html).
 """
 
@@ -16,13 +16,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ratchet.contracts.errors import Permanent, RatchetError, Retryable
+from ratchet.contracts.errors import Fenced, Permanent, RatchetError, Retryable
 from ratchet.contracts.ids import Digest, digest_file
 from ratchet.contracts.jobs.cluster import BucketSettings
 from ratchet.runtime.artifacts import sync
+from ratchet.runtime.leading import check_leads
 
 SHA256 = "sha256"
 """Metadata key of an uploaded file: the SHA-256 digest that the sender computed."""
+_CHANGES = ("write", "delete", "upload")
+"""Requests that change the bucket."""
+_TERM = "term"
+"""Metadata key of an object that only the leading service writes: the number of its term."""
 CONNECT, READ, ATTEMPTS = 5, 15, 2
 """Seconds to connect, seconds without received data, and attempts per call. Small, because callers retry and a guardian waits for the
 answer.
@@ -86,6 +91,8 @@ class Bucket:
 
     @contextmanager
     def _asked(self, what: str, key: str) -> Iterator[None]:
+        if what in _CHANGES:
+            check_leads()
         try:
             yield
         except (RatchetError, FileNotFoundError):
@@ -119,6 +126,32 @@ class Bucket:
         """Write an object and replace an existing one."""
         with self._asked("write", key):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data)
+
+    def put_in_term(self, key: str, data: bytes, term: int | None) -> None:
+        """Write an object in the place of the one that was written in the same term or an earlier one.
+
+        A writer that was suspended while another one took its place must not overwrite what that one has written. None: the writer has no
+        term, and the object keeps its own. Raises Fenced if the object is of a later term, and Retryable if it changes meanwhile.
+        """
+        from botocore.exceptions import ClientError
+
+        with self._asked("write", key):
+            try:
+                known = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
+                there, condition = int(known["Metadata"].get(_TERM, 0)), {"IfMatch": known["ETag"]}
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+                    raise
+                there, condition = 0, {"IfNoneMatch": "*"}
+            if term is not None and term < there:
+                raise Fenced(f"{key} was written by a service that took over since (term {there}, not {term}); this one stops writing")
+            metadata = {_TERM: str(there if term is None else term)}
+            try:
+                self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data, Metadata=metadata, **condition)
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"):
+                    raise
+                raise Retryable(f"{key} was written by another process meanwhile; try again") from None
 
     def put_new(self, key: str, data: bytes) -> None:
         """Write an object only if the key is free. Does nothing otherwise, so the first writer wins."""

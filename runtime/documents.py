@@ -17,6 +17,10 @@ LAYOUT = StoreLayout(
     "documents",
     ("documents",),
     create=("CREATE TABLE IF NOT EXISTS documents (place TEXT, name TEXT, content BLOB NOT NULL, PRIMARY KEY (place, name))",),
+    postgres=(
+        # a key that was deleted must not stay in the free space for long
+        "ALTER TABLE documents SET (autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0)",
+    ),
 )
 """In Postgres, the schema of the line NAME is `ratchet_documents_NAME`."""
 _PUT = "INSERT INTO documents VALUES (?, ?, ?) ON CONFLICT (place, name) DO UPDATE SET content = excluded.content"

@@ -11,6 +11,7 @@ import click
 
 from ratchet.contracts.errors import ConfigError, Conflict, Permanent, RatchetError, Rejected, Retryable, Unwritable
 from ratchet.flows.cli.terminal import show
+from ratchet.flows.config import variables
 from ratchet.runtime.telemetry import disable_telemetry
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -80,6 +81,9 @@ HINTS: dict[str, str] = {
 """Names of other tools without a command that does the same -> what to do instead."""
 
 
+WRITES = ("adopt", "ingest", "quarantine", "run", "erase", "gc", "review", "teacher", "candidate", "judge")
+"""Commands that write to the lake or to the artifacts. Where the service has several pods, they run in the one that leads."""
+
 SECTIONS: dict[str, str] = {
     "setup": "Set up",
     "serve": "Set up",
@@ -124,6 +128,11 @@ class LazyGroup(click.Group):
             name = ALIASES.get(close[0], close[0]) if close else ""
             ctx.fail(f"unknown command {args[0]!r}; {_instead(name)}")
         _, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.name in WRITES and os.environ.get(variables.STANDBY) and not {"-h", "--help"} & set(rest):
+            from ratchet.flows.config.home import Home
+            from ratchet.flows.service.standby import refuse_if_waiting
+
+            refuse_if_waiting(Home.from_environment())
         return command.name if command else None, command, rest  # with the name of the command instead of its alias
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 import zoneinfo
@@ -24,10 +25,12 @@ from ratchet.flows.cli.names import LineName, complete_line
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.composition.installation import Installation
-from ratchet.flows.composition.pods import is_in_pods, refuse_local_parts
+from ratchet.flows.composition.pods import refuse_local_parts
 from ratchet.flows.config import variables
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.engine.context import LineContext, process_holder
+from ratchet.runtime.leading import lead
+from ratchet.runtime.serving.exchange import is_in_pods
 
 if TYPE_CHECKING:
     import psutil
@@ -75,9 +78,7 @@ def serve(loops: tuple[str, ...], port: int, stop: bool, as_json: bool) -> None:
     if stop:
         _stop(installation, lambda loop: installation.context(named(loop), late=True), loops, as_json)
         return
-    checked = _checked([named(one) for one in loops])
-    contexts = [installation.context(path) for path in checked]
-    _serve(installation, list(zip(checked, contexts, strict=True)), port, as_json)
+    _serve(installation, _checked([named(one) for one in loops]), port, as_json)
 
 
 def _checked(paths: Sequence[Path]) -> list[Path]:
@@ -99,12 +100,15 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
     return list(lines.values())
 
 
-def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], port: int, as_json: bool) -> None:
+def _serve(installation: Installation, paths: list[Path], port: int, as_json: bool) -> None:
     from ratchet.flows.prefect import server
+    from ratchet.flows.service.standby import has_several_pods
 
-    home = installation.home
-    for _, context in lines:
-        refuse_local_parts(context.loop, home)
+    home, waits = installation.home, has_several_pods()
+    loops = [load_loop(path) for path in paths]
+    for loop in loops:
+        refuse_local_parts(loop, home)
+    contexts = [] if waits else [installation.context(path) for path in paths]
     if is_in_pods() and not server.is_external():
         raise ConfigError("the service runs in pods, but would start a Prefect server in its own; set PREFECT_API_URL to that of a server")
     say("starting the Prefect server …" if server.known_url(home) is None else "connecting to the Prefect server …")
@@ -120,32 +124,68 @@ def _serve(installation: Installation, lines: list[tuple[Path, LineContext]], po
     from ratchet.flows.service.memory import settle_after_start
     from ratchet.flows.service.process import only_one
 
-    served = [service.Served(path, context.loop) for path, context in lines]
-    for one in served:
-        _cron_makes_sense(one.path, one.loop.trigger.cron)
-    with only_one(home, url) as beat, _claimed(installation, [one.line for one in served]) as claims:
-        rows = _start_lines(lines, installation, beat)
+    for path, loop in zip(paths, loops, strict=True):
+        _cron_makes_sense(path, loop.trigger.cron)
+    names = [loop.line.name for loop in loops]
+    with only_one(home, url, waits) as beat, _leading(installation, names, beat) as release, _claimed(installation, names) as claims:
+        contexts = contexts or [installation.context(path) for path in paths]  # a pod that has waited reads the files as they are now
+        served = [service.Served(path, context.loop) for path, context in zip(paths, contexts, strict=True)]
+        rows = _start_lines(list(zip(paths, contexts, strict=True)), installation, beat)
         settle_after_start()
         ui = url.removesuffix("/api")
         login = [] if external else [["all", "Prefect UI login file", str(home.prefect_login())]]
         _announce([["all", "Prefect UI and approvals", ui], *login, *rows], as_json)
-        with _guarded([context for _, context in lines], installation), exchanging(home, [one.line for one in served], say):
+        with _guarded(contexts, installation), exchanging(home, names, say):
             asyncio.run(service.serve(home, served, url, installation.progress, beat, claims))
     say("stopped; model servers, routers, receivers and the Prefect server keep running (stop them with `ratchet serve --stop LOOP.toml`)")
-    service.end_process()
+    service.end_process(release)
+
+
+@contextmanager
+def _leading(installation: Installation, lines: list[str], beat: Beat) -> Iterator[Callable[[], None]]:
+    """Wait until this pod leads, if the service has several pods, and lead for the duration of the block.
+
+    Yields the function that ends the leadership. It is for the end of the process, because threads may still work at the end of the block.
+    """
+    from ratchet.flows.service import standby
+    from ratchet.flows.service.leadership import leading
+
+    if not standby.has_several_pods():
+        yield lambda: None
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the first process of a container has no default reaction
+    leadership = standby.open_leadership(installation.home, installation.ledger)
+    standby.wait_to_lead(leadership, standby.Preparation(installation.home, installation.ledger, lines), beat, say)
+    with leading(leadership, _end_at_once):
+        say("this pod leads")
+        beat("")
+        yield leadership.release
+
+
+def _end_at_once(reason: str) -> None:
+    """End the process, because another pod may work in its place. What it has begun, that pod repeats from the ledger."""
+    say(f"this pod does not lead any more: {reason}; it ends and waits again")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 @contextmanager
 def _claimed(installation: Installation, lines: list[str]) -> Iterator[Claims | None]:
-    """Claim the lines in a ledger outside the home folder. Raises ConfigError if another installation serves one of them."""
+    """Claim the lines in a ledger outside the home folder. Raises ConfigError if another installation serves one of them.
+
+    In pods, what this process publishes about a line carries the number of its claim.
+    """
     if variables.LEDGER_URL not in os.environ:
         yield None
         return
     from ratchet.flows.prefect.deployments import installation_id
     from ratchet.flows.service.claims import Claims
+    from ratchet.flows.service.standby import has_several_pods
 
-    claims = Claims(installation.ledger, installation_id(installation.home), lines)
+    claims = Claims(installation.ledger, installation_id(installation.home), lines, has_several_pods())
     claims.take(datetime.now(UTC))
+    for line, number in claims.terms().items():
+        lead(line, number)
     try:
         yield claims
     finally:
@@ -274,7 +314,11 @@ def _stop(installation: Installation, context_of: Callable[[str], LineContext], 
     """
     from ratchet.flows.prefect import server
     from ratchet.flows.service.process import mark_stopped
+    from ratchet.flows.service.standby import has_several_pods
     from ratchet.runtime.serving.announcement import DRAIN_SECONDS
+
+    if has_several_pods():
+        raise ConfigError("the service has several pods, of which the others would go on; scale its Deployment to 0 with kubectl")
 
     lines: dict[str, LineContext] = {}
     refused: list[RatchetError] = []

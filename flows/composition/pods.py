@@ -12,15 +12,11 @@ from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.composition.pod_keys import ANCHOR_KEY, ROUTER_TOKEN, USER_KEYS
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
+from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
 from ratchet.runtime.secrets.files import replace_secret
 from ratchet.runtime.secrets.keyring import Keyring
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
-from ratchet.runtime.serving.exchange import EXCHANGE, Exchange, open_exchange
-
-
-def is_in_pods() -> bool:
-    """Return whether receivers and routers run in pods of their own, with which this installation has an exchange."""
-    return bool(os.environ.get(EXCHANGE))
+from ratchet.runtime.serving.exchange import EXCHANGE, Exchange, is_in_pods, open_exchange
 
 
 def installation_exchange() -> Exchange:
@@ -51,8 +47,26 @@ def refuse_local_parts(loop: Loop, home: Home) -> None:
         )
     if loop.serving.kind in ("embedded", "vllm"):
         raise ConfigError(f'{why}, but serving.kind = "{loop.serving.kind}" is a process of one pod; set serving.kind = "kubernetes"')
+    if os.environ.get(variables.STANDBY) == "true":
+        _refuse_state_of_one_pod(loop, home, why)
     if variables.KEYS not in os.environ:
         raise ConfigError(f"{why}, but {variables.KEYS} is not set: without the keys of the Secret, routers and service would not agree")
+
+
+def _refuse_state_of_one_pod(loop: Loop, home: Home, why: str) -> None:
+    """Raise ConfigError if state of the service would be in the home folder, which another pod does not see when it takes over."""
+    why = f"{why}, and its service has several pods ({variables.STANDBY} is set)"
+    for name, what in ((ARTIFACTS_URL, "the artifacts, s3://BUCKET/PREFIX"), ("MLFLOW_TRACKING_URI", "an MLflow server")):
+        if not os.environ.get(name):
+            raise ConfigError(f"{why}, but {name} is not set; set it to the URL of {what}")
+    if not home.anchors.startswith("s3://"):
+        raise ConfigError(
+            f"{why}, but the exports of the ledger's heads would be in one of them; set {variables.ANCHORS} to s3://BUCKET/PREFIX"
+        )
+    if loop.cluster is not None and loop.cluster.volume.bucket is None:
+        raise ConfigError(f"{why}, but its jobs use a shared volume; set [cluster.volume.bucket] in the loop file")
+    if loop.cluster is None:
+        raise ConfigError(f"{why}, but its jobs would run in one of them; add [cluster] to the loop file")
 
 
 def adopt_keys(home: Home, line: str) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.loop import Loop
 from ratchet.flows.composition.credentials import open_credentials
-from ratchet.flows.composition.pods import is_in_pods
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.context import LineContext
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.serving.exchange import is_in_pods
 
 if TYPE_CHECKING:
     from ratchet.local.line_process import LineProcess

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.config.home import Home
+from ratchet.runtime.documents import open_documents
 from ratchet.runtime.sql_store import StoreLayout
+
+_SHARED = "is_shared"
+"""Document that says that the database has all of a line."""
 
 
 def copy_files(home: Home, line: str) -> None:
@@ -15,6 +20,7 @@ def copy_files(home: Home, line: str) -> None:
     A store does this itself at its first change. It may be long until then, and the home folder may be lost before.
     """
     from ratchet.materializer.erasure.pending import PendingErasure
+    from ratchet.materializer.mirror import copy_key
 
     database = home.database(line)
     if database is None:
@@ -24,6 +30,17 @@ def copy_files(home: Home, line: str) -> None:
         if file.exists():
             with database.store(layout, file).changing():
                 pass
+    copy_key(home.lake(line).folder, database)
+    open_credentials(home, line)
+    shared = open_documents(home.root, database, "service")
+    if shared.read(_SHARED) is None:
+        shared.change(_SHARED, lambda _: b"1")
+
+
+def is_shared(home: Home, line: str) -> bool:
+    """Return whether `copy_files` has copied the line's content, from whichever volume. Raises Retryable."""
+    database = home.database(line)
+    return database is not None and open_documents(home.root, database, "service").read(_SHARED) is not None
 
 
 def _stores(home: Home, line: str) -> Iterator[tuple[StoreLayout, Path]]:

@@ -21,6 +21,12 @@ ANCHOR_KEY: Final = "RATCHET_ANCHOR_KEY"
 KEYS: Final = "RATCHET_KEYS"
 """Folder with the keys of an installation in pods, a mounted Secret: `user-keys.json`, and for each line a folder with `router` and
 `span-keys.json`. The operator sets it together with `RATCHET_EXCHANGE`."""
+STANDBY: Final = "RATCHET_STANDBY"
+"""`true` in each pod of a service that has several: one leads, and the others wait to take its place. What is below `RATCHET_HOME` is then
+a cache, which a pod empties when it starts. The operator sets it."""
+POD: Final = "RATCHET_POD"
+"""Identity of the service's pod, which a restart of its container does not change: the uid of the pod. The operator sets it together with
+`RATCHET_STANDBY`."""
 RECEIVER_URL: Final = "RATCHET_RECEIVER_URL"
 """Address at which senders reach the receivers of a cluster, for messages: one for all lines, or `LINE=URL` for each line, separated by
 spaces."""

@@ -11,9 +11,10 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ratchet.contracts.errors import Retryable
 from ratchet.flows.ledger.former_file import FormerFile
@@ -188,6 +189,17 @@ class PostgresStore:
         except SQLAlchemyError as error:
             told, *_ = str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__]  # without statement and values
             raise Retryable(f"the database of RATCHET_LEDGER_URL does not store or return {self._schema}: {told}") from error
+
+
+def database_time(url: str) -> datetime:
+    """Return the time of the Postgres server at a SQLAlchemy URL. Raises Retryable if it cannot be reached."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with _engine(url, os.getpid()).connect() as connection:
+            return cast(datetime, connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()).astimezone(UTC)
+    except SQLAlchemyError as error:
+        raise Retryable(f"the database of RATCHET_LEDGER_URL does not tell its time: {type(error).__name__}") from error
 
 
 class _Statements:

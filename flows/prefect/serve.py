@@ -234,8 +234,8 @@ async def _keep_claims(claims: Claims | None, stop: asyncio.Event, say: Callable
             say(f"the claims on the lines were not renewed: {error}")
 
 
-def end_process() -> None:
-    """End this process at once. If a thread still works on a step, the ledger continues the step as after a crash.
+def end_process(last: Callable[[], None] = lambda: None) -> None:
+    """End this process at once, and call `last` before. If a thread still works on a step, the ledger continues the step as after a crash.
 
     Logs and states of task runs that Prefect has not received are sent first, for at most SEND_SECONDS each. A normal exit would wait much
     longer for a server that does not respond.
@@ -245,4 +245,6 @@ def end_process() -> None:
             worker.drain_all(timeout=SEND_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
+    with contextlib.suppress(Exception):
+        last()
     os._exit(0)

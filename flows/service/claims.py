@@ -22,11 +22,14 @@ RENEW_SECONDS = 60.0
 
 
 class Claims:
-    """The claims of one installation, whose id is `installation`. A new process of the installation takes them over at once."""
+    """The claims of one installation, whose id is `installation`. A new process of the installation takes them over at once.
 
-    def __init__(self, ledger: Ledger, installation: str, lines: Sequence[str]) -> None:
+    If it has several pods, the one that leads takes them over at once; otherwise only a process of the same host does.
+    """
+
+    def __init__(self, ledger: Ledger, installation: str, lines: Sequence[str], several_pods: bool = False) -> None:
         self._ledger = ledger
-        self._holder = f"{installation}@{socket.gethostname()}"
+        self._holder = f"{installation}@{'' if several_pods else socket.gethostname()}"
         self._lines = lines
         self._leases: list[Lease] = []
 
@@ -41,6 +44,10 @@ class Claims:
         except ConfigError:
             self.release()
             raise
+
+    def terms(self) -> dict[str, int]:
+        """Return line -> the number of its claim. Each later claim on the line has a higher one."""
+        return {lease.name.removeprefix("service/"): lease.epoch for lease in self._leases}
 
     def renew(self, now: datetime) -> None:
         """Renew all claims. Raises ConfigError if another installation has taken one, and Retryable if the ledger is not available."""

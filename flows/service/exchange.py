@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.ids import Digest, digest
 from ratchet.flows.composition.credentials import open_credentials
-from ratchet.flows.composition.pods import adopt_keys, installation_exchange, is_in_pods
+from ratchet.flows.composition.pods import adopt_keys, installation_exchange
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.advance import unforeseen
-from ratchet.runtime.serving.exchange import Exchange, Published, take_all
+from ratchet.runtime.secrets.files import replace_secret
+from ratchet.runtime.serving.exchange import Exchange, Intake, Published, is_in_pods
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the exchange."""
+KEYS_SECONDS = 5.0
+"""Seconds between two looks whether the Secret has other keys."""
 MOST_BYTES = 256 << 20
 """Bytes of requests that wait on the disk for an ingest, at which no more are taken from the exchange."""
 
@@ -29,6 +33,9 @@ class ServiceExchange:
         self._lines = lines
         self._say = say
         self._published: dict[str, Digest] = {}
+        self._intakes: dict[str, Intake] = {}
+        self._adopted: dict[str, float] = {}
+        """Line -> monotonic time of the last look at the keys of the Secret."""
         self._troubles: dict[str, str] = {}
 
     def look(self) -> bool:
@@ -46,16 +53,19 @@ class ServiceExchange:
         return taken
 
     def _look(self, line: str) -> bool:
-        adopt_keys(self._home, line)
-        file = open_credentials(self._home, line).path
-        if file.exists():
-            content = file.read_bytes()
-            if self._published.get(line) != digest(content):
-                self._exchange.publish(line, Published.CREDENTIALS, content)
-                self._published[line] = digest(content)
-        spool = self._home.spool(line)
-        spool.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return take_all(self._exchange, line, spool, MOST_BYTES) > 0
+        if time.monotonic() - self._adopted.get(line, float("-inf")) >= KEYS_SECONDS:
+            adopt_keys(self._home, line)
+            self._adopted[line] = time.monotonic()
+        content = open_credentials(self._home, line).content()
+        if content is not None and self._published.get(line) != digest(content):
+            self._exchange.publish(line, Published.CREDENTIALS, content)
+            self._published[line] = digest(content)
+            replace_secret(self._home.credentials(line), content)  # an earlier release, to which an operator goes back, reads the file
+        if line not in self._intakes:
+            spool = self._home.spool(line)
+            spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._intakes[line] = Intake(self._exchange, line, spool)
+        return self._intakes[line].look(MOST_BYTES) > 0
 
 
 @contextmanager

@@ -32,8 +32,11 @@ SILENT_SECONDS = 60.0
 class Beat(Protocol):
     """Gives a sign of life, at most one every BEAT_SECONDS seconds unless a text about a trouble changes."""
 
-    def __call__(self, trouble: str, prefect_trouble: str = "") -> None:
-        """`trouble` is why the lines are not kept, `prefect_trouble` why Prefect cannot be used; empty if there is none."""
+    def __call__(self, trouble: str, prefect_trouble: str = "", waits_for: str | None = None) -> None:
+        """`trouble` is why the lines are not kept, `prefect_trouble` why Prefect cannot be used; empty if there is none.
+
+        `waits_for` is as in `Sign`.
+        """
 
 
 class Sign(Frozen):
@@ -52,13 +55,15 @@ class Sign(Frozen):
     """Why the process cannot use the Prefect server."""
     stopped: bool = False
     """Whether an operator stopped the process."""
+    waits_for: str | None = None
+    """The pod whose place the process waits to take; empty if that is not known. None: it serves the lines."""
 
 
 @contextmanager
-def only_one(home: Home, prefect: str = "") -> Iterator[Beat]:
-    """Hold the lock that allows one serving process per installation, for the duration of the block. The block gives signs of life.
+def only_one(home: Home, prefect: str = "", waits: bool = False) -> Iterator[Beat]:
+    """Hold the lock that allows one serving process per home, for the duration of the block. The block gives signs of life.
 
-    `prefect` is the address of the Prefect API that the process uses.
+    `prefect` is the address of the Prefect API that the process uses. `waits`: the process begins as one that waits to lead.
     Raises Retryable if another process holds the lock. The operating system releases the lock when the process ends.
     """
     home.prefect.mkdir(parents=True, exist_ok=True)
@@ -69,17 +74,19 @@ def only_one(home: Home, prefect: str = "") -> Iterator[Beat]:
             raise Retryable(
                 f"another `ratchet serve` is running for {home.root}; stop it first with `ratchet serve --stop LOOP.toml`"
             ) from None
-        pid, last, told = os.getpid(), float("-inf"), ("", "")
+        pid, last, waits_first = os.getpid(), float("-inf"), "" if waits else None
+        told: tuple[str, str, str | None] = ("", "", waits_first)
         first = Sign(pid=pid, identity=process_identity(pid), at=datetime.now(UTC), place=_place(), prefect=prefect)
 
-        def beat(trouble: str, prefect_trouble: str = "") -> None:
+        def beat(trouble: str, prefect_trouble: str = "", waits_for: str | None = None) -> None:
             nonlocal last, told
-            if (trouble, prefect_trouble) != told or time.monotonic() - last >= BEAT_SECONDS:
-                last, told = time.monotonic(), (trouble, prefect_trouble)
+            tells = (trouble, prefect_trouble, waits_for)
+            if tells != told or time.monotonic() - last >= BEAT_SECONDS:
+                last, told = time.monotonic(), tells
                 with suppress(Retryable):  # a full disk; the missing sign says so
-                    _store(home, first, trouble=trouble, prefect_trouble=prefect_trouble)
+                    _store(home, first, trouble=trouble, prefect_trouble=prefect_trouble, waits_for=waits_for)
 
-        _store(home, first)
+        _store(home, first, waits_for=waits_first)
         yield beat
         with suppress(Retryable):
             _store(home, first, stopped=True)

@@ -137,6 +137,9 @@ def _service(found: Vitals) -> Sequence[Problem]:
         return (Problem(level="error", about="service", text=f"{text}; restart it, nothing is lost"),)
     if sign.trouble:
         return (Problem(level="error", about="service", text=f"the service cannot do its work: {sign.trouble}"),)
+    if sign.waits_for is not None:
+        leader = sign.waits_for or "another pod"
+        return (Problem(level="note", about="service", text=f"this pod waits to take the place of {leader}, which serves the lines"),)
     return ()
 
 

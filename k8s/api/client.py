@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ratchet.contracts.errors import ConfigError, Permanent, Retryable
+from ratchet.runtime.leading import check_leads
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -219,6 +220,8 @@ class KubernetesCluster:
     ) -> Object:
         from urllib3.exceptions import HTTPError
 
+        if method != "GET":
+            check_leads()
         try:
             response = self._call(method, path, query, body, content, absent=absent)
             found: Object = json.loads(response.read() or b"{}") if response is not None else {}

@@ -8,13 +8,14 @@ from typing import cast
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible
 from pyiceberg.manifest import DataFile, ManifestFile
-from pyiceberg.table import Transaction
+from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.data_files import write_data_files
+from ratchet.runtime.leading import check_leads
 
 
 class LeanTransaction(Transaction):  # type: ignore[misc]
@@ -34,6 +35,11 @@ class LeanTransaction(Transaction):  # type: ignore[misc]
         if computed is None or computed[0] is not base or computed[1] is not updates:
             self._computed = computed = base, updates, super().table_metadata
         return computed[2]
+
+    def commit_transaction(self) -> Table:
+        """Commit the staged updates. Raises Fenced if this process led and does not lead any more."""
+        check_leads()
+        return super().commit_transaction()
 
     def _rebuild_snapshot_updates(self) -> None:
         """Fail, in place of the repetition on the newer snapshot, which pyiceberg tries by default.

@@ -1,4 +1,4 @@
-"""Credentials of a line's receiver: named tokens with roles, in a file that contains only their SHA-256 digests.
+"""Credentials of a line's receiver: named tokens with roles, in a document that contains only their SHA-256 digests.
 
 A token has 256 random bits, so that its plain digest cannot be searched. The token itself is in a file of its own until the operator
 has passed it on; the router reads its token from such a file.
@@ -22,6 +22,7 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.schema import parse, stamped
+from ratchet.runtime.documents import Documents, FolderDocuments
 from ratchet.runtime.secrets.files import create_secret, locked, replace_secret
 from ratchet.runtime.secrets.keyring import add_key, drop_old_keys, ensure_keyring
 from ratchet.runtime.secrets.span_signature import SPAN_KEYS
@@ -90,21 +91,40 @@ class CredentialFile:
 
 
 class CredentialStore:
-    """Changes the credentials of a line. Each change is one atomic write, so that a crash leaves either the old or the new state."""
+    """Changes the credentials of a line. Each change is one atomic write, so that a crash leaves either the old or the new state.
 
-    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
-        """`path` is the credentials file."""
+    Methods raise Retryable if a file or the database cannot be read or written.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], datetime], documents: Documents | None = None) -> None:
+        """`path` is the credentials file; the folder `tokens` beside it has the tokens. With `documents`, a document takes its place."""
         self.path = path
         self._now = now
+        self._documents = documents or FolderDocuments(path.parent)
+
+    def content(self) -> bytes | None:
+        """Return the document with the credentials, which contains no token; None if there are none yet."""
+        return self._documents.read(self.path.name)
 
     def read(self) -> Credentials:
-        """Return all credentials. Raises ConfigError if the file is damaged."""
+        """Return all credentials. Raises ConfigError if the document is damaged."""
+        return self._parsed(self.content())
+
+    def _parsed(self, content: bytes | None) -> Credentials:
         try:
-            return parse(Credentials, self.path.read_bytes())
-        except FileNotFoundError:
-            return Credentials()
+            return Credentials() if content is None else parse(Credentials, content)
         except ValueError as error:
             raise ConfigError(f"{self.path} is damaged; restore it from a backup, or delete it and issue all tokens again") from error
+
+    def _change(self, changed: Callable[[Credentials], Credentials]) -> None:
+        """Replace the credentials by `changed` of them, in one step for all processes."""
+
+        def replaced(content: bytes | None) -> bytes | None:
+            known = self._parsed(content)
+            new = changed(known)
+            return content if new == known else stamped(new)
+
+        self._documents.change(self.path.name, replaced)
 
     def token_file(self, name: str) -> Path:
         """Return the file with the newest token of the credential `name`."""
@@ -113,45 +133,41 @@ class CredentialStore:
     def ensure_router(self) -> Path:
         """Create the router's credential and signing key unless they exist, and return the router's token file.
 
-        A lost token file is replaced by one with a new token. Raises Retryable if a file cannot be written.
+        A lost token file is replaced by one with a new token.
         """
         file = self.token_file(ROUTER)
         ensure_keyring(file.with_name(SPAN_KEYS), self._now())
-        if self.path.exists() and file.exists():
+        if file.exists() and self.content() is not None:
             return file
-        with locked(self.path):
-            known = self.read()
-            token = _text(file) or secrets.token_urlsafe(32)
-            router = known.named(ROUTER)
-            tokens = router.tokens if router else ()
-            if _digest(token) not in {one.sha256 for one in tokens}:
-                tokens = (*tokens, Token(sha256=_digest(token), created=self._now()))
-            sender = Sender(name=ROUTER, roles=(Role.ROUTER,))
+        with locked(file):
             # The token file comes first: a crash before the credentials are written leaves a token that the next call registers.
-            create_secret(file, token.encode())
-            self._write(_with(known, Credential(sender=sender, tokens=tokens)))
+            create_secret(file, secrets.token_urlsafe(32).encode())
+            self._change(lambda known: self._with_router(known, _text(file) or ""))
         return file
 
     def adopt_router(self, token: str, span_keys: bytes) -> None:
         """Use a token and keys for signatures that the operator keeps elsewhere, for example in a Secret. Earlier tokens stay valid.
 
-        Nothing is written if they are in use already. Raises Retryable if a file cannot be written.
+        Nothing is written if they are in use already.
         """
         file = self.token_file(ROUTER)
         keys = file.with_name(SPAN_KEYS)
         if not keys.exists() or keys.read_bytes() != span_keys:
             replace_secret(keys, span_keys)
-        if self.path.exists() and _text(file) == token:
+        if _text(file) == token and self.content() is not None:
             return
-        with locked(self.path):
-            known = self.read()
-            router = known.named(ROUTER)
-            tokens = router.tokens if router else ()
-            if _digest(token) not in {one.sha256 for one in tokens}:
-                tokens = (*tokens, Token(sha256=_digest(token), created=self._now()))
+        with locked(file):
             # The credentials come first: the router must never have a token that is not valid yet.
-            self._write(_with(known, Credential(sender=Sender(name=ROUTER, roles=(Role.ROUTER,)), tokens=tokens)))
+            self._change(lambda known: self._with_router(known, token))
             replace_secret(file, token.encode())
+
+    def _with_router(self, known: Credentials, token: str) -> Credentials:
+        """Return the credentials with the router's, which has this token and its earlier ones."""
+        router = known.named(ROUTER)
+        tokens = router.tokens if router else ()
+        if _digest(token) not in {one.sha256 for one in tokens}:
+            tokens = (*tokens, Token(sha256=_digest(token), created=self._now()))
+        return _with(known, Credential(sender=Sender(name=ROUTER, roles=(Role.ROUTER,)), tokens=tokens))
 
     def add(self, name: str, roles: Iterable[Role], trusted: bool = False) -> Path:
         """Create a credential and return the file with its token. Raises ConfigError for an invalid or known name, or the role `router`."""
@@ -161,11 +177,14 @@ class CredentialStore:
         if Role.ROUTER in sender.roles:
             raise ConfigError("the service creates the credential of the role router itself; `ratchet token rotate` replaces its token")
         self.ensure_router()
-        with locked(self.path):
-            known = self.read()
+
+        def added(known: Credentials) -> Credential:
             if known.named(name):
                 raise ConfigError(f"there is already a credential {name!r}; choose another name, or rotate its token")
-            return self._issue(known, Credential(sender=sender, tokens=()))
+            return Credential(sender=sender, tokens=())
+
+        with locked(self.token_file(name)):
+            return self._issue(name, added)
 
     def rotate(self, name: str) -> Path:
         """Create a new token of a credential and return its file. The older tokens stay valid until they are revoked.
@@ -173,29 +192,31 @@ class CredentialStore:
         The router also gets a new key for the signatures of its spans, and the older keys stay valid in the same way. Raises ConfigError if
         there is no such credential.
         """
-        with locked(self.path):
-            known = self.read()
-            file = self._issue(known, self._found(known, name))
+        with locked(self.token_file(name)):
+            file = self._issue(name, lambda known: self._found(known, name))
             if name == ROUTER:
                 add_key(file.with_name(SPAN_KEYS), self._now())
             return file
 
     def revoke(self, name: str, old_only: bool = False) -> None:
         """Remove a credential, or only its tokens before the newest. Raises ConfigError if there is none, or for the whole router."""
-        with locked(self.path):
-            known = self.read()
+
+        def without(known: Credentials) -> Credentials:
             found = self._found(known, name)
             if old_only:
-                self._write(_with(known, found.model_copy(update={"tokens": found.tokens[-1:]})))
-                if name == ROUTER:
-                    drop_old_keys(self.token_file(name).with_name(SPAN_KEYS))
-                return
+                return _with(known, found.model_copy(update={"tokens": found.tokens[-1:]}))
             if name == ROUTER:
                 raise ConfigError(
                     "the router needs its credential; replace its token with `ratchet token rotate`, then revoke the old ones"
                 )
-            self._write(Credentials(credentials=tuple(one for one in known.credentials if one.sender.name != name)))
-            self.token_file(name).unlink(missing_ok=True)
+            return Credentials(credentials=tuple(one for one in known.credentials if one.sender.name != name))
+
+        with locked(self.token_file(name)):
+            self._change(without)
+            if not old_only:
+                self.token_file(name).unlink(missing_ok=True)
+            elif name == ROUTER:
+                drop_old_keys(self.token_file(name).with_name(SPAN_KEYS))
 
     def _found(self, known: Credentials, name: str) -> Credential:
         found = known.named(name)
@@ -204,19 +225,21 @@ class CredentialStore:
             raise ConfigError(f"there is no credential {name!r}; known: {names}")
         return found
 
-    def _issue(self, known: Credentials, credential: Credential) -> Path:
+    def _issue(self, name: str, credential: Callable[[Credentials], Credential]) -> Path:
         """Add a new token to a credential and write its file.
 
         The credentials come first: the router, which reads its file at each request, never has a token that is not valid yet.
         """
-        token, file = secrets.token_urlsafe(32), self.token_file(credential.sender.name)
+        token, file = secrets.token_urlsafe(32), self.token_file(name)
         new = Token(sha256=_digest(token), created=self._now())
-        self._write(_with(known, credential.model_copy(update={"tokens": (*credential.tokens, new)})))
+
+        def issued(known: Credentials) -> Credentials:
+            found = credential(known)
+            return _with(known, found.model_copy(update={"tokens": (*found.tokens, new)}))
+
+        self._change(issued)
         replace_secret(file, token.encode())
         return file
-
-    def _write(self, known: Credentials) -> None:
-        replace_secret(self.path, stamped(known))
 
 
 def _with(known: Credentials, credential: Credential) -> Credentials:

@@ -8,6 +8,7 @@ the service.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from ratchet.contracts.errors import ConfigError, RatchetError, Retryable
 from ratchet.contracts.jobs.cluster import BucketSettings
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.bucket import Bucket
+from ratchet.runtime.leading import term_of
 
 EXCHANGE = "RATCHET_EXCHANGE"
 """Environment variable with the URL of the exchange, `s3://BUCKET/PREFIX`. The operator sets it in every pod of an installation."""
@@ -58,8 +60,16 @@ class Exchange:
             raise ConfigError(f"{EXCHANGE}={url!r} is not a URL of the form s3://BUCKET/PREFIX; correct it") from error
 
     def publish(self, line: str, document: Published, content: bytes) -> None:
-        """Put a document of a line in the place of the former one."""
-        self._bucket.put(_place(line, document), content)
+        """Put a document of a line in the place of the former one. Raises Fenced if another service has taken over the line."""
+        self._bucket.put_in_term(_place(line, document), content, term_of(line))
+
+    def installation(self, proposed: str) -> str:
+        """Return the id of the installation. The first call stores the proposed one."""
+        self._bucket.put_new("installation", proposed.encode())
+        stored = self._bucket.get("installation")
+        if stored is None:
+            raise Retryable("the id of the installation was removed from the exchange meanwhile; try again")
+        return stored.decode()
 
     def published(self, line: str, document: Published) -> bytes | None:
         """Return a document of a line; None if it was never published."""
@@ -154,6 +164,11 @@ class Follower:
             self.look()
 
 
+def is_in_pods() -> bool:
+    """Return whether receivers and routers run in pods of their own, with which this installation has an exchange."""
+    return bool(os.environ.get(EXCHANGE))
+
+
 def open_exchange(url: str | None) -> Exchange:
     """Open the exchange of a pod. Raises ConfigError if `url`, the value of RATCHET_EXCHANGE, is missing or invalid."""
     if not url:
@@ -161,32 +176,54 @@ def open_exchange(url: str | None) -> Exchange:
     return Exchange(url)
 
 
-def take_all(exchange: Exchange, line: str, folder: Path, most_bytes: int) -> int:
-    """Move the oldest requests of a line from the exchange to the spool `folder`, and return the number of bytes.
+class Intake:
+    """Copies requests of a line from the exchange to the spool `folder`, and deletes those that were ingested since.
 
-    Moves none while `folder` has `most_bytes` bytes, and at most 256 requests. A request is deleted from the exchange when it is on the
-    disk. A crash in between delivers it twice and never loses it.
+    The exchange keeps a request until its file has left the spool, which happens after the lake has stored it. So no disk has the only copy
+    of an acknowledged request. A crash in between delivers a request twice and never loses it.
     """
-    waiting = exchange.waiting(line)
-    if not waiting:
-        return 0
-    there = sum(path.stat().st_size for path in folder.glob("*") if path.is_file())
-    chosen: list[str] = []
-    for name, size in waiting.items():
-        if there >= most_bytes or len(chosen) >= _PART:
-            break
-        if "/" in name or name.startswith("."):
-            raise Retryable(f"the exchange has a request with the name {name!r}, which no receiver writes; remove the object")
-        chosen.append(name)
-        there += size
 
-    def take(name: str) -> int:
-        content = exchange.request(line, name)
+    def __init__(self, exchange: Exchange, line: str, folder: Path) -> None:
+        self._exchange = exchange
+        self._line = line
+        self._folder = folder
+        self._copied: set[str] = set()
+        """Names of the requests that are, or were, in the spool, and that the exchange still has."""
+
+    def look(self, most_bytes: int) -> int:
+        """Delete what was ingested and copy the oldest requests. Return the number of bytes that were copied.
+
+        Copies none while the spool has `most_bytes` bytes, and at most 256 requests.
+        """
+        waiting = self._exchange.waiting(self._line)
+        if not waiting:
+            self._copied.clear()
+            return 0
+        there = {path.name: path.stat().st_size for path in self._folder.glob("*") if path.is_file()}
+        self._copied &= waiting.keys()
+        ingested = self._copied - there.keys()
+        self._copied |= waiting.keys() & there.keys()  # those of a former process
+        size, chosen = sum(there.values()), list[str]()
+        for name, bytes_ in waiting.items():
+            if size >= most_bytes or len(chosen) >= _PART:
+                break
+            if "/" in name or name.startswith("."):
+                raise Retryable(f"the exchange has a request with the name {name!r}, which no receiver writes; remove the object")
+            if name not in self._copied:
+                chosen.append(name)
+                size += bytes_
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._remove, sorted(ingested)))
+            return sum(pool.map(self._copy, chosen))
+
+    def _remove(self, name: str) -> None:
+        self._exchange.remove(self._line, name)
+        self._copied.discard(name)
+
+    def _copy(self, name: str) -> int:
+        content = self._exchange.request(self._line, name)
         if content is None:
             return 0
-        write_atomic(folder / name, content)
-        exchange.remove(line, name)
+        write_atomic(self._folder / name, content)
+        self._copied.add(name)
         return len(content)
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return sum(pool.map(take, chosen))

@@ -18,7 +18,7 @@ from ratchet.extend.testkit import RouterSuite
 from ratchet.k8s.serving.router import SILENT_SECONDS, ClusterRouter, ClusterRouterOptions
 from ratchet.materializer.receive.credentials import CredentialStore
 from ratchet.router.replica.state import ROUTE_SECONDS
-from ratchet.runtime.serving.exchange import Exchange, Published, take_all
+from ratchet.runtime.serving.exchange import Exchange, Intake, Published
 from tests.pods import ReceiverPod, Replica, exchange_of, keys_of
 from tests.s3 import S3
 from tests.serving_site import Site, route
@@ -176,7 +176,8 @@ def test_traces_survive_a_killed_replica_and_a_refusing_bucket_and_arrive_once_i
     pod.end()
     spool = tmp_path / "spool"
     spool.mkdir()
-    until(lambda: take_all(exchange, "line", spool, 1 << 20) >= 0 and b"while the bucket is away" in b"".join(each(spool)), 30)
+    intake = Intake(exchange, "line", spool)
+    until(lambda: intake.look(1 << 20) >= 0 and b"while the bucket is away" in b"".join(each(spool)), 30)
     assert exchange.waiting("line") == {}
     assert b"".join(each(spool)).count(b"before the receiver") == 1
     assert (

@@ -10,8 +10,10 @@ import pytest
 
 from ratchet.contracts.data.senders import Role
 from ratchet.contracts.errors import ConfigError
-from ratchet.materializer.receive import credentials
 from ratchet.materializer.receive.credentials import ROUTER, CredentialFile, CredentialStore
+from ratchet.runtime import documents
+from ratchet.runtime.documents import LAYOUT, StoredDocuments
+from ratchet.runtime.sql_store import SqliteStore
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_a_crash_between_the_two_files_of_the_router_repeats_nothing(store: Cred
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(credentials, "replace_secret", crash)
+        patch.setattr(documents, "replace_secret", crash)
         with pytest.raises(KeyboardInterrupt):
             store.ensure_router()
     left = store.token_file(ROUTER).read_text()
@@ -99,3 +101,25 @@ def test_the_credential_of_the_router_is_rotated_and_not_removed(store: Credenti
     assert (known.sender(old), known.sender(new) is None) == (None, False)
     with pytest.raises(ConfigError, match="no credential 'nobody'"):
         store.revoke("nobody")
+
+
+def test_two_pods_change_the_same_credentials_and_each_has_the_tokens_that_it_issued(tmp_path: Path) -> None:
+    """The credentials are in a database that both share; the files with tokens are on the disk of a pod."""
+    shared = StoredDocuments(SqliteStore(LAYOUT, tmp_path / "shared.db"), "receiver")
+    one, two = (
+        CredentialStore(tmp_path / pod / "credentials.json", lambda: datetime(2026, 11, 1, tzinfo=UTC), shared) for pod in ("one", "two")
+    )
+    for pod in (one, two):
+        pod.adopt_router("token of the Secret", b"keys")
+        pod.adopt_router("token of the Secret", b"keys")
+    first, second = one.add("shop", [Role.TRACES]).read_text(), two.rotate("shop").read_text()
+    assert not (tmp_path / "one" / "credentials.json").exists()
+    assert one.read() == two.read()
+    assert [one.read().sender(token) for token in (first, second)] == [two.read().named("shop").sender] * 2  # type: ignore[union-attr]
+    assert len(one.read().named(ROUTER).tokens) == 1  # type: ignore[union-attr]
+    one.revoke("shop", old_only=True)
+    assert (two.read().sender(first), two.read().sender(second) is None) == (None, False)
+    two.revoke("shop")
+    assert one.content() == two.content()
+    with pytest.raises(ConfigError, match="no credential 'shop'"):
+        one.rotate("shop")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.runtime.serving.exchange import Exchange, Follower, Published, open_exchange, take_all
+from ratchet.contracts.errors import ConfigError, Fenced, Retryable
+from ratchet.runtime import leading
+from ratchet.runtime.serving.exchange import Exchange, Follower, Intake, Published, open_exchange
 from ratchet.runtime.serving.pod_lines import line_ports
 from tests.s3 import S3, served_by_default
 
@@ -44,26 +45,116 @@ def test_a_published_document_is_followed_and_stays_while_the_bucket_is_away(exc
 
 
 @pytest.mark.slow
-def test_requests_move_to_the_spool_in_parts_and_only_of_the_line(exchange: Exchange, tmp_path: Path) -> None:
+def test_requests_are_copied_to_the_spool_in_parts_and_only_of_the_line(exchange: Exchange, tmp_path: Path) -> None:
     for number in range(5):
         exchange.accept("shop", f"{number:03}.request", b"x" * 100)
     exchange.accept("other", "000.request", b"y")
-    assert take_all(exchange, "shop", tmp_path, 250) == 300, "the first that exceeds the limit is the last"
+    intake = Intake(exchange, "shop", tmp_path)
+    assert intake.look(250) == 300, "the first that exceeds the limit is the last"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000.request", "001.request", "002.request"]
-    assert take_all(exchange, "shop", tmp_path, 250) == 0, "nothing is taken while the spool is full"
+    assert intake.look(250) == 0, "nothing is copied while the spool is full"
+    assert len(exchange.waiting("shop")) == 5, "the exchange keeps what is not ingested yet"
     for path in tmp_path.iterdir():
         path.unlink()
-    assert take_all(exchange, "shop", tmp_path, 250) == 200
+    assert intake.look(250) == 200
+    assert list(exchange.waiting("shop")) == ["003.request", "004.request"]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert intake.look(250) == 0
     assert exchange.waiting("shop") == {}
     assert list(exchange.waiting("other")) == ["000.request"]
 
 
 @pytest.mark.slow
-def test_an_object_with_a_foreign_name_is_not_taken(exchange: Exchange, tmp_path: Path) -> None:
+def test_a_request_is_kept_until_it_was_ingested_also_if_the_process_or_its_disk_is_lost(exchange: Exchange, tmp_path: Path) -> None:
+    for name in ("a.request", "b.request"):
+        exchange.accept("shop", name, name.encode())
+    assert Intake(exchange, "shop", tmp_path / "one").look(1000) == 18
+    other = Intake(exchange, "shop", tmp_path / "two")  # another pod, with an empty disk
+    assert other.look(1000) == 18
+    (tmp_path / "two" / "a.request").unlink()  # ingested
+    again = Intake(exchange, "shop", tmp_path / "two")  # a new process on the same disk does not know that
+    assert again.look(1000) == 9, "it is copied again, and ingest counts it as a duplicate"
+    for name in ("a.request", "b.request"):
+        (tmp_path / "two" / name).unlink()
+    assert again.look(1000) == 0
+    assert exchange.waiting("shop") == {}
+
+
+@pytest.mark.slow
+def test_an_object_with_a_foreign_name_is_not_copied(exchange: Exchange, tmp_path: Path) -> None:
     exchange.accept("shop", "../../outside", b"evil")
     with pytest.raises(Retryable, match="no receiver writes"):
-        take_all(exchange, "shop", tmp_path / "spool", 1000)
+        Intake(exchange, "shop", tmp_path / "spool").look(1000)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def term(monkeypatch: pytest.MonkeyPatch):
+    """Sets the term in which this process leads the line."""
+    monkeypatch.setattr(leading, "_TERMS", {})
+    return lambda number: leading.lead("shop", number)
+
+
+@pytest.mark.slow
+def test_a_former_leader_replaces_nothing_that_a_later_one_has_published(exchange: Exchange, term) -> None:
+    exchange.publish("shop", Published.ROUTE, b"adopted by a command")
+    term(7)
+    exchange.publish("shop", Published.ROUTE, b"seven")
+    term(8)
+    exchange.publish("shop", Published.ROUTE, b"eight")
+    exchange.publish("shop", Published.ROUTE, b"eight again")
+    term(7)
+    with pytest.raises(Fenced, match="took over"):
+        exchange.publish("shop", Published.ROUTE, b"seven again")
+    exchange.publish("shop", Published.CREDENTIALS, b"the term of a document is its own")
+    assert exchange.published("shop", Published.ROUTE) == b"eight again"
+    leading._TERMS.clear()
+    exchange.publish("shop", Published.ROUTE, b"rolled back by a command")
+    term(7)
+    with pytest.raises(Fenced):
+        exchange.publish("shop", Published.ROUTE, b"seven again")
+    assert exchange.published("shop", Published.ROUTE) == b"rolled back by a command"
+
+
+@pytest.mark.slow
+def test_a_document_that_changes_between_look_and_write_is_not_replaced(exchange: Exchange, term, monkeypatch: pytest.MonkeyPatch) -> None:
+    term(7)
+    exchange.publish("shop", Published.ROUTE, b"seven")
+    client = exchange._bucket.client
+    look = client.head_object
+
+    def looked(**place: str) -> object:
+        found = look(**place)
+        client.put_object(**place, Body=b"eight", Metadata={"term": "8"})  # the process is suspended here, and another one leads
+        return found
+
+    monkeypatch.setattr(client, "head_object", looked)
+    with pytest.raises(Retryable, match="meanwhile"):
+        exchange.publish("shop", Published.ROUTE, b"old")
+    assert exchange.published("shop", Published.ROUTE) == b"eight"
+
+
+@pytest.mark.slow
+def test_who_does_not_lead_any_more_changes_nothing(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange.accept("shop", "a", b"1")
+    monkeypatch.setattr(leading, "_until", None)
+    leading.lead_until(0.0)
+    for change in (
+        lambda: exchange.publish("shop", Published.ROUTE, b"late"),
+        lambda: exchange.remove("shop", "a"),
+        lambda: exchange.accept("shop", "b", b"2"),
+        lambda: exchange.installation("late"),
+    ):
+        with pytest.raises(Fenced, match="does not lead any more"):
+            change()
+    assert list(exchange.waiting("shop")) == ["a"]
+
+
+@pytest.mark.slow
+def test_the_first_id_of_an_installation_stays(exchange: Exchange) -> None:
+    assert exchange.installation("one") == "one"
+    assert exchange.installation("two") == "one"
 
 
 @pytest.mark.slow
