@@ -179,7 +179,10 @@ class Home:
         return self.root / "lines" / line / "erasing.json"
 
     def collected(self, line: str) -> Path:
-        """File with the time of the line's last garbage collection by the service."""
+        """File with the time of the line's last garbage collection by the service.
+
+        With a ledger in Postgres, it is in its database.
+        """
         return self.root / "lines" / line / "collected.json"
 
     def jobs(self, line: str) -> Path:

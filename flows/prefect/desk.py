@@ -45,9 +45,11 @@ from ratchet.flows.prefect.cycle.cycle_flow import final_state
 from ratchet.flows.prefect.cycle.host import Host
 from ratchet.flows.prefect.cycle.run_names import LINE_TAG, cycle_tag, run_name
 from ratchet.flows.prefect.deployments import installation_id, owner_tag, register
-from ratchet.flows.prefect.events import Outbox, ingested_event, with_deployment
+from ratchet.flows.prefect.events import CURSOR, Outbox, ingested_event, with_deployment
 from ratchet.flows.service.carry import look, position
 from ratchet.flows.service.keeper import News
+from ratchet.runtime.documents import Documents, FolderDocuments, copy_documents, open_documents
+from ratchet.runtime.serving.exchange import is_in_pods
 
 POLL_SECONDS = 1.0
 """Seconds between two looks at Prefect."""
@@ -96,7 +98,7 @@ class Desk:
         self._ready = self._swept = self._picked_up = float("-inf")
         self._has_scheduled = False
         """Whether a run is known to be scheduled, so that the next look need not wait for the next reading of all scheduled runs."""
-        self._outbox = Outbox(home, host.installation.ledger)
+        self._outbox = Outbox(_event_documents(home), host.installation.ledger)
         self._ledger = host.installation.ledger
         self._suspended: list[str] = []
         """Lines whose run has left since the last look, to wait for a person."""
@@ -453,3 +455,12 @@ async def _has_form(client: PrefectClient, run: UUID, key: str) -> bool:
             return False
         raise
     return True
+
+
+def _event_documents(home: Home) -> Documents:
+    """Return the documents with the cursor of the events. In pods, they are in the database, so that another pod goes on from there."""
+    if not is_in_pods():
+        return FolderDocuments(home.prefect)
+    documents = open_documents(home.prefect, home.database(), f"prefect/{installation_id(home)}")
+    copy_documents(FolderDocuments(home.prefect), documents, [CURSOR])
+    return documents

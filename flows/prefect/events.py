@@ -15,10 +15,8 @@ from uuid import UUID
 from ratchet.contracts.cycle import Entry
 from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.ports import Ledger
-from ratchet.contracts.schema import stamped
-from ratchet.flows.config.home import Home
-from ratchet.runtime.artifacts import write_atomic
-from ratchet.runtime.json_files import read_json
+from ratchet.contracts.schema import stamped, unstamped
+from ratchet.runtime.documents import Documents
 
 EVENTS: Mapping[tuple[str, str], str] = {
     ("cycle", "opened"): "ratchet.cycle.opened",
@@ -46,6 +44,8 @@ EVENTS: Mapping[tuple[str, str], str] = {
     ("line", "quarantine_calm"): "ratchet.quarantine.calm",
 }
 """(kind of stream, kind of row) -> name of the event. The end of a rollout is ratchet.rollout.promoted or ratchet.rollout.rolled_back."""
+CURSOR = "events.json"
+"""Document with the number of the last row of each stream whose event was sent."""
 INGESTED = "ratchet.traces.ingested"
 """Emitted after an ingest that kept records, with their counts."""
 _SORTS = frozenset(sort for sort, _ in EVENTS)
@@ -101,11 +101,14 @@ def line_resource(line: str) -> str:
 class Outbox:
     """The events that Prefect does not have yet. A new outbox begins at the present rows; it does not replay the past."""
 
-    def __init__(self, home: Home, ledger: Ledger) -> None:
-        self._path = home.prefect / "events.json"
+    def __init__(self, documents: Documents, ledger: Ledger) -> None:
+        """`documents` have the cursor, which a service must find again that continues this one."""
+        self._documents = documents
         self._ledger = ledger
-        known = read_json(self._path)
-        self._sent: dict[str, int] = {str(name): int(seq) for name, seq in known["streams"].items()} if known else {}
+        known = documents.read(CURSOR)
+        self._sent: dict[str, int] = {}
+        if known is not None:
+            self._sent = {str(name): int(seq) for name, seq in unstamped(known, "cursor of the events")["streams"].items()}
         self._new = known is None
 
     def pending(self, streams: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
@@ -127,4 +130,5 @@ class Outbox:
         """Remember that Prefect has accepted the events up to this cursor."""
         if cursor:
             self._sent.update(cursor)
-            write_atomic(self._path, stamped({"streams": self._sent}))
+            content = stamped({"streams": self._sent})
+            self._documents.change(CURSOR, lambda _: content)

@@ -18,7 +18,7 @@ from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.errors import ConfigError, Leased, RatchetError, Retryable
 from ratchet.contracts.ids import approval_stream, cycle_stream, hash_share, line_stream, rollout_stream
 from ratchet.contracts.moment import seconds_between
-from ratchet.contracts.schema import stamped
+from ratchet.contracts.schema import stamped, unstamped
 from ratchet.contracts.steps import State
 from ratchet.flows.composition.installation import Installation
 from ratchet.flows.composition.services import receiver_is_alive, start_receiver
@@ -37,8 +37,7 @@ from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.flows.service.memory import give_back
 from ratchet.flows.service.receipts import Receipts
 from ratchet.materializer.receive.files.notifications import listener
-from ratchet.runtime.artifacts import write_atomic
-from ratchet.runtime.json_files import read_json
+from ratchet.runtime.documents import open_documents
 from ratchet.runtime.watched_file import stamp_of
 
 SWEEP_SECONDS = 60.0
@@ -466,8 +465,13 @@ class Keeper:
 
         If a cycle was open then, it is repeated when none is.
         """
-        stamp, now = self._installation.home.collected(self.line), context.clock.now()
-        last = read_json(stamp)
+        home, now = self._installation.home, context.clock.now()
+        documents, name = (
+            open_documents(home.collected(self.line).parent, home.database(self.line), "service"),
+            home.collected(self.line).name,
+        )
+        content = documents.read(name)
+        last = None if content is None else unstamped(content, "time of a garbage collection")
         elapsed = (now - datetime.fromisoformat(last["at"])).total_seconds() if last else None
         waits = bool(last and last.get("postponed")) and context.line_view().open_cycle is None
         if elapsed is not None and 0 <= elapsed < COLLECT_SECONDS and not waits:
@@ -477,7 +481,8 @@ class Keeper:
             from ratchet.flows.service.garbage import collect_line
 
             done = collect_line(self._installation, context)
-        write_atomic(stamp, stamped({"at": now.isoformat(), "postponed": done is not None and done.postponed}))
+        written = stamped({"at": now.isoformat(), "postponed": done is not None and done.postponed})
+        documents.change(file.name, lambda _: written)
         return [] if done is None or done.is_empty else [f"garbage collection: {done.summary}"]
 
     def _due(self, context: LineContext, line: LineView) -> str | None:

@@ -12,6 +12,7 @@ from ratchet.contracts.data.datasets import IngestReport
 from ratchet.contracts.fakes import MemoryLedger
 from ratchet.flows.config.home import Home
 from ratchet.flows.prefect.events import EVENTS, INGESTED, Outbox, event_of, ingested_event
+from ratchet.runtime.documents import FolderDocuments
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "howto" / "prefect.md"
@@ -59,17 +60,17 @@ def test_end_of_a_rollout_names_the_end() -> None:
 def test_new_outbox_does_not_replay_the_past_and_sends_each_row_once(tmp_path: Path) -> None:
     ledger, home = MemoryLedger(), Home(tmp_path)
     put(ledger, "line/sim", Row(kind="adopted", key="v"))
-    outbox = Outbox(home, ledger)
+    outbox = Outbox(FolderDocuments(home.prefect), ledger)
     assert outbox.pending(["line/sim"]) == ([], {})
     put(ledger, "line/sim", Row(kind="cycle_opened", key="cycle/sim/0001"), Row(kind="cancel_asked", key="cycle/sim/0001"))
     put(ledger, "cycle/sim/0001", Row(kind="opened"))
     events, cursor = outbox.pending(["line/sim", "cycle/sim/0001"])
     assert sorted(event["event"] for event in events) == ["ratchet.cycle.cancel_asked", "ratchet.cycle.opened"]
-    again, _ = Outbox(home, ledger).pending(["line/sim", "cycle/sim/0001"])
+    again, _ = Outbox(FolderDocuments(home.prefect), ledger).pending(["line/sim", "cycle/sim/0001"])
     assert again == events, "events that Prefect has not accepted are sent again, with the same ids"
     outbox.sent(cursor)
     assert outbox.pending(["line/sim", "cycle/sim/0001"]) == ([], {})
-    assert Outbox(home, ledger).pending(["line/sim", "cycle/sim/0001"]) == ([], {})
+    assert Outbox(FolderDocuments(home.prefect), ledger).pending(["line/sim", "cycle/sim/0001"]) == ([], {})
 
 
 def test_ingest_is_an_event_with_its_counts() -> None:
