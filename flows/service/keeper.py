@@ -466,11 +466,9 @@ class Keeper:
         If a cycle was open then, it is repeated when none is.
         """
         home, now = self._installation.home, context.clock.now()
-        documents, name = (
-            open_documents(home.collected(self.line).parent, home.database(self.line), "service"),
-            home.collected(self.line).name,
-        )
-        content = documents.read(name)
+        file = home.collected(self.line)
+        documents = open_documents(file.parent, home.database(self.line), "service")
+        content = documents.read(file.name)
         last = None if content is None else unstamped(content, "time of a garbage collection")
         elapsed = (now - datetime.fromisoformat(last["at"])).total_seconds() if last else None
         waits = bool(last and last.get("postponed")) and context.line_view().open_cycle is None
