@@ -120,6 +120,32 @@ class StoredDocuments:
         return bytes(found[0]) if found else None
 
 
+class MovedDocuments:
+    """Documents of `target` that were in `former` before. What `target` does not have is read from `former`; each change moves one."""
+
+    def __init__(self, target: Documents, former: Documents) -> None:
+        self._target = target
+        self._former = former
+
+    def read(self, name: str) -> bytes | None:
+        """Return a document, wherever it is."""
+        content = self._target.read(name)
+        return self._former.read(name) if content is None else content
+
+    def within(self, folder: str, ending: str) -> dict[str, bytes]:
+        """Return the documents of both in a folder whose names have an ending."""
+        found = self._former.within(folder, ending) | self._target.within(folder, ending)
+        return {name: found[name] for name in sorted(found)}
+
+    def change(self, name: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replace a document in `target`. One that is deleted is deleted from both."""
+        former = self._former.read(name)
+        content = self._target.change(name, lambda known: changed(former if known is None else known))
+        if content is None and former is not None:
+            self._former.change(name, lambda _: None)
+        return content
+
+
 def open_documents(folder: Path, database: StoreDatabase | None, place: str) -> Documents:
     """Return documents of a line: rows of its database, or without one the files in a folder. `place` names the folder in the database."""
     return FolderDocuments(folder) if database is None else StoredDocuments(database.store(LAYOUT, None), place)

@@ -16,6 +16,7 @@ from ratchet.flows.composition.artifacts import open_artifacts
 from ratchet.flows.composition.extensions import open_trainers
 from ratchet.flows.composition.late import made
 from ratchet.flows.composition.samples import samples
+from ratchet.flows.composition.stores import job_documents
 from ratchet.flows.config.home import Home
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home
 
     name, profile, restarts = loop.line.name, load_profile(settings.profile, folder), loop.training.max_restarts
     cluster = made(lambda: connect(settings.context), late=True)  # a loop file is checked without a kubeconfig
-    return KubernetesExecutor(cluster, name, settings, profile, home.jobs(name), open_artifacts(home), restarts)
+    return KubernetesExecutor(
+        cluster, name, settings, profile, home.jobs(name), open_artifacts(home), restarts, documents=job_documents(home, name)
+    )
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:

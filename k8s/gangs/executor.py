@@ -34,6 +34,7 @@ from ratchet.k8s.profiles.profile import Profile
 from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.artifacts import FolderArtifacts
 from ratchet.runtime.bucket import Bucket
+from ratchet.runtime.documents import Documents
 from ratchet.runtime.jobs.run_folder import RunFolders, disk
 
 
@@ -41,6 +42,8 @@ class KubernetesExecutor:
     """Executor for one line's jobs in one namespace.
 
     Run folders lie below `root`, on the volume that pods mount at the same path, or on the service's disk if the gangs use a bucket.
+    `documents` has the records of jobs and gangs; None: they are files below `root`. As rows of a database they survive the loss of a
+    disk: what the pods reported is then downloaded from the bucket again.
     """
 
     restarts = True
@@ -55,15 +58,16 @@ class KubernetesExecutor:
         artifacts: FolderArtifacts,
         max_restarts: int,
         report: Callable[[str], None] = lambda _message: None,
+        documents: Documents | None = None,
     ) -> None:
         self.cluster, self.line, self.settings = cluster, line, settings
-        self.folders = RunFolders(root.resolve())
-        self.submissions = Submissions(self.folders.root / "cluster")
+        self.folders = RunFolders(root.resolve(), documents)
+        self.submissions = Submissions(self.folders.documents)
         bucket, price = settings.volume.bucket, price_of(profile, settings.pool.capacity) or 0.0
         self.remote = Remote(Bucket(bucket), Path(settings.volume.mount), self.folders, artifacts) if bucket else None
         informers = GangInformers(cluster, settings)
         self.objects = GangObjects(cluster, line, settings, profile, self.submissions)
-        self.observer = GangObserver(self.folders, self.submissions, informers, self.objects)
+        self.observer = GangObserver(self.folders, self.submissions, informers, self.objects, self.remote)
         self.submitter = GangSubmitter(
             cluster, settings, profile, self.folders, artifacts, self.submissions, self.objects, self.observer, self.remote, max_restarts
         )
@@ -118,6 +122,8 @@ class KubernetesExecutor:
     def events(self, name: str, since: int = 0) -> list[JobEvent]:
         """Return the events of a job over all incarnations, from index `since` on."""
         with disk(f"read the events of {name}"):
+            if spec := self.folders.spec(name):
+                self.observer.restore(spec)
             return self.folders.events(name, self.submissions.highest(name))[since:]
 
     def pin(self, spec: JobSpec, resume: ResumePoint) -> None:
@@ -126,7 +132,10 @@ class KubernetesExecutor:
             (self.remote or self.folders).pin(spec, resume)
 
     def pinned(self, spec: JobSpec) -> ResumePoint | None:
-        """Return the resume point of the next incarnation, or None."""
+        """Return the resume point of the next incarnation, or None.
+
+        It is not read from the bucket, to which pods can write. After the loss of the run folder it is None until it is pinned again.
+        """
         with disk(f"read the resume point of {spec.name}"):
             return self.folders.pinned(spec)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ratchet.contracts.jobs.exit_codes import Outcome
-from ratchet.contracts.jobs.training import JobState, JobStatus
+from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
 from ratchet.k8s.gangs.gang_informers import GangInformers
 from ratchet.k8s.gangs.gang_objects import GangObjects, owner
 from ratchet.k8s.gangs.gang_state import Gang, GangState
 from ratchet.k8s.gangs.submissions import Submission, Submissions
+from ratchet.k8s.storage.sync import Remote
 from ratchet.runtime.jobs.job_protocol import incarnation_folder
 from ratchet.runtime.jobs.run_folder import Ended, RunFolders, disk, ended_status, incarnations, read_ended, status
 
@@ -18,10 +19,23 @@ STARTED = (GangState.WHOLE, GangState.HALF_ALIVE)
 
 
 class GangObserver:
-    """Reads the status of a line's jobs. Every method raises Retryable while the API server or the disk is away."""
+    """Reads the status of a line's jobs. Every method raises Retryable while the API server or the disk is away.
 
-    def __init__(self, folders: RunFolders, submissions: Submissions, informers: GangInformers, objects: GangObjects) -> None:
-        self.folders, self.submissions, self.informers, self.objects = folders, submissions, informers, objects
+    `remote` is the bucket that replaces a shared volume, if there is one.
+    """
+
+    def __init__(
+        self, folders: RunFolders, submissions: Submissions, informers: GangInformers, objects: GangObjects, remote: Remote | None
+    ) -> None:
+        self.folders, self.submissions, self.informers, self.objects, self.remote = folders, submissions, informers, objects, remote
+
+    def restore(self, spec: JobSpec) -> None:
+        """Download what the job has reported, if its run folder was lost. Without a bucket, the cluster's volume has the run folder.
+
+        Raises Retryable while the bucket is unreachable.
+        """
+        if self.remote:
+            self.remote.restore(spec)
 
     def status(self, name: str) -> JobStatus:
         """Return the status of a job's newest incarnation, with the recorded usage.
@@ -32,6 +46,7 @@ class GangObserver:
             spec, submission = self.folders.spec(name), self.newest_submission(name)
             if spec is None or submission is None:
                 return JobStatus(state=JobState.ABSENT)
+            self.restore(spec)
             run = self.folders.run(spec)
             gang = None if submission.ended else self.informers.gang(submission.name)
             seen = self._result(name, run, submission) if submission.ended else self._state(name, run, submission, gang)
@@ -59,7 +74,8 @@ class GangObserver:
 
     def _result(self, name: str, run: Path, submission: Submission) -> JobStatus:
         number, folder = self.newest(name, run)
-        return ended_status(folder, number, reported(submission, number, folder) or Ended(outcome=Outcome.LOST, reason=submission.lost))
+        lost = submission.lost or "its result was stored, but its run folder is gone"
+        return ended_status(folder, number, reported(submission, number, folder) or Ended(outcome=Outcome.LOST, reason=lost))
 
     def newest_submission(self, name: str) -> Submission | None:
         """Return the newest record of a job whose Volcano Job was created; None if there is none.

@@ -1,18 +1,15 @@
 """Submission records: the Volcano Jobs that an executor asked for, and the cost of each job.
 
-They are stored beside the run folders, never inside them. A pod can write to its run folder and could otherwise change its own
-definition. This module reads and writes files only.
+They are documents beside the run folders, never inside them. A pod can write to its run folder and could otherwise change its own
+definition. As rows of a database they survive the loss of the run folders.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Any
 
@@ -22,7 +19,7 @@ from ratchet.contracts.ids import canonical
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.model import Frozen
 from ratchet.k8s.gangs.meter import Meter
-from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.documents import Documents
 
 
 class Submission(Frozen):
@@ -55,34 +52,31 @@ class Submission(Frozen):
 DEFAULT_RETRIES = 3
 """Volcano's maximum number of restarts of a Job that does not set `maxRetry`."""
 _SUBMISSIONS = TypeAdapter(tuple[Submission, ...])
+FOLDER, METERS, DEATHS, ENDING = "cluster", "cluster/meters", "cluster/deaths", ".json"
+"""Folders of the documents, by name of a job or of a gang, and the end of their names."""
+INSTALLATION = f"{FOLDER}/installation"
+"""Document with the name of the installation."""
 
 
 class Submissions:
-    """Submission records of one line, stored in one folder."""
+    """Submission records of one line. `documents` are those of the line's jobs; they are changed in one step for all processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
 
     @property
     def installation(self) -> str:
         """Name that separates this installation's objects from those of another one in the same namespace; empty before `install`."""
-        path = self.folder / "installation"
-        return path.read_text() if path.exists() else ""
+        return (self._documents.read(INSTALLATION) or b"").decode()
 
     def install(self) -> str:
-        """Give the installation its random name unless it has one. Return the name."""
-        path, token = self.folder / "installation", token_hex(6)
-        if not path.exists():
-            write_atomic(self.folder / f".{token}", token.encode())
-            with contextlib.suppress(FileExistsError):  # if two processes race, both use the first name
-                os.link(self.folder / f".{token}", path)
-            (self.folder / f".{token}").unlink()
-        return path.read_text()
+        """Give the installation its random name unless it has one. Return the name: if two processes race, both use the first one."""
+        token = token_hex(6).encode()
+        return self.installation or (self._documents.change(INSTALLATION, lambda known: known or token) or token).decode()
 
     def of(self, job: str) -> tuple[Submission, ...]:
         """Return the records of a job, oldest first."""
-        path = self.folder / f"{job}.json"
-        return _SUBMISSIONS.validate_json(path.read_bytes()) if path.exists() else ()
+        return _records(self._documents.read(_name(FOLDER, job)))
 
     def highest(self, job: str) -> int:
         """Return the highest incarnation that the submitted Volcano Jobs of a job can reach, with all restarts that Volcano may make."""
@@ -91,78 +85,79 @@ class Submissions:
 
     def add(self, job: str, submission: Submission) -> Submission:
         """Append a record as the job's newest and return it."""
-        with self._locked(job):
-            self._write(job, (*self.of(job), submission))
+        self._replace(job, lambda known: (*known, submission))
         return submission
 
     def change(self, job: str, name: str, **fields: Any) -> None:
         """Update fields of the record of the Volcano Job `name`; keep what other processes have changed in other fields."""
-        with self._locked(job):
-            self._write(
-                job, tuple(submission.model_copy(update=fields) if submission.name == name else submission for submission in self.of(job))
-            )
+        self._replace(job, lambda known: tuple(n.model_copy(update=fields) if n.name == name else n for n in known))
 
     def stop(self, job: str, name: str, reason: str, outcome: Outcome) -> None:
         """Record why the executor stops the Volcano Job `name`, and the outcome. The first record of a stop is never changed."""
-        with self._locked(job):
-            first = {"stop": reason, "outcome": outcome.value}
-            self._write(job, tuple(n.model_copy(update=first) if n.name == name and not n.stop else n for n in self.of(job)))
+        first = {"stop": reason, "outcome": outcome.value}
+        self._replace(job, lambda known: tuple(n.model_copy(update=first) if n.name == name and not n.stop else n for n in known))
 
-    @contextlib.contextmanager
-    def _locked(self, job: str) -> Iterator[None]:
-        """Hold the job's lock, which ends with the process: reading, changing and writing a record are one step for all processes."""
-        path = self.folder / "locks" / f"{job}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _replace(self, job: str, changed: Callable[[tuple[Submission, ...]], tuple[Submission, ...]]) -> None:
+        def replaced(content: bytes | None) -> bytes:
+            return canonical([submission.model_dump(mode="json") for submission in changed(_records(content))])
 
-    def _write(self, job: str, submissions: tuple[Submission, ...]) -> None:
-        write_atomic(self.folder / f"{job}.json", canonical([submission.model_dump(mode="json") for submission in submissions]))
+        self._documents.change(_name(FOLDER, job), replaced)
 
     def meter(self, job: str) -> Meter:
         """Return the meter of a job; an empty meter if it was never metered."""
-        path = self.folder / "meters" / f"{job}.json"
-        return Meter.model_validate_json(path.read_bytes()) if path.exists() else Meter()
+        return _meter(self._documents.read(_name(METERS, job)))
 
     def measure(self, job: str, counted: Callable[[Meter], Meter]) -> Meter:
-        """Replace the meter of a job by `counted` of it in one locked step, and return the new meter.
+        """Replace the meter of a job by `counted` of it, and return the new meter. `counted` must not read or change documents.
 
         The service and a watching process meter the same gangs, and none of their updates may be lost.
         """
-        with self._locked(job):
-            meter = counted(self.meter(job))
-            write_atomic(self.folder / "meters" / f"{job}.json", canonical(meter))
-        return meter
+        return _meter(self._documents.change(_name(METERS, job), lambda content: canonical(counted(_meter(content)))))
 
     def death(self, gang: str) -> tuple[int, str]:
         """Return (restarts, reason): how the first pod of a gang failed, and after how many restarts.
 
-        Returns (-1, "") if none failed. Stored in a separate file, because the process that watches the gang writes it while another
+        Returns (-1, "") if none failed. It is a separate document, because the process that watches the gang writes it while another
         process changes the record.
         """
-        path = self.folder / "deaths" / f"{gang}.json"
-        version, message = json.loads(path.read_bytes()) if path.exists() else (-1, "")
-        return version, message
+        return _death(self._documents.read(_name(DEATHS, gang)))
 
     def died(self, gang: str, version: int, message: str) -> None:
         """Store a pod's failure if it belongs to a newer incarnation than the stored one.
 
         Only the first failure of an incarnation counts, because the others follow from it.
         """
-        with self._locked(gang):
-            if message and version > self.death(gang)[0]:
-                write_atomic(self.folder / "deaths" / f"{gang}.json", canonical([version, message]))
+        if message and version > self.death(gang)[0]:
+            new = canonical([version, message])
+            self._documents.change(_name(DEATHS, gang), lambda content: new if version > _death(content)[0] else content)
 
     def spent(self, now: float) -> float:
         """Return the cost of all jobs that began in the calendar month (UTC) of `now`, in the price table's currency."""
-        month = _month(now)
-        return sum(self.meter(job).cost for job, submissions in self.all() if submissions and _month(submissions[0].at) == month)
+        month, meters = _month(now), self._documents.within(METERS, ENDING)
+        begun = [job for job, submissions in self.all() if submissions and _month(submissions[0].at) == month]
+        return sum(_meter(meters.get(_name(METERS, job))).cost for job in begun)
 
     def all(self) -> Iterator[tuple[str, tuple[Submission, ...]]]:
         """Yield each job's name and records, ordered by name."""
-        for path in sorted(self.folder.glob("*.json")):
-            yield path.stem, self.of(path.stem)
+        for name, content in self._documents.within(FOLDER, ENDING).items():
+            yield PurePosixPath(name).stem, _records(content)
+
+
+def _name(folder: str, name: str) -> str:
+    return f"{folder}/{name}{ENDING}"
+
+
+def _records(content: bytes | None) -> tuple[Submission, ...]:
+    return () if content is None else _SUBMISSIONS.validate_json(content)
+
+
+def _meter(content: bytes | None) -> Meter:
+    return Meter() if content is None else Meter.model_validate_json(content)
+
+
+def _death(content: bytes | None) -> tuple[int, str]:
+    version, message = (-1, "") if content is None else json.loads(content)
+    return version, message
 
 
 def _month(at: float) -> str:

@@ -50,6 +50,7 @@ class GangSubmitter:
         Permanent if a cap is reached or the API server refuses the Job, and ConfigError if the job does not fit the pool.
         """
         with disk(f"submit {spec.name}"):
+            self.observer.restore(spec)  # before the claim, which marks the folder as complete
             run = self.folders.claim(spec)
             submission = next((n for n in self.submissions.of(spec.name) if n.incarnation == incarnation and not n.created), None)
             if submission is None:

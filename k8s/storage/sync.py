@@ -20,7 +20,7 @@ from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
 from ratchet.runtime.bucket import Bucket, BucketObject
 from ratchet.runtime.event_log import EVENT_BYTES
-from ratchet.runtime.jobs.job_files import SMALL_BYTES
+from ratchet.runtime.jobs.job_files import SMALL_BYTES, is_there
 from ratchet.runtime.jobs.job_protocol import IncarnationFile, RunFile, beat_file, incarnation_folder
 from ratchet.runtime.jobs.run_folder import RunFolders, inside
 from ratchet.runtime.manifest import MANIFEST
@@ -60,6 +60,18 @@ class Remote:
                 self._send(part)
             self._send(source)
         self.bucket.put(self.key(self.folders.record(spec.name)), stamped(spec))
+
+    def restore(self, spec: JobSpec) -> None:
+        """Download the small files of a job's run folder if the folder was lost, and claim it again.
+
+        Raises Retryable while the bucket is unreachable.
+        """
+        run = self.folders.run(spec)
+        if is_there(run / RunFile.JOB):
+            return
+        _, problem = self._looked.get(run, (0.0, ""))
+        self.pull(run, fresh=not problem)
+        self.folders.claim(spec)  # last: a folder that is claimed is complete
 
     def _send(self, content: str) -> None:
         path = self.artifacts.path(content)
@@ -105,6 +117,7 @@ class Remote:
         Raises Permanent if the step is not what was accepted. This checks that all files are present with the recorded digests of their
         upload; the loading process verifies their content.
         """
+        self.restore(spec)
         run = self.folders.claim(spec)
         self._verify(inside(run.parent, resume.path), resume)
         data = stamped(resume)

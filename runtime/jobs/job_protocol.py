@@ -176,9 +176,13 @@ RESERVED = ("RATCHET_", "VC_", "MASTER_")
 # Files. The functions also accept a pattern instead of a number or a name, for listings.
 
 
+JOB_RECORDS = "jobs"
+"""Folder of the jobs' records."""
+
+
 def job_record(name: str) -> str:
     """Return the path of a job's record: its `JobSpec`, from which its run folder is found."""
-    return f"jobs/{name}.json"
+    return f"{JOB_RECORDS}/{name}.json"
 
 
 def incarnation_record(name: str) -> str:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,6 +23,7 @@ from ratchet.contracts.jobs.training import JobEvent, JobSpec, JobState, JobStat
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.schema import parse, stamped
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.documents import Documents, FolderDocuments
 from ratchet.runtime.event_log import parse_event, read_event_log
 from ratchet.runtime.jobs.job_files import (
     BEAT_BYTES,
@@ -37,6 +38,7 @@ from ratchet.runtime.jobs.job_files import (
     read_tail,
 )
 from ratchet.runtime.jobs.job_protocol import (
+    JOB_RECORDS,
     IncarnationFile,
     RunFile,
     attempt_folder,
@@ -56,28 +58,37 @@ REASON_LENGTH = 4000
 """Maximum number of characters of a reason that a job gives."""
 FACTOR = 1000.0
 """Largest factor by which a proposal may change a setting."""
+_OTHER = "belongs to a different job or spec than {}; a changed spec needs a new attempt"
 
 
 class RunFolders:
-    """Run folders of all jobs of a line, below one root."""
+    """Run folders of all jobs of a line, below one root. `documents` has the records of the jobs; None: they are files below the root.
 
-    def __init__(self, root: Path) -> None:
+    Where the records outlive the run folders, a run folder that is missing is claimed again by its job.
+    """
+
+    def __init__(self, root: Path, documents: Documents | None = None) -> None:
         self.root = root
+        self.documents = documents or FolderDocuments(root)
 
     def claim(self, spec: JobSpec) -> Path:
         """Assign the run folder to the job permanently and return its path.
 
         Raises `Permanent` if the folder or the name belongs to a job with another name or spec.
         """
-        run = self.run(spec)
+        run, record, content = self.run(spec), job_record(spec.name), stamped(spec)
+        mark, owner = run / RunFile.JOB, stamped({"name": spec.name})
         if is_there(run) and not is_folder(run):
             raise Permanent(f"{run} is not a folder, or is a link to one; a job of this plan changed it: remove it, or make a new plan")
-        for path, content in ((run / RunFile.JOB, stamped({"name": spec.name})), (self.record(spec.name), stamped(spec))):
-            there = read_job_file(path, SPEC_BYTES)
-            if there is not None and there != content:
-                raise Permanent(f"{path} belongs to a different job or spec than {spec.name}; a changed spec needs a new attempt")
-            if there is None:
-                write_atomic(path, content)
+        marked, known = read_job_file(mark, SPEC_BYTES), self.documents.read(record)
+        if marked not in (None, owner):
+            raise Permanent(f"{mark} {_OTHER.format(spec.name)}")
+        if known is None:
+            known = self.documents.change(record, lambda found: content if found is None else found)
+        if known != content:
+            raise Permanent(f"{record} {_OTHER.format(spec.name)}")
+        if marked is None:
+            write_atomic(mark, owner)
         return run
 
     def begin(self, spec: JobSpec, incarnation: int) -> Path:
@@ -127,14 +138,12 @@ class RunFolders:
 
     def spec(self, name: str) -> JobSpec | None:
         """Return the spec of the job with this name. None if it was never claimed."""
-        try:
-            return parse(JobSpec, self.record(name).read_bytes())
-        except FileNotFoundError:
-            return None
+        data = self.documents.read(job_record(name))
+        return None if data is None else parse(JobSpec, data)
 
     def names(self) -> list[str]:
         """Return the sorted names of all jobs that were ever claimed."""
-        return sorted(path.stem for path in self.root.glob(job_record("*")))
+        return sorted(PurePosixPath(name).stem for name in self.documents.within(JOB_RECORDS, ".json"))
 
     def events(self, name: str, up_to: int) -> list[JobEvent]:
         """Return the events of the job's incarnations up to number `up_to`, in order.
@@ -152,7 +161,7 @@ class RunFolders:
         return found
 
     def record(self, name: str) -> Path:
-        """Return the path of the file that stores the spec of the job with this name."""
+        """Return the path below the root that stands for the job's record, also in a bucket. Only records in files are at this path."""
         return self.root / job_record(name)
 
 

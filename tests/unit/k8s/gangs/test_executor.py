@@ -15,10 +15,11 @@ from ratchet.contracts.ids import checkpoint_name, digest
 from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobSpec, JobState, JobStatus
 from ratchet.k8s.api.client import JOB, NETWORK_POLICY, NODE_POOL, POD
-from ratchet.k8s.gangs import reconciler, submissions
+from ratchet.k8s.gangs import reconciler
 from ratchet.k8s.gangs.executor import KubernetesExecutor
 from ratchet.k8s.profiles.profile import Profile
-from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import FolderArtifacts
+from ratchet.runtime.documents import Documents, FolderDocuments
 from tests.drops import offer
 from tests.memory_cluster import MemoryCluster
 from tests.unit.k8s.samples import PLAN, settings
@@ -30,6 +31,21 @@ PRICED = Profile(
 
 class Crash(BaseException):
     """Simulates the sudden end of the process."""
+
+
+class StruckDocuments(FolderDocuments):
+    """Documents that call `strike` before and after each change."""
+
+    def __init__(self, folder: Path, strike: Callable[[str], None]) -> None:
+        super().__init__(folder)
+        self.strike = strike
+
+    def change(self, name: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replace a document."""
+        self.strike(f"before {name}")
+        content = super().change(name, changed)
+        self.strike(f"after {name}")
+        return content
 
 
 class Away:
@@ -57,12 +73,13 @@ class Site:
             grace_seconds=5,
             nodes=2,
         )
+        self.documents: Documents = FolderDocuments(folder / "jobs")
         self.restart()
 
     def restart(self) -> None:
         """Replace the executor by a new one on the same folders."""
         folders = self.folder / "jobs", FolderArtifacts(self.folder / "artifacts")
-        self.executor = KubernetesExecutor(self.cluster, "line", self.settings, PRICED, *folders, max_restarts=5)
+        self.executor = KubernetesExecutor(self.cluster, "line", self.settings, PRICED, *folders, max_restarts=5, documents=self.documents)
 
     @property
     def gang(self) -> str:
@@ -164,7 +181,7 @@ def story(site: Site, end: str) -> JobStatus:
     raise AssertionError("the gang has not ended")
 
 
-def strikes(monkeypatch: pytest.MonkeyPatch, site: Site, number: int) -> list[str]:
+def strikes(site: Site, number: int) -> list[str]:
     """Crash at write `number` of the executor, counted from 0: before or after a write of a record, or of an object of the cluster."""
     seen: list[str] = []
 
@@ -173,23 +190,19 @@ def strikes(monkeypatch: pytest.MonkeyPatch, site: Site, number: int) -> list[st
         if len(seen) == number + 1:
             raise Crash(where)
 
-    def write(path: Path, data: bytes) -> None:
-        strike(f"before {path.name}")
-        write_atomic(path, data)
-        strike(f"after {path.name}")
-
-    monkeypatch.setattr(submissions, "write_atomic", write)
+    site.documents = StruckDocuments(site.folder / "jobs", strike)
+    site.restart()
     site.cluster.faults = strike
     return seen
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["done", "lost", "cap"])
-def test_a_crash_at_any_write_loses_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_crash_at_any_write_loses_and_repeats_nothing(tmp_path: Path, end: str) -> None:
     number, calm = -1, None
     while True:
         site = Site(tmp_path / str(number), pool={"kind": "static", "max_nodes": 4})
-        seen = strikes(monkeypatch, site, number)
+        seen = strikes(site, number)
         status = story(site, end)
         site.cluster.leave()
         reason = status.reason.partition(";")[0].partition(",")[0]  # without the cost, and without what the pod's informer may hear later
@@ -268,7 +281,7 @@ def test_a_recorded_gang_that_was_never_created_does_not_end_the_job(site: Site,
 
 def test_a_gang_that_the_records_do_not_know_is_listed_cancelled_and_collected(site: Site) -> None:
     site.begin()
-    (site.executor.submissions.folder / f"{site.spec.name}.json").rename(site.folder / "lost.json")
+    (site.folder / "jobs" / "cluster" / f"{site.spec.name}.json").unlink()
     assert site.executor.live() == [site.spec.name]
     assert site.executor.observe(site.spec.name).state is JobState.ABSENT
     assert site.executor.cancel(site.spec.name)
