@@ -228,11 +228,11 @@ class GangBench:
 
     outcomes: ClassVar[dict[str, str | None]] = {"done": "done", "failed": "failed", "silent": None}
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, volume: dict[str, Any] | None = None) -> None:
         self.folder, self.cluster = folder, MemoryCluster()
         self.behaviours: dict[str, str] = {}
         (folder / "artifacts").mkdir()
-        given = {"namespace": "line", "image": "pretended", "volume": {"mount": str(folder), "host_path": True}}
+        given = {"namespace": "line", "image": "pretended", "volume": volume or {"mount": str(folder), "host_path": True}}
         self.settings = ClusterSettings.model_validate(given)
         self.executor = self.restarted()
 

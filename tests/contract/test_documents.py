@@ -10,18 +10,21 @@ import pytest
 
 from ratchet.contracts.errors import Retryable
 from ratchet.flows.ledger.postgres_store import PostgresDatabase
-from ratchet.runtime.documents import LAYOUT, Documents, FolderDocuments, StoredDocuments, copy_documents, open_documents
+from ratchet.runtime.documents import LAYOUT, Documents, FolderDocuments, MovedDocuments, StoredDocuments, copy_documents, open_documents
 from ratchet.runtime.sql_store import SqliteStore
 from tests.contract.stores import change, rows, run_and_kill
 
 
-@pytest.fixture(params=["folder", "sqlite", "postgres"])
+@pytest.fixture(params=["folder", "sqlite", "postgres", "moved"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Documents]:
     """Opens the documents of a place, again for each caller."""
     if request.param == "folder":
         return lambda place: FolderDocuments(tmp_path / "documents" / place)
     if request.param == "sqlite":
         return lambda place: StoredDocuments(SqliteStore(LAYOUT, tmp_path / "documents.db"), place)
+    if request.param == "moved":
+        store = SqliteStore(LAYOUT, tmp_path / "documents.db")
+        return lambda place: MovedDocuments(StoredDocuments(store, place), FolderDocuments(tmp_path / "documents" / place))
     database: PostgresDatabase = request.getfixturevalue("postgres_database")
     return lambda place: open_documents(tmp_path / place, database, place)
 
@@ -92,6 +95,22 @@ def test_a_copy_adds_what_is_missing_and_changes_nothing(opened: Callable[[str],
     copy_documents(source, target, ["a", "b", "missing"])
     assert (target.read("a"), target.read("b"), target.read("missing")) == (b"old", b"new", None)
     assert source.read("a") == b"old"
+
+
+def test_documents_of_a_former_place_are_read_and_move_when_they_change(tmp_path: Path) -> None:
+    former, target = FolderDocuments(tmp_path / "former"), FolderDocuments(tmp_path / "target")
+    for name in ("a", "b", "c"):
+        put(former, name, b"old")
+    put(target, "c", b"newer")
+    put(target, "d", b"new")
+    documents = MovedDocuments(target, former)
+    assert (documents.read("a"), documents.read("c")) == (b"old", b"newer")
+    assert documents.within("", "") == {"a": b"old", "b": b"old", "c": b"newer", "d": b"new"}
+    assert documents.change("a", lambda known: known) == b"old"
+    assert documents.change("b", lambda known: (known or b"") + b"!") == b"old!"
+    assert (target.read("a"), target.read("b"), former.read("b")) == (b"old", b"old!", b"old")
+    assert documents.change("b", lambda _: None) is None
+    assert (documents.read("b"), former.read("b")) == (None, None)
 
 
 @pytest.mark.slow

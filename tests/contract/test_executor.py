@@ -13,12 +13,16 @@ from ratchet.contracts.jobs.exit_codes import Outcome
 from ratchet.contracts.jobs.training import JobState
 from ratchet.contracts.ports import Executor
 from tests.contract.executor_benches import FakeBench, GangBench, LocalBench, running
+from tests.contract.lost_volume import LossBench
 from tests.waiting import has_result
 
+SLOW = [pytest.param(one, marks=pytest.mark.slow) for one in (LocalBench, LossBench)]
 
-@pytest.fixture(params=[pytest.param(LocalBench, marks=pytest.mark.slow), FakeBench, GangBench], ids=["local", "fake", "gang"])
+
+@pytest.fixture(params=[*SLOW, FakeBench, GangBench], ids=["local", "lost volume", "fake", "gang"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    bench = request.param(tmp_path)
+    further = ("s3", "postgres_database") if request.param is LossBench else ()
+    bench = request.param(tmp_path, *map(request.getfixturevalue, further))
     yield bench
     bench.close()
 
