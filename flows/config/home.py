@@ -186,7 +186,10 @@ class Home:
         return self.root / "lines" / line / "collected.json"
 
     def jobs(self, line: str) -> Path:
-        """Folder of the line's training jobs and their run folders."""
+        """Folder of the line's training jobs and their run folders.
+
+        With a ledger in Postgres, the records of jobs on a cluster and of their costs are in its database.
+        """
         return self.root / "lines" / line / "jobs"
 
     def serving(self, line: str) -> Path:

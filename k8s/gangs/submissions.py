@@ -63,11 +63,14 @@ class Submissions:
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
+        self._installation = ""
 
     @property
     def installation(self) -> str:
         """Name that separates this installation's objects from those of another one in the same namespace; empty before `install`."""
-        return (self._documents.read(INSTALLATION) or b"").decode()
+        if not self._installation:  # it never changes, and the guardian needs it also while the database is away
+            self._installation = (self._documents.read(INSTALLATION) or b"").decode()
+        return self._installation
 
     def install(self) -> str:
         """Give the installation its random name unless it has one. Return the name: if two processes race, both use the first one."""

@@ -62,7 +62,7 @@ class Shared:
         self.bucket = Bucket(s3.settings)
         mount = folder / "service"
         self.artifacts = FolderArtifacts(mount / "artifacts")
-        self.remote = Remote(self.bucket, mount, RunFolders(mount / "jobs"), self.artifacts)
+        self.remote = self.again()
         start = folder / "start"
         start.mkdir()
         (start / "config.json").write_text("{}")
@@ -80,6 +80,11 @@ class Shared:
             grace_seconds=10,
         )
         self.run = self.remote.folders.claim(self.spec)
+
+    def again(self) -> Remote:
+        """Return the service's side, as after a restart of the service."""
+        mount = self.folder / "service"
+        return Remote(self.bucket, mount, RunFolders(mount / "jobs"), self.artifacts)
 
     def place(self, incarnation: int = 1, node: int = 0) -> Path:
         """Return the run folder on a pod's disk."""

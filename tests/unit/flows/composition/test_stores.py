@@ -10,12 +10,15 @@ import pytest
 
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ids import digest
-from ratchet.flows.composition.stores import copy_files
+from ratchet.contracts.jobs.training import JobSpec
+from ratchet.flows.composition.stores import copy_files, job_documents
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
+from ratchet.k8s.gangs.submissions import Submission, Submissions
 from ratchet.materializer.quarantine.kept import FILE, KeptRecords
 from ratchet.materializer.training_sets.prompt_sides import PromptSides
 from ratchet.rewards.judge.records import JudgeRecords
+from ratchet.runtime.jobs.run_folder import RunFolders
 from tests.postgres import PostgresServer
 from tests.shared_lake import postgres  # noqa: F401  fixture
 
@@ -57,6 +60,41 @@ def test_after_the_start_with_postgres_the_volume_can_be_lost(
     copy_files(home, "math")
     assert state(home, "math") == before
     assert state(home, "other") == ({}, {}, None)
+
+
+def test_the_gangs_of_an_earlier_release_are_found_before_the_copy_and_after_the_loss_of_the_volume(
+    home: Home,
+    postgres: PostgresServer,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = JobSpec(name="rt-a-a1", plan="a" * 64, attempt=1, command=(), environment={}, inputs={}, plan_json="{}", grace_seconds=1)
+    RunFolders(home.jobs("math")).claim(spec)
+    before = Submissions(job_documents(home, "math"))
+    before.install()
+    before.add(spec.name, Submission(name="gang", incarnation=1, job={}, at=1.0))
+    before.measure(spec.name, lambda meter: meter.add(3600.0, 8, used=10.0))
+    before.died("gang", 2, "killed")
+
+    def records() -> tuple[object, ...]:
+        found = Submissions(job_documents(home, "math"))
+        name = spec.name
+        jobs = RunFolders(home.jobs("math"), job_documents(home, "math"))
+        return found.installation, found.of(name), found.meter(name), found.death("gang"), found.spent(1.0), jobs.spec(name), jobs.names()
+
+    here = records()
+    postgres.create("gangs")
+    monkeypatch.setenv(variables.LEDGER_URL, postgres.url("gangs"))
+    assert records() == here
+    assert Submissions(job_documents(home, "math")).install() == here[0], "the running gangs belong to this name"
+    Submissions(job_documents(home, "math")).change(spec.name, "gang", created=True)
+    copy_files(home, "math")
+    copy_files(home, "other")
+    shutil.rmtree(home.root)
+    copy_files(home, "math")
+    installation, (submission,), *others = records()
+    assert (installation, *others) == (here[0], *here[2:])
+    assert submission.created, "a change since the start is kept"
+    assert Submissions(job_documents(home, "other")).installation == ""
 
 
 def test_a_database_that_is_away_is_tried_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

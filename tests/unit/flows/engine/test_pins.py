@@ -69,6 +69,16 @@ def test_previous_checkpoint_is_pinned_if_the_newest_is_damaged(monkeypatch: pyt
     assert any("differ from the accepted ones" in words for words in said)
 
 
+def test_a_pin_that_the_executor_has_lost_is_set_again() -> None:
+    sim = SimulatedLine(Scenario(seed=1, restarts=True))
+    until_accepted(sim)
+    [accepted] = sim.executor.pins.values()
+    sim.executor.pins.clear()  # as after the loss of the run folders
+    said = reconcile(sim.context)
+    assert list(sim.executor.pins.values()) == [accepted] == [sim.view().accepted[-1]]
+    assert f"pinned step {accepted.step} as the resume point of {sim.view().incarnations[-1].job}" in said
+
+
 def test_reconciler_pins_nothing_if_the_executor_restarts_no_jobs() -> None:
     sim = SimulatedLine(Scenario(seed=1, restarts=False))
     until_accepted(sim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -68,6 +69,31 @@ def test_small_files_are_downloaded_with_their_times_and_again_when_they_change(
     path.write_bytes(b"an older one")  # written by another process of the service
     shared.remote.pull(shared.run)
     assert path.read_bytes() == b"2"
+
+
+def test_a_lost_run_folder_counts_as_complete_only_after_its_download(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        shared.bucket.put(shared.key(f"i{number}/events.jsonl"), b"%d" % number)
+    shutil.rmtree(shared.run)
+    get = shared.bucket.get
+
+    def fail(key: str) -> bytes | None:
+        if "/i2/" in key:
+            raise Retryable("the bucket does not answer")
+        return get(key)
+
+    monkeypatch.setattr(shared.bucket, "get", fail)
+    with pytest.raises(Retryable):
+        shared.remote.restore(shared.spec)
+    assert (shared.run / "i1" / "events.jsonl").exists()
+    monkeypatch.setattr(shared.bucket, "get", get)
+    with pytest.raises(Retryable, match="does not answer"):
+        shared.remote.restore(shared.spec)  # asks again after some seconds
+    shared.again().restore(shared.spec)
+    assert (shared.run / "i2" / "events.jsonl").read_bytes() == b"2"
+    shared.bucket.put(shared.key("i1/events.jsonl"), b"new")
+    shared.remote.restore(shared.spec)
+    assert (shared.run / "i1" / "events.jsonl").read_bytes() == b"1", "a folder that is there is downloaded by `pull` only"
 
 
 @pytest.mark.parametrize(
