@@ -87,9 +87,12 @@ class Submissions:
         return max((max(n.incarnation + restarts, n.seen) for n, restarts in limits), default=0)
 
     def add(self, job: str, submission: Submission) -> Submission:
-        """Append a record as the job's newest and return it."""
-        self._replace(job, lambda known: (*known, submission))
-        return submission
+        """Append a record as the job's newest and return it. If there is one of the same incarnation, return that one."""
+
+        def added(known: tuple[Submission, ...]) -> tuple[Submission, ...]:
+            return known if any(one.incarnation == submission.incarnation for one in known) else (*known, submission)
+
+        return next(one for one in self._replace(job, added) if one.incarnation == submission.incarnation)
 
     def change(self, job: str, name: str, **fields: Any) -> None:
         """Update fields of the record of the Volcano Job `name`; keep what other processes have changed in other fields."""
@@ -100,11 +103,11 @@ class Submissions:
         first = {"stop": reason, "outcome": outcome.value}
         self._replace(job, lambda known: tuple(n.model_copy(update=first) if n.name == name and not n.stop else n for n in known))
 
-    def _replace(self, job: str, changed: Callable[[tuple[Submission, ...]], tuple[Submission, ...]]) -> None:
+    def _replace(self, job: str, changed: Callable[[tuple[Submission, ...]], tuple[Submission, ...]]) -> tuple[Submission, ...]:
         def replaced(content: bytes | None) -> bytes:
             return canonical([submission.model_dump(mode="json") for submission in changed(_records(content))])
 
-        self._documents.change(_name(FOLDER, job), replaced)
+        return _records(self._documents.change(_name(FOLDER, job), replaced))
 
     def meter(self, job: str) -> Meter:
         """Return the meter of a job; an empty meter if it was never metered."""

@@ -114,6 +114,12 @@ def test_records_are_found_by_job_and_the_first_stop_stays(opened: Open) -> None
     assert (opened().highest("job"), opened().highest("another"), opened().highest("unknown")) == (4, 4, 0)
 
 
+def test_of_two_records_of_an_incarnation_the_first_counts(opened: Open) -> None:
+    first = opened().add("job", record(at=1.0, job={"spec": {}}))
+    assert opened().add("job", record(at=2.0, name="of another release")) == first
+    assert opened().of("job") == (first,)
+
+
 def test_the_cost_of_a_month_is_that_of_the_jobs_that_began_in_it(opened: Open) -> None:
     september, october = 1_790_000_000.0, 1_791_900_000.0
     for job, at in (("a", september), ("b", october), ("c", october + 60)):
