@@ -105,3 +105,8 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels: {{ include "ratchet.selector" . | nindent 8 }}
 {{- end }}
+
+{{/* "true" if a second pod of the service waits for the first one, otherwise empty. */}}
+{{- define "ratchet.standby" -}}
+{{- if gt (int .Values.service.replicas) 1 }}true{{ end }}
+{{- end }}

@@ -13,6 +13,21 @@ spec:
   automountServiceAccountToken: {{ not .Values.service.kubeconfigSecret }}
   terminationGracePeriodSeconds: 90
   {{- include "ratchet.pod" . | nindent 2 }}
+  {{- if include "ratchet.standby" . }}
+  # Two pods on one node would be lost together.
+  affinity:
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{ include "ratchet.selector" $component | nindent 14 }}
+      preferredDuringSchedulingIgnoredDuringExecution:
+        - weight: 100
+          podAffinityTerm:
+            topologyKey: topology.kubernetes.io/zone
+            labelSelector:
+              matchLabels: {{ include "ratchet.selector" $component | nindent 16 }}
+  {{- end }}
   containers:
     - name: service
       image: {{ include "ratchet.image" . }}
@@ -28,6 +43,14 @@ spec:
       env:
         - { name: RATCHET_HOME, value: /home/ratchet }
         - { name: RATCHET_KEYS, value: /keys }
+        # Tells this pod from others of the installation, also from a former one of the same name.
+        - { name: RATCHET_POD, valueFrom: { fieldRef: { fieldPath: metadata.uid } } }
+        {{- if include "ratchet.standby" . }}
+        - { name: RATCHET_STANDBY, value: "true" }
+        {{- end }}
+        {{- with .Values.bucket.anchors }}
+        - { name: RATCHET_ANCHORS, value: {{ . | quote }} }
+        {{- end }}
         - { name: RATCHET_ARTIFACTS_URL, value: {{ .Values.bucket.artifacts | quote }} }
         - name: RATCHET_RECEIVER_URL
           value: >-
@@ -84,6 +107,10 @@ spec:
         {{- end }}
         {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
+    {{- if include "ratchet.standby" . }}
+    # A cache: all that must outlive a pod is in the database and in the buckets.
+    - { name: home, emptyDir: { sizeLimit: {{ .Values.service.volume.size }} } }
+    {{- end }}
     - name: keys
       secret:
         secretName: {{ .Values.keys.secret }}
