@@ -60,6 +60,16 @@ def _named_keys(values: Mapping[str, Any], lines: Sequence[str]) -> Iterator[tup
     yield from ((name, PULL_KEY) for name in values["image"]["pullSecrets"] or ())
 
 
+def has_standby(values: Mapping[str, Any]) -> bool:
+    """Return whether a second pod of the service waits for the first one. Neither has a volume then."""
+    return int(values["service"]["replicas"]) > 1
+
+
+def service_target(values: Mapping[str, Any], release: str) -> str:
+    """Return the argument with which kubectl reaches a pod of the service."""
+    return f"deploy/{release}-service" if has_standby(values) else f"{release}-service-0"
+
+
 def image_of(values: Mapping[str, Any], release: str) -> str:
     """Return the image of the control plane; empty if the values name none. `release` is the tag without another one."""
     image = values["image"]
@@ -68,12 +78,17 @@ def image_of(values: Mapping[str, Any], release: str) -> str:
     return f"{image['repository']}@{image['digest']}" if image["digest"] else f"{image['repository']}:{image['tag'] or release}"
 
 
+def with_volume(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the components whose pods have a volume each."""
+    return ("router",) if has_standby(values) else ("service", "router")
+
+
 def requested(values: Mapping[str, Any]) -> dict[str, Fraction]:
     """Return resource -> sum of the requests of all pods of the chart, in the names and units of a ResourceQuota.
 
     Raises ValueError if a value is not a quantity.
     """
-    replicas = {"service": 1, **{name: int(values[name]["replicas"]) for name in ("router", "receiver")}}
+    replicas = {name: int(values[name]["replicas"]) for name in _COMPONENTS}
     if values["lines"] and all(line.get("router") == "gateway" for line in values["lines"]):
         replicas["router"] = 0
     resources = {name: values[name]["resources"] for name in _COMPONENTS}
@@ -87,7 +102,7 @@ def requested(values: Mapping[str, Any]) -> dict[str, Fraction]:
         for kind in ("requests", "limits"):
             for resource, amount in (resources[name].get(kind) or {}).items():
                 total[f"{kind}.{resource}"] = total.get(f"{kind}.{resource}", Fraction(0)) + parse(amount) * count
-    volumes = {name: values[name]["volume"]["size"] for name in ("service", "router")}
+    volumes = {name: values[name]["volume"]["size"] for name in with_volume(values)}
     total["requests.storage"] = sum((parse(size) * replicas[name] for name, size in volumes.items()), Fraction(0))
     total["persistentvolumeclaims"] = Fraction(sum(replicas[name] for name in volumes))
     return total | {name: total[f"requests.{name}"] for name in ("cpu", "memory") if f"requests.{name}" in total}

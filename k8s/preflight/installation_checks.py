@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ratchet.k8s.api.client import Object
 from ratchet.k8s.manifests.policies import VOLCANO_NAMESPACE
-from ratchet.k8s.preflight.chart_values import image_of, secret_keys
+from ratchet.k8s.preflight.chart_values import has_standby, image_of, secret_keys, with_volume
 from ratchet.k8s.preflight.cluster_facts import Unread
 from ratchet.k8s.preflight.installation_facts import InstallationFacts, LineFile, Wanted
 from ratchet.k8s.preflight.items import INSTALL_PAGE, Item, missing, ok, unknown
 from ratchet.k8s.preflight.machine_checks import about_machines, offered
+from ratchet.k8s.preflight.schedulability import EFFECTS
 
 OLDEST = (1, 30)
 """Oldest release of Kubernetes whose admission policies the chart can use."""
@@ -35,6 +37,7 @@ def before_installation(facts: InstallationFacts, wanted: Wanted) -> Iterator[It
     yield from _server(facts, wanted)
     yield from _volcano(facts, wanted)
     yield from _gateway(facts, wanted)
+    yield from _standby(facts, wanted)
     yield from _storage(facts, wanted)
     yield from _secrets(facts, wanted)
     yield from about_machines(facts, wanted)
@@ -177,6 +180,37 @@ def _admits_others(listener: dict[str, Any]) -> bool:
     return str(listener.get("allowedRoutes", {}).get("namespaces", {}).get("from", "Same")) in ("All", "Selector")
 
 
+def _standby(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
+    """Yield what a second pod of the service needs: no state on a volume, and a node of its own."""
+    if not has_standby(wanted.values):
+        return
+    about, page = "second service pod", f'{INSTALL_PAGE}, "A second service pod"'
+    places = {"mlflow.url": wanted.values["mlflow"]["url"], "bucket.anchors": wanted.values["bucket"]["anchors"]}
+    lacking = [name for name, place in places.items() if not place]
+    on_disk = [one.name for one in wanted.lines if one.loop and one.loop.cluster and one.loop.cluster.volume.bucket is None]
+    if lacking:
+        yield missing(about, f"the values name no {' and no '.join(lacking)}, and no pod has a volume", page)
+    if on_disk:
+        yield missing(about, f"cluster.volume of {', '.join(on_disk)} names no bucket, and the service has no volume", page)
+    if isinstance(facts.nodes, Unread):
+        yield unknown(about, f"this account may not look at nodes: {facts.nodes}")
+        return
+    fitting = [one for one in facts.nodes if _takes_pods(one, wanted)]
+    if len(fitting) < 2:
+        text = f"{len(fitting)} nodes take pods of the chart, and each pod of the service needs one of its own"
+        yield missing(about, text, "kubectl get nodes --show-labels; then add a node, or change nodeSelector", stops=False)
+    elif not lacking and not on_disk:
+        yield ok(about, f"{len(fitting)} nodes; MLflow, anchors and run folders are on no volume")
+
+
+def _takes_pods(node: Object, wanted: Wanted) -> bool:
+    """Return whether a node takes pods of the chart. One with a taint counts if the values have any toleration."""
+    labels, spec = node["metadata"].get("labels", {}), node["spec"]
+    tainted = any(one["effect"] in EFFECTS for one in spec.get("taints") or ()) and not wanted.values["tolerations"]
+    selected = all(labels.get(name) == value for name, value in (wanted.values["nodeSelector"] or {}).items())
+    return selected and not tainted and not spec.get("unschedulable")
+
+
 def _storage(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
     if isinstance(facts.classes, Unread):
         yield unknown("storage class", f"this account may not look: {facts.classes}")
@@ -187,7 +221,7 @@ def _storage(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
         for name, one in known.items()
         if (one["metadata"].get("annotations") or {}).get("storageclass.kubernetes.io/is-default-class") == "true"
     ]
-    for part in ("service", "router"):
+    for part in with_volume(wanted.values):
         about, volume = f"storage class of the {part}", wanted.values[part]["volume"]
         name = volume["storageClass"] or next(iter(usual), "")
         if not name:

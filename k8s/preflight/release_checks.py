@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from ratchet.k8s.api.client import Object
+from ratchet.k8s.preflight.chart_values import service_target
 from ratchet.k8s.preflight.cluster_facts import Unread
 from ratchet.k8s.preflight.installation_checks import before_installation
 from ratchet.k8s.preflight.installation_facts import BucketFacts, InstallationFacts, Wanted
@@ -20,7 +21,7 @@ WAITS_LONG = timedelta(minutes=5)
 
 def checklist(facts: InstallationFacts, wanted: Wanted) -> list[Item]:
     """Return all items in the order of an installation."""
-    found = [*before_installation(facts, wanted), *_buckets(facts, wanted), *_ledger(facts)]
+    found = [*before_installation(facts, wanted), *_buckets(facts, wanted), *_ledger(facts, wanted)]
     if not facts.unreachable:
         found += [*_pods(facts, wanted), *_volumes(facts, wanted)]
     return [*found, *_exchange(facts, wanted)]
@@ -70,9 +71,10 @@ def _bucket(about: str, name: str, found: BucketFacts) -> Iterator[Item]:
         yield ok("versioning of the exchange", found.versioning.lower())
 
 
-def _ledger(facts: InstallationFacts) -> Iterator[Item]:
+def _ledger(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
     ledger = facts.ledger
-    look = "kubectl exec -n NAMESPACE RELEASE-service-0 -- python3 -m ratchet.flows.cli.main doctor"
+    pod = service_target(wanted.values, wanted.release)
+    look = f"kubectl exec -n {wanted.namespace} {pod} -- {wanted.values['python']} -m ratchet.flows.cli.main doctor"
     if ledger.state == "unknown":
         yield unknown("ledger", "its URL is in a Secret, and RATCHET_LEDGER_URL is not set here", look)
     elif ledger.state == "other":
@@ -140,7 +142,8 @@ def _exchange(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
             yield unknown(about, str(found))
             continue
         age = facts.now - found.oldest if found.oldest is not None else timedelta(0)
-        look = f"kubectl logs -n {wanted.namespace} {wanted.release}-service-0"
+        pods = f"app.kubernetes.io/name={wanted.release},app.kubernetes.io/component=service"
+        look = f"kubectl logs -n {wanted.namespace} -l {pods} --prefix --tail=100"
         if age > WAITS_LONG:
             yield missing(
                 about, f"{found.waiting} requests wait, the oldest for {_for(age)}: the service does not take them", look, stops=False

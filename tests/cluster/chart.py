@@ -16,3 +16,9 @@ VALUES: dict[str, Any] = {
     "lake": {"warehouse": "s3://lakes/l", "catalog": {"secret": "ratchet-db", "key": "catalog"}},
     "prefect": {"database": {"secret": "ratchet-db", "key": "prefect"}},
 }
+STANDBY: dict[str, Any] = {
+    "service": {"replicas": 2},
+    "mlflow": {"url": "http://mlflow.example"},
+    "bucket": {**VALUES["bucket"], "anchors": "s3://anchors/n"},
+}
+"""Changes of VALUES for a second pod of the service."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.chart import LOOP, VALUES
+from tests.cluster.chart import LOOP, STANDBY, VALUES
 from tests.cluster.rig.cluster import Rig
 from tests.waiting import until
 
@@ -48,13 +48,14 @@ def test_every_pod_is_restricted_and_sees_only_its_own_keys(rendered: Callable[.
     assert "user-keys.json" in keys["prod-service"]
 
 
-def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str, Any]]]) -> None:
-    objects = rendered(bucket={**VALUES["bucket"], "secret": "bucket"})
+@pytest.mark.parametrize("changes", [{}, STANDBY])
+def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str, Any]]], changes: dict[str, Any]) -> None:
+    objects = rendered(**{**changes, "bucket": {**VALUES["bucket"], **changes.get("bucket", {}), "secret": "bucket"}})
     assert not [one for one in objects if one["kind"] == "Secret"]
     for name, pod in pods_of(objects).items():
         for variable in pod["containers"][0]["env"]:
             is_secret = re.search("SECRET|AUTH|LEDGER|CATALOG|DATABASE|ACCESS_KEY", variable["name"])
-            assert bool(is_secret) == ("valueFrom" in variable), f"{name}: {variable['name']}"
+            assert bool(is_secret) == ("secretKeyRef" in variable.get("valueFrom", {})), f"{name}: {variable['name']}"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,12 @@ def test_no_value_of_a_secret_is_rendered(rendered: Callable[..., list[dict[str,
         ({"lines": []}, "lines"),
         ({"lines": [{**VALUES["lines"][0], "routerPort": 80}]}, "routerPort"),
         ({"lines": [{**VALUES["lines"][0], "lopp": ""}]}, "lopp"),
-        ({"service": {"replicas": 2}}, "replicas"),
+        ({"service": {"replicas": 3}}, "replicas"),
+        ({"service": {"replicas": 0}}, "replicas"),
+        ({**STANDBY, "mlflow": {"url": ""}}, "mlflow.url is empty"),
+        ({**STANDBY, "bucket": VALUES["bucket"]}, "bucket.anchors is empty"),
+        ({**STANDBY, "bucket": {**STANDBY["bucket"], "artifacts": ""}}, "artifacts"),
+        ({"bucket": {**VALUES["bucket"], "anchors": "/mnt/anchors"}}, "anchors"),
         ({"service": {"secrets": {"KEY": "a-value"}}}, "KEY"),
         ({"prefect": {}}, "prefect.database.secret"),
         ({"ray": {"workers": 2}}, "ray.secret"),
@@ -98,14 +104,119 @@ def test_each_line_has_its_ports_and_its_loop_file(rendered: Callable[..., list[
     assert files == {"prod-line-support": {"loop.toml"}, "prod-line-search": {"loop.toml", "golden.jsonl"}}
 
 
+def service_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the workload of the service."""
+    [found] = [one for one in objects if one["metadata"]["name"] == "prod-service" and one["kind"] in ("Deployment", "StatefulSet")]
+    return found
+
+
+def environment_of(workload: dict[str, Any]) -> dict[str, Any]:
+    """Return name -> value, or source of the value, of the variables of the first container."""
+    container = workload["spec"]["template"]["spec"]["containers"][0]
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+
+
+def test_one_service_pod_is_a_stateful_set_whose_fixed_fields_never_change(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    """Kubernetes refuses a change of these fields, so `helm upgrade` from an earlier chart would fail."""
+    service = service_of(rendered())
+    assert service["kind"] == "StatefulSet"
+    names = {"app.kubernetes.io/name": "prod", "app.kubernetes.io/component": "service"}
+    assert {name: value for name, value in service["spec"].items() if name not in ("replicas", "template")} == {
+        "serviceName": "prod-service",
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Retain", "whenDeleted": "Retain"},
+        "selector": {"matchLabels": names},
+        "volumeClaimTemplates": [
+            {
+                "metadata": {"name": "home", "labels": names},
+                "spec": {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "50Gi"}}},
+            }
+        ],
+    }
+    assert service["spec"]["replicas"] == 1
+    given = environment_of(service)
+    assert given["RATCHET_POD"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert not {"RATCHET_STANDBY", "RATCHET_ANCHORS"} & given.keys()
+    assert "affinity" not in service["spec"]["template"]["spec"]
+    assert environment_of(service_of(rendered(bucket=STANDBY["bucket"])))["RATCHET_ANCHORS"] == "s3://anchors/n"
+
+
+def test_two_service_pods_are_a_deployment_without_a_volume_on_two_nodes(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    objects = rendered(**{**STANDBY, "service": {"replicas": 2, "volume": {"size": "7Gi"}}})
+    service, alone = service_of(objects), service_of(rendered())
+    spec, pod = service["spec"], service["spec"]["template"]["spec"]
+    assert (service["kind"], spec["replicas"]) == ("Deployment", 2)
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    assert spec["selector"] == alone["spec"]["selector"]
+    given = environment_of(service)
+    assert (given["RATCHET_STANDBY"], given["RATCHET_ANCHORS"]) == ("true", "s3://anchors/n")
+    assert (given["MLFLOW_TRACKING_URI"], given["RATCHET_ARTIFACTS_URL"]) == ("http://mlflow.example", "s3://artifacts/a")
+    assert given["RATCHET_POD"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert [one for one in pod["volumes"] if one["name"] == "home"] == [{"name": "home", "emptyDir": {"sizeLimit": "7Gi"}}]
+    rules = pod["affinity"]["podAntiAffinity"]
+    [apart], [spread] = (rules[f"{kind}DuringSchedulingIgnoredDuringExecution"] for kind in ("required", "preferred"))
+    assert apart == {"topologyKey": "kubernetes.io/hostname", "labelSelector": spec["selector"]}
+    assert spread["podAffinityTerm"] == {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": spec["selector"]}
+    [budget] = [one["spec"] for one in objects if one["kind"] == "PodDisruptionBudget" and one["metadata"]["name"] == "prod-service"]
+    assert budget == {"maxUnavailable": 1, "selector": spec["selector"]}
+    [headless] = [one["spec"] for one in objects if one["kind"] == "Service" and one["metadata"]["name"] == "prod-service"]
+    assert headless["clusterIP"] == "None"
+
+
+def test_both_kinds_of_the_service_have_the_same_pod_but_for_its_home(rendered: Callable[..., list[dict[str, Any]]]) -> None:
+    two, one = service_of(rendered(**STANDBY)), service_of(rendered(mlflow=STANDBY["mlflow"], bucket=STANDBY["bucket"]))
+    pod, other = (workload["spec"]["template"] for workload in (two, one))
+    del pod["spec"]["affinity"]
+    pod["spec"]["volumes"].remove({"name": "home", "emptyDir": {"sizeLimit": "50Gi"}})
+    pod["spec"]["containers"][0]["env"].remove({"name": "RATCHET_STANDBY", "value": "true"})
+    assert pod == other
+
+
+def test_the_notes_name_a_pod_that_exists(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    for changes, there, absent in (({}, " prod-service-0 --", "deploy/"), (STANDBY, " deploy/prod-service --", "service-0")):
+        done = helm("install", "prod", "--dry-run=client", values={**VALUES, **changes})
+        notes = done.stdout.partition("NOTES:")[2]
+        assert notes.count(there) == 2, done.stderr
+        assert absent not in notes
+
+
+def test_an_upgrade_replaces_the_kind_of_the_service_and_keeps_its_volume(
+    rig: Rig, namespace: str, helm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The claim stays while there are two pods, and the StatefulSet finds it again."""
+
+    def upgraded(**changes: Any) -> set[str]:
+        """Install or upgrade, and return the objects of the service as KIND/NAME."""
+        command = ("upgrade", "prod", "--install", "--namespace", namespace, "--kubeconfig", str(rig.kubeconfig))
+        done = helm(*command, values={**VALUES, **changes})
+        assert done.returncode == 0, done.stderr
+        found = rig.kubectl("get", "statefulset,deployment,pdb,service,pvc", "-n", namespace, "-o", "name").split()
+        return {one for one in found if one.partition("/")[2] in ("prod-service", "home-prod-service-0")}
+
+    def has_pods(count: int) -> bool:
+        chosen = "app.kubernetes.io/name=prod,app.kubernetes.io/component=service"
+        return len(rig.kubectl("get", "pods", "-n", namespace, "-l", chosen, "-o", "name").split()) == count
+
+    always = {"service/prod-service", "persistentvolumeclaim/home-prod-service-0"}
+    upgraded()
+    until(lambda: has_pods(1), 60)
+    assert upgraded() == always | {"statefulset.apps/prod-service"}
+    claim = rig.kubectl("get", "pvc", "home-prod-service-0", "-n", namespace, "-o", "jsonpath={.metadata.uid}")
+    assert upgraded(**STANDBY) == always | {"deployment.apps/prod-service", "poddisruptionbudget.policy/prod-service"}
+    until(lambda: has_pods(2), 60)
+    assert upgraded() == always | {"statefulset.apps/prod-service"}
+    until(lambda: has_pods(1), 60)
+    assert rig.kubectl("get", "pvc", "home-prod-service-0", "-n", namespace, "-o", "jsonpath={.metadata.uid}") == claim
+
+
+@pytest.mark.parametrize("changes", [{}, STANDBY])
 def test_a_real_api_server_takes_every_object(
-    rig: Rig, namespace: str, rendered: Callable[..., list[dict[str, Any]]], crds: Callable[[str], Path]
+    rig: Rig, namespace: str, rendered: Callable[..., list[dict[str, Any]]], crds: Callable[[str], Path], changes: dict[str, Any]
 ) -> None:
     rig.kubectl("apply", "--server-side", "-f", str(crds("gateway")))
     rig.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(crds("gateway")))
     on = {"enabled": True, "maxReplicas": 5, "cpu": 70}
     ray = {"workers": 2, "secret": "ratchet-ray", "existing": {"labels": {"ray.io/node-type": "head"}}}
-    objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on}, ray=ray)
+    objects = rendered(gateway={"name": "web"}, router={"autoscaling": on}, receiver={"autoscaling": on}, ray=ray, **changes)
     for one in objects:
         if one["metadata"].get("namespace") == "ratchet":
             one["metadata"]["namespace"] = namespace

@@ -12,7 +12,7 @@ import yaml
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
-from ratchet.k8s.preflight.chart_values import image_of, merged, requested, secret_keys
+from ratchet.k8s.preflight.chart_values import image_of, merged, requested, secret_keys, service_target
 from ratchet.k8s.preflight.cluster_facts import Unread
 from ratchet.k8s.preflight.installation_facts import (
     GROUPS,
@@ -31,7 +31,7 @@ from ratchet.k8s.profiles.profile import load_profile
 from tests.memory_cluster import MemoryCluster
 from tests.s3 import S3
 from tests.unit.k8s.preflight.test_checks import node
-from tests.unit.k8s.samples import settings
+from tests.unit.k8s.samples import BUCKET, settings
 
 NOW = datetime(2026, 9, 1, 12, tzinfo=UTC)
 CHART = resources.files("ratchet.k8s") / "chart"
@@ -303,6 +303,62 @@ def test_the_requests_of_all_pods_are_added() -> None:
     with_ray = requested(values(ray={"workers": 3}))
     assert with_ray["pods"] == 6 + 3 + 1
     assert with_ray["requests.cpu"] == asked["requests.cpu"] + 3 * 1 + 0.5
+
+
+TWO: dict[str, Any] = {
+    "service": {"replicas": 2},
+    "mlflow": {"url": "http://mlflow"},
+    "bucket": {**GIVEN["bucket"], "anchors": "s3://anchors/a"},
+}
+IN_BUCKET = LineFile("support", loop(cluster=settings(nemo_image=None, volume=BUCKET).model_dump()), load_profile("generic-gpu"))
+ROOM = (node("a", taints=()), node("b", taints=()))
+SPACIOUS = replace(SOUND, nodes=ROOM)
+
+
+def about_the_second(facts: InstallationFacts = SPACIOUS, line: LineFile = IN_BUCKET, **changes: Any) -> list[tuple[str, str, bool]]:
+    found = items(facts, line=line, **{**TWO, **changes})
+    return [(one.state, one.text, one.stops) for one in found if one.about == "second service pod"]
+
+
+def test_a_second_service_pod_needs_two_nodes_and_no_volume() -> None:
+    assert about_the_second() == [("ok", "2 nodes; MLflow, anchors and run folders are on no volume", False)]
+    assert about_the_second(service={"replicas": 1}) == []
+    [(state, text, stops)] = about_the_second(mlflow={}, bucket=GIVEN["bucket"])
+    assert (state, stops) == ("missing", True)
+    assert "no mlflow.url and no bucket.anchors" in text
+    on_disk = LineFile("support", loop(), load_profile("generic-gpu"))
+    assert about_the_second(line=on_disk) == [("missing", "cluster.volume of support names no bucket, and the service has no volume", True)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changes", "state"),
+    [
+        (ROOM[:1], {}, "missing"),
+        ((ROOM[0], node("b", taints=(), unschedulable=True)), {}, "missing"),
+        ((ROOM[0], node("b")), {}, "missing"),
+        ((ROOM[0], node("b")), {"tolerations": [{"operator": "Exists"}]}, "ok"),
+        (ROOM, {"nodeSelector": {"zone": "b"}}, "missing"),
+        (ROOM, {"nodeSelector": {"zone": "a"}}, "ok"),
+        (Unread("403: forbidden"), {}, "unknown"),
+    ],
+)
+def test_the_nodes_of_two_service_pods(nodes: Any, changes: dict[str, Any], state: str) -> None:
+    assert [(one[0], one[2]) for one in about_the_second(replace(SOUND, nodes=nodes), **changes)] == [(state, False)]
+
+
+def test_two_service_pods_have_no_volume_and_are_reached_by_their_deployment() -> None:
+    one, two = requested(values()), requested(values(**TWO))
+    assert two["pods"] == one["pods"] + 1
+    assert two["requests.cpu"] == one["requests.cpu"] + 1
+    assert two["persistentvolumeclaims"] == one["persistentvolumeclaims"] - 1
+    assert two["requests.storage"] == 2 * 2**30
+    assert service_target(values(), "prod") == "prod-service-0"
+    assert service_target(values(**TWO), "prod") == "deploy/prod-service"
+    found = items(replace(SOUND, classes=(), ledger=LedgerFacts()), **TWO)
+    assert not [item for item in found if item.about == "storage class of the service"]
+    assert [item.remedy for item in found if item.about == "ledger"] == [
+        "kubectl exec -n ratchet deploy/prod-service -- python3 -m ratchet.flows.cli.main doctor"
+    ]
 
 
 def test_the_image_without_a_tag_has_that_of_the_chart() -> None:
