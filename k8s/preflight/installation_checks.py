@@ -187,11 +187,12 @@ def _standby(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
     about, page = "second service pod", f'{INSTALL_PAGE}, "A second service pod"'
     places = {"mlflow.url": wanted.values["mlflow"]["url"], "bucket.anchors": wanted.values["bucket"]["anchors"]}
     lacking = [name for name, place in places.items() if not place]
-    on_disk = [one.name for one in wanted.lines if one.loop and one.loop.cluster and one.loop.cluster.volume.bucket is None]
+    loops = [one.loop for one in wanted.lines if one.loop is not None]
+    on_disk = [one.line.name for one in loops if one.cluster is None or one.cluster.volume.bucket is None]
     if lacking:
         yield missing(about, f"the values name no {' and no '.join(lacking)}, and no pod has a volume", page)
     if on_disk:
-        yield missing(about, f"cluster.volume of {', '.join(on_disk)} names no bucket, and the service has no volume", page)
+        yield missing(about, f"{', '.join(on_disk)}: no [cluster.volume.bucket], so run folders would be lost with a pod", page)
     if isinstance(facts.nodes, Unread):
         yield unknown(about, f"this account may not look at nodes: {facts.nodes}")
         return

@@ -144,9 +144,23 @@ def run(whole: Whole, traffic: Traffic, some: list[Fault]) -> list[dict[str, Any
     return rows
 
 
+def counted(whole: Whole, answered: set[str]) -> tuple[int, int, int]:
+    """Return the numbers of answers without a trace in the lake, of records in quarantine, and of traces that are stored twice.
+
+    `answered` are the ids of the traces of all answers.
+    """
+    stored, refused = in_lake(whole)
+    return len(answered - set(stored)), refused, len(stored) - len(set(stored))
+
+
+def is_counted(whole: Whole, answered: set[str]) -> bool:
+    """Return whether each answer has a trace in the lake, or a record in quarantine."""
+    missing, refused, _ = counted(whole, answered)
+    return missing <= refused
+
+
 def in_lake(whole: Whole) -> tuple[list[str], int]:
     """Return the ids of the router's traces in the lake, and the number of its records in quarantine."""
-    pod = f"{RELEASE}-service-0"
-    out = whole.rig.kubectl("exec", "-n", whole.namespace, pod, "--", sys.executable, "-c", COUNT, LINE)
+    out = whole.rig.kubectl("exec", "-n", whole.namespace, whole.service_pod, "--", sys.executable, "-c", COUNT, LINE)
     stored, refused = json.loads(out.strip().splitlines()[-1])
     return stored, refused

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
 
 from ratchet.contracts.serving import RouterHeader
-from tests.cluster.faults import faults, in_lake, run, upgrade, upgraded
+from tests.cluster.faults import counted, faults, is_counted, run, upgrade, upgraded
 from tests.cluster.whole import LINE, Whole
 from tests.cluster.whole_figures import added_by_the_router, per_replica, starts
 from tests.real_vllm import vllm_program
@@ -19,9 +21,14 @@ from tests.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-def prepared(whole: Whole, bypass: bool = False, seconds: float = 300) -> None:
-    """Install everything, adopt the model, and wait until users get answers through the Gateway. A model server has `seconds` to start."""
-    whole.install(bypass=bypass)
+def prepared(
+    whole: Whole, bypass: bool = False, seconds: float = 300, change: Callable[[dict[str, Any]], None] = lambda _values: None
+) -> None:
+    """Install everything, adopt the model, and wait until users get answers through the Gateway. A model server has `seconds` to start.
+
+    `change` may change the values of the chart.
+    """
+    whole.install(bypass=bypass, change=change)
     whole.wait_ready("prefect", 1)
     whole.wait_ready("receiver", 1)
     whole.wait_ready("service", 1)
@@ -37,7 +44,7 @@ def prepared(whole: Whole, bypass: bool = False, seconds: float = 300) -> None:
 def token_of(whole: Whole, role: str = "feedback") -> str:
     """Return a token with this role, by default that with which people rate answers."""
     file = whole.ratchet("token", "add", LINE, role, "--name", "people").strip().splitlines()[-1]
-    return whole.rig.kubectl("exec", "-n", whole.namespace, "demo-service-0", "--", "cat", file)
+    return whole.rig.kubectl("exec", "-n", whole.namespace, whole.service_pod, "--", "cat", file)
 
 
 def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:
@@ -223,14 +230,8 @@ def test_faults_lose_no_answered_request_and_store_none_twice(whole: Whole) -> N
         until(lambda: len(traffic.answers) > 20, 120)
         rows = run(whole, traffic, faults())
     answered = set(traffic.traces)
-
-    def counted() -> tuple[int, int, int]:
-        """Return the numbers of answers without a trace in the lake, of records in quarantine, and of traces that are stored twice."""
-        stored, refused = in_lake(whole)
-        return len(answered - set(stored)), refused, len(stored) - len(set(stored))
-
-    until(lambda: counted()[0] <= counted()[1], 120, 3.0, lambda: str(counted()))
-    missing, refused, twice = counted()
+    until(lambda: is_counted(whole, answered), 120, 3.0, lambda: str(counted(whole, answered)))
+    missing, refused, twice = counted(whole, answered)
     lost = max(0, missing - refused)  # the model answers nothing now and then, and a trace without an answer is quarantined
     whole.told(f"{len(answered)} answers, {refused} of them in quarantine, {lost} traces lost, {twice} stored twice")
     record("cluster_faults", {"faults": rows, "answers": len(answered), "quarantined": refused, "lost": lost, "twice": twice, **figures})

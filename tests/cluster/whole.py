@@ -111,6 +111,8 @@ class Whole:
         self.say = say
         self.lines: tuple[str, ...] = (LINE,)
         """The lines whose keys the installation has."""
+        self.service_pod = f"{RELEASE}-service-0"
+        """The pod of the service in which commands run."""
         self.vllm: Path | None = None
         self._receivers: list[str] = []
         self._begun = time.monotonic()
@@ -168,8 +170,7 @@ class Whole:
 
     def ratchet(self, *arguments: str, check: bool = True) -> str:
         """Run a command in the service's pod, and return its output."""
-        pod = f"{RELEASE}-service-0"
-        command = ("exec", "-n", self.namespace, pod, "--", sys.executable, "-m", "ratchet.flows.cli.main", *arguments)
+        command = ("exec", "-n", self.namespace, self.service_pod, "--", sys.executable, "-m", "ratchet.flows.cli.main", *arguments)
         return self.rig.kubectl(*command, check=check)
 
     def story(self) -> str:

@@ -172,6 +172,11 @@ class Rig:
         """Kill a real node and all of its processes at once. Its Node object stays, because no process reports the loss."""
         real.lose(self.site, self.processes, name)
 
+    def recover(self, name: str, gpus: int = 2) -> None:
+        """Start a lost real node again, as a machine that comes back. Its kubelet starts the pods that the server still has for it."""
+        real.recover(self.site, self.processes, name)
+        self._claim(name, gpus)
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to a program of the control plane, such as apiserver or etcd, and wait until it has ended."""
         self.processes.end(name, number)

@@ -57,6 +57,12 @@ def lose(site: Site, processes: Processes, name: str) -> None:
     cgroups.remove(group(site.name, name))
 
 
+def recover(site: Site, processes: Processes, name: str) -> None:
+    """Start a lost node again, with what is on its disk."""
+    cgroups.make(group(site.name, name))
+    processes.again(name)
+
+
 def sweep(rig: str) -> None:
     """Remove the control groups of nodes that died with their runner; `rig` is the test cluster's name on this machine."""
     for name in {path.name for path in cgroups.groups(f"{rig}-real-")}:

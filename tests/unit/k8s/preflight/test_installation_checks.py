@@ -326,8 +326,9 @@ def test_a_second_service_pod_needs_two_nodes_and_no_volume() -> None:
     [(state, text, stops)] = about_the_second(mlflow={}, bucket=GIVEN["bucket"])
     assert (state, stops) == ("missing", True)
     assert "no mlflow.url and no bucket.anchors" in text
-    on_disk = LineFile("support", loop(), load_profile("generic-gpu"))
-    assert about_the_second(line=on_disk) == [("missing", "cluster.volume of support names no bucket, and the service has no volume", True)]
+    for on_disk in (loop(), loop(cluster=None)):
+        [(state, text, stops)] = about_the_second(line=LineFile("support", on_disk, load_profile("generic-gpu")))
+        assert (state, text.partition(",")[0], stops) == ("missing", "support: no [cluster.volume.bucket]", True)
 
 
 @pytest.mark.parametrize(
