@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.faults import counted, is_counted
 from tests.cluster.rig.processes import born, send
 from tests.cluster.test_whole import answer, prepared, token_of
-from tests.cluster.whole import CHART, LINE, RELEASE, Whole
+from tests.cluster.whole import CHART, LINE, RELEASE, Traffic, Whole
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -127,8 +127,31 @@ def suspended(whole: Whole, pod: str) -> Iterator[None]:
             send(number, start, signal.SIGCONT)
 
 
+def handed_over(whole: Whole, first: str) -> str:
+    """Let Kubernetes end the pod that leads, wait until another one leads and a further one waits, and return the one that leads.
+
+    The pod that Kubernetes makes in place of the ended one may lead, if it is there in time.
+    """
+    began = time.monotonic()
+    whole.rig.kubectl("delete", "pod", first, "-n", whole.namespace, "--wait=false")
+    until(lambda: any(LEADS in spoken(whole, pod) for pod in names(whole) if pod != first), TAKEN_OVER, 0.5, whole.story)
+    whole.told(f"another pod leads {time.monotonic() - began:.0f} s after the first one was told to end")
+    return leader(whole)
+
+
+def one_pod(whole: Whole) -> None:
+    """Change back to one pod, which has its former volume."""
+    whole.helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "service.replicas=1", "--namespace", whole.namespace)
+    whole.service_pod = f"{RELEASE}-service-0"
+    until(lambda: names(whole) == [whole.service_pod], 300, 1.0, whole.story)
+    whole.told("one pod with its former volume is ready")
+
+
 def two_pods(whole: Whole) -> str:
-    """Install with one pod of the service, change to two, and return the one that leads."""
+    """Install with one pod of the service, change to two, and return the one that leads.
+
+    The pod that waits names the other one, also to somebody who runs a command that writes.
+    """
     prepared(whole, change=without_volume)
     whole.helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", "service.replicas=2", "--namespace", whole.namespace)
     first = leader(whole)
@@ -137,9 +160,8 @@ def two_pods(whole: Whole) -> str:
     waiting = other_than(whole, first)
     command = ("exec", "-n", whole.namespace, waiting, "--", "sh", "-c")
     program = f"{sys.executable} -m ratchet.flows.cli.main"
-    assert first in whole.rig.kubectl(*command, f"{program} status {LINE}", check=False), "the pod that waits names the one that leads"
-    refused = whole.rig.kubectl(*command, f"{program} gc 2>&1; true")
-    assert first in refused, "a command that writes runs in the pod that leads"
+    assert first in whole.rig.kubectl(*command, f"{program} status {LINE}; true")
+    assert f"kubectl exec {first}" in whole.rig.kubectl(*command, f"{program} gc 2>&1; true")
     return first
 
 
@@ -160,11 +182,7 @@ def test_the_second_pod_takes_over_from_a_suspended_one_and_from_a_lost_node(who
         prefect = whole.ready("prefect")[0]["spec"]["nodeName"]
         lost = leader(whole)
         if node_of(whole, lost) == prefect:  # only the loss of the service is of interest here
-            heir = other_than(whole, lost)
-            whole.rig.kubectl("delete", "pod", lost, "-n", whole.namespace, "--wait=false")
-            seconds = taken_over(whole, heir)
-            whole.told(f"the other pod leads {seconds:.0f} s after the first one was told to end")
-            lost = leader(whole)
+            lost = handed_over(whole, lost)
         node, heir = node_of(whole, lost), other_than(whole, lost)
         assert node not in (prefect, node_of(whole, heir))
         before = len(traffic.answers)
@@ -183,6 +201,10 @@ def test_the_second_pod_takes_over_from_a_suspended_one_and_from_a_lost_node(who
         after = len(traffic.answers)
         until(lambda: len(traffic.answers) > after + 20, 120, 1.0, whole.story)
     assert len(routes.seen) == len(set(routes.seen)) > 1, f"the route was set back: {routes.seen}"
+    each_answer_is_stored_once(whole, traffic)
+
+
+def each_answer_is_stored_once(whole: Whole, traffic: Traffic) -> None:
     answered = set(traffic.traces)
     until(lambda: is_counted(whole, answered), 240, 3.0, lambda: str(counted(whole, answered)))
     missing, refused, twice = counted(whole, answered)
@@ -190,3 +212,19 @@ def test_the_second_pod_takes_over_from_a_suspended_one_and_from_a_lost_node(who
         f"{len(answered)} answers, {missing} without a trace, {refused} in quarantine, {twice} twice, {len(traffic.failures)} failed"
     )
     assert (max(0, missing - refused), twice) == (0, 0)
+
+
+def test_a_pod_that_ends_hands_over_and_one_pod_goes_on_with_its_former_volume(whole: Whole) -> None:
+    """The volume has the state of the time before the second pod."""
+    first = two_pods(whole)
+    client = httpx.Client(timeout=30, trust_env=False)
+    with whole.users(token_of(whole)) as traffic:
+        until(lambda: len(traffic.answers) > 20, 120, 1.0, whole.story)
+        handed_over(whole, first)
+        before = len(traffic.answers)
+        until(lambda: len(traffic.answers) > before + 20, 120, 1.0, whole.story)
+        one_pod(whole)
+        before = len(traffic.answers)
+        until(lambda: len(traffic.answers) > before + 20, 120, 1.0, whole.story)
+        assert answer(whole, client) in ("yes", "no")
+    each_answer_is_stored_once(whole, traffic)
