@@ -136,7 +136,6 @@ def test_one_service_pod_is_a_stateful_set_whose_fixed_fields_never_change(rende
     given = environment_of(service)
     assert given["RATCHET_POD"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
     assert not {"RATCHET_STANDBY", "RATCHET_ANCHORS"} & given.keys()
-    assert "affinity" not in service["spec"]["template"]["spec"]
     assert environment_of(service_of(rendered(bucket=STANDBY["bucket"])))["RATCHET_ANCHORS"] == "s3://anchors/n"
 
 
@@ -165,7 +164,6 @@ def test_two_service_pods_are_a_deployment_without_a_volume_on_two_nodes(rendere
 def test_both_kinds_of_the_service_have_the_same_pod_but_for_its_home(rendered: Callable[..., list[dict[str, Any]]]) -> None:
     two, one = service_of(rendered(**STANDBY)), service_of(rendered(mlflow=STANDBY["mlflow"], bucket=STANDBY["bucket"]))
     pod, other = (workload["spec"]["template"] for workload in (two, one))
-    del pod["spec"]["affinity"]
     pod["spec"]["volumes"].remove({"name": "home", "emptyDir": {"sizeLimit": "50Gi"}})
     pod["spec"]["containers"][0]["env"].remove({"name": "RATCHET_STANDBY", "value": "true"})
     assert pod == other

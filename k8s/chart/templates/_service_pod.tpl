@@ -13,8 +13,8 @@ spec:
   automountServiceAccountToken: {{ not .Values.service.kubeconfigSecret }}
   terminationGracePeriodSeconds: 90
   {{- include "ratchet.pod" . | nindent 2 }}
-  {{- if include "ratchet.standby" . }}
-  # Two pods on one node would be lost together.
+  # Two pods on one node would be lost together. A single pod has the rule, too: in a change from two pods to one, the scheduler does not try
+  # again at once when they have ended, if only their rule kept the new one away.
   affinity:
     podAntiAffinity:
       requiredDuringSchedulingIgnoredDuringExecution:
@@ -27,7 +27,6 @@ spec:
             topologyKey: topology.kubernetes.io/zone
             labelSelector:
               matchLabels: {{ include "ratchet.selector" $component | nindent 16 }}
-  {{- end }}
   containers:
     - name: service
       image: {{ include "ratchet.image" . }}
