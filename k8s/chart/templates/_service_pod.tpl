@@ -13,8 +13,8 @@ spec:
   automountServiceAccountToken: {{ not .Values.service.kubeconfigSecret }}
   terminationGracePeriodSeconds: 90
   {{- include "ratchet.pod" . | nindent 2 }}
-  # Two pods on one node would be lost together. A single pod has the rule, too: in a change from two pods to one, the scheduler does not try
-  # again at once when they have ended, if only their rule kept the new one away.
+  # Two pods on one node would be lost together. A single pod has the rule, too: in a change from two pods to one, the scheduler would
+  # otherwise not try again at once when they have ended.
   affinity:
     podAntiAffinity:
       requiredDuringSchedulingIgnoredDuringExecution:
