@@ -15,6 +15,7 @@ import hmac
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,14 @@ from ratchet.materializer.lake.tables import Lake, preferred
 from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.training_sets.near_duplicates import NearIndex, shingles, signature
 from ratchet.rewards.scorer_set import ScorerSet
+from ratchet.runtime.documents import LAYOUT as DOCUMENTS
 from ratchet.runtime.documents import Documents, FolderDocuments, copy_documents, open_documents
 from ratchet.runtime.sql_store import StoreDatabase
 
 _KEY = "mirror.json"
 """Document with the rollout's key: a file beside the tables, or a row in the database of the ledger."""
-_PLACE = "lake"
-"""Place of the document in the database."""
+LAYOUT = replace(DOCUMENTS, name="mirror")
+"""In Postgres, the schema of the line NAME is `ratchet_mirror_NAME`, so that a backup can leave it out."""
 _ANYONE = "anonymous"
 """Person of all requests without user. They count as one, because anybody can send many of them, with sessions of his own choice."""
 _PER_PERSON = 2
@@ -178,12 +180,12 @@ def copy_key(folder: Path, database: StoreDatabase) -> None:
     """Move the key from the file of an earlier release, beside the tables, to the database, unless that has a key."""
     file = FolderDocuments(folder)
     if file.read(_KEY) is not None:
-        copy_documents(file, open_documents(folder, database, _PLACE), [_KEY])
+        copy_documents(file, open_documents(folder, database, "", LAYOUT), [_KEY])
         file.change(_KEY, lambda _: None)  # otherwise a key that is forgotten later would come back
 
 
 def _documents(lake: Lake) -> Documents:
-    return open_documents(lake.root, lake.place.database, _PLACE)
+    return open_documents(lake.root, lake.place.database, "", LAYOUT)
 
 
 def _parsed(content: bytes | None) -> dict[str, str]:

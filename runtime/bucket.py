@@ -127,31 +127,48 @@ class Bucket:
         with self._asked("write", key):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data)
 
-    def put_in_term(self, key: str, data: bytes, term: int | None) -> None:
+    def put_in_term(self, key: str, data: bytes, term: int | None, tag: str | None = None) -> None:
         """Write an object in the place of the one that was written in the same term or an earlier one.
 
         A writer that was suspended while another one took its place must not overwrite what that one has written. None: the writer has no
-        term, and the object keeps its own. Raises Fenced if the object is of a later term, and Retryable if it changes meanwhile.
+        term, and the object keeps its own. `tag` is that of the object which is replaced; None: the one that it has now. Raises Fenced if
+        the object is of a later term, Retryable if it changes meanwhile, and Permanent if the store does not support conditional writes.
         """
         from botocore.exceptions import ClientError
 
         with self._asked("write", key):
-            try:
-                known = self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
-                there, condition = int(known["Metadata"].get(_TERM, 0)), {"IfMatch": known["ETag"]}
-            except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
-                    raise
-                there, condition = 0, {"IfNoneMatch": "*"}
+            known = self._head(key)
+            there = _term(known)
             if term is not None and term < there:
                 raise Fenced(f"{key} was written by a service that took over since (term {there}, not {term}); this one stops writing")
+            condition = {"IfNoneMatch": "*"} if known is None else {"IfMatch": tag or known["ETag"]}
             metadata = {_TERM: str(there if term is None else term)}
             try:
                 self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data, Metadata=metadata, **condition)
             except ClientError as error:
+                if error.response["Error"]["Code"] == "NotImplemented":
+                    raise Permanent(
+                        f"the store of s3://{self.bucket} does not support conditional writes ({next(iter(condition))}), without which two "
+                        "writers could replace each other; use a store that does"
+                    ) from error
                 if error.response["Error"]["Code"] not in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"):
                     raise
                 raise Retryable(f"{key} was written by another process meanwhile; try again") from None
+
+    def term(self, key: str) -> int:
+        """Return the term in which an object was written; 0 if it does not exist or has none."""
+        with self._asked("look at", key):
+            return _term(self._head(key))
+
+    def _head(self, key: str) -> Any:
+        from botocore.exceptions import ClientError
+
+        try:
+            return self.client.head_object(Bucket=self.bucket, Key=self.prefix + key)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
+                raise
+            return None
 
     def put_new(self, key: str, data: bytes) -> None:
         """Write an object only if the key is free. Does nothing otherwise, so the first writer wins."""
@@ -264,3 +281,7 @@ class Bucket:
         which = {} if version is None else {"VersionId": version}
         with self._asked("delete", key):
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key, **which)
+
+
+def _term(head: Any) -> int:
+    return 0 if head is None else int(head["Metadata"].get(_TERM, 0))

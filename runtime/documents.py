@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ratchet.runtime.file_errors import unwritable
 from ratchet.runtime.secrets.files import locked, replace_secret
@@ -26,7 +26,7 @@ LAYOUT = StoreLayout(
 _PUT = "INSERT INTO documents VALUES (?, ?, ?) ON CONFLICT (place, name) DO UPDATE SET content = excluded.content"
 _LAST = "\U0010ffff"
 """The highest character, which no name has."""
-_WITHIN = "SELECT name, content FROM documents WHERE place = ? AND name > ? AND name < ? ORDER BY name"
+_WITHIN = "FROM documents WHERE place = ? AND name > ? AND name < ? ORDER BY name"
 
 
 class Documents(Protocol):
@@ -41,6 +41,10 @@ class Documents(Protocol):
 
     def within(self, folder: str, ending: str) -> dict[str, bytes]:
         """Return the documents directly in a folder whose names have an ending, by name. The folder is part of the name; "" is the top."""
+        ...
+
+    def names(self, folder: str, ending: str) -> list[str]:
+        """Return the sorted names of the documents that `within` returns, without reading them."""
         ...
 
     def change(self, name: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
@@ -68,9 +72,12 @@ class FolderDocuments:
 
     def within(self, folder: str, ending: str) -> dict[str, bytes]:
         """Return the files in a folder whose names have an ending."""
+        return {name: content for name in self.names(folder, ending) if (content := self.read(name)) is not None}
+
+    def names(self, folder: str, ending: str) -> list[str]:
+        """Return the names of these files."""
         found = (path for path in (self._folder / folder).glob(f"*{ending}") if not path.name.startswith(".") and path.is_file())
-        names = sorted(path.relative_to(self._folder).as_posix() for path in found)
-        return {name: content for name in names if (content := self.read(name)) is not None}
+        return sorted(path.relative_to(self._folder).as_posix() for path in found)
 
     def change(self, name: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Replace a file atomically, under its lock, which ends with the process."""
@@ -99,10 +106,18 @@ class StoredDocuments:
 
     def within(self, folder: str, ending: str) -> dict[str, bytes]:
         """Return the rows in a folder whose names have an ending."""
+        return {name: bytes(content) for name, content in self._select("name, content", folder, ending)}
+
+    def names(self, folder: str, ending: str) -> list[str]:
+        """Return the names of these rows."""
+        return [row[0] for row in self._select("name", folder, ending)]
+
+    def _select(self, columns: str, folder: str, ending: str) -> list[Any]:
         base = f"{folder}/" if folder else ""
         with self._store.reading() as connection:
-            found = () if connection is None else connection.execute(_WITHIN, (self._place, base, base + _LAST)).fetchall()
-        return {name: bytes(content) for name, content in found if name.endswith(ending) and "/" not in name.removeprefix(base)}
+            query = f"SELECT {columns} {_WITHIN}"
+            found = () if connection is None else connection.execute(query, (self._place, base, base + _LAST)).fetchall()
+        return [row for row in found if row[0].endswith(ending) and "/" not in row[0].removeprefix(base)]
 
     def change(self, name: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Replace a row in a transaction, while no other process is in one."""
@@ -137,6 +152,10 @@ class MovedDocuments:
         found = self._former.within(folder, ending) | self._target.within(folder, ending)
         return {name: found[name] for name in sorted(found)}
 
+    def names(self, folder: str, ending: str) -> list[str]:
+        """Return the names of these documents."""
+        return sorted({*self._former.names(folder, ending), *self._target.names(folder, ending)})
+
     def change(self, name: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Replace a document in `target`. One that is deleted is deleted from both."""
         former = self._former.read(name)
@@ -146,9 +165,9 @@ class MovedDocuments:
         return content
 
 
-def open_documents(folder: Path, database: StoreDatabase | None, place: str) -> Documents:
+def open_documents(folder: Path, database: StoreDatabase | None, place: str, layout: StoreLayout = LAYOUT) -> Documents:
     """Return documents of a line: rows of its database, or without one the files in a folder. `place` names the folder in the database."""
-    return FolderDocuments(folder) if database is None else StoredDocuments(database.store(LAYOUT, None), place)
+    return FolderDocuments(folder) if database is None else StoredDocuments(database.store(layout, None), place)
 
 
 def copy_documents(source: Documents, target: Documents, names: Iterable[str]) -> None:

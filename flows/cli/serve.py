@@ -25,7 +25,7 @@ from ratchet.flows.cli.names import LineName, complete_line
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table
 from ratchet.flows.cli.terminal import say
 from ratchet.flows.composition.installation import Installation
-from ratchet.flows.composition.pods import refuse_local_parts
+from ratchet.flows.composition.pods import installation_exchange, refuse_local_parts
 from ratchet.flows.config import variables
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.engine.context import LineContext, process_holder
@@ -154,8 +154,9 @@ def _leading(installation: Installation, lines: list[str], beat: Beat) -> Iterat
         yield lambda: None
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the first process of a container has no default reaction
-    leadership = standby.open_leadership(installation.home, installation.ledger)
-    standby.wait_to_lead(leadership, standby.Preparation(installation.home, installation.ledger, lines), beat, say)
+    cache = standby.Cache(installation.home, lambda: installation.ledger, lines)
+    cache.begin()
+    leadership = standby.wait_to_lead(lambda: standby.open_leadership(installation.home), cache, beat, say)
     with leading(leadership, _end_at_once):
         say("this pod leads")
         beat("")
@@ -178,14 +179,17 @@ def _claimed(installation: Installation, lines: list[str]) -> Iterator[Claims | 
     if variables.LEDGER_URL not in os.environ:
         yield None
         return
-    from ratchet.flows.prefect.deployments import installation_id
+    from ratchet.flows.composition.identity import installation_id
     from ratchet.flows.service.claims import Claims
     from ratchet.flows.service.standby import has_several_pods
 
     claims = Claims(installation.ledger, installation_id(installation.home), lines, has_several_pods())
     claims.take(datetime.now(UTC))
-    for line, number in claims.terms().items():
-        lead(line, number)
+    if is_in_pods():
+        exchange = installation_exchange()
+        for line, number in claims.terms().items():
+            # a ledger that was restored from a backup has given the numbers of what is published already
+            lead(line, max(number, exchange.newest_term(line) + 1))
     try:
         yield claims
     finally:

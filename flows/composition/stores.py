@@ -68,7 +68,7 @@ def _copy_job_documents(home: Home, line: str) -> None:
         return
     missing = [INSTALLATION]
     for folder in (FOLDER, METERS, DEATHS, JOB_RECORDS):
-        missing += files.within(folder, ENDING).keys() - target.within(folder, ENDING).keys()
+        missing += set(files.names(folder, ENDING)) - set(target.names(folder, ENDING))
     copy_documents(files, target, missing)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ratchet.contracts.cycle import Append, Entry, Head, Lease
@@ -226,7 +226,7 @@ def engine_at(url: str) -> Engine:
         ) from error
     if parsed.get_backend_name() != "sqlite":
         try:
-            return sa.create_engine(parsed, pool_pre_ping=True)
+            return sa.create_engine(parsed, pool_pre_ping=True, connect_args=_patience(parsed))
         except (ImportError, sa.exc.NoSuchModuleError) as error:
             raise ConfigError(
                 f"RATCHET_LEDGER_URL: no driver for {_where(url)} is installed: {error}; for Postgres, install ratchet[postgres]"
@@ -240,6 +240,28 @@ def engine_at(url: str) -> Engine:
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _patience(url: URL) -> dict[str, object]:
+    """Return how long to wait for the server, where the URL does not say it: by default, a quarter of an hour for a lost machine."""
+    if url.get_driver_name() not in ("psycopg", "psycopg2"):
+        return {}
+    wanted = {
+        "connect_timeout": 10,
+        "tcp_user_timeout": 60_000,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    }
+    return {name: value for name, value in wanted.items() if name not in url.query}
+
+
+def prompt(url: str) -> str:
+    """Return the URL of a Postgres database with short limits, for requests that must fail rather than wait."""
+    parsed = make_url(url)
+    options = " ".join(filter(None, [str(parsed.query.get("options", "")), "-c statement_timeout=8000"]))
+    limits = {"connect_timeout": "5", "tcp_user_timeout": "8000", "options": options}
+    return parsed.update_query_dict(limits).render_as_string(hide_password=False)
 
 
 def _begin(connection: Connection) -> None:

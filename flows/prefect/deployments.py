@@ -5,8 +5,6 @@ No code of a deployment is ever loaded: `ratchet serve` runs its own flow, whate
 
 from __future__ import annotations
 
-import uuid
-from functools import lru_cache
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
@@ -18,12 +16,10 @@ from prefect.utilities.callables import parameter_schema
 
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import Loop
-from ratchet.flows.composition.pods import installation_exchange
+from ratchet.flows.composition.identity import installation_id
 from ratchet.flows.config.home import Home
 from ratchet.flows.prefect.cycle.cycle_flow import retrain
 from ratchet.flows.prefect.cycle.run_names import FLOW, LINE_TAG
-from ratchet.runtime.artifacts import write_atomic
-from ratchet.runtime.serving.exchange import is_in_pods
 
 TAG = "ratchet"
 _OWNER = "ratchet-installation:"
@@ -33,22 +29,6 @@ _DESCRIPTION = """Retrains the model line `{line}`. One run is one cycle; its ta
 **Run** opens a cycle now. The service opens one by itself {when}. Pause this deployment to stop that; a cycle that is open goes on.
 Cancelling a run cancels its cycle. Approvals: a suspended run shows its form with **Resume**.
 """
-
-
-def installation_id(home: Home) -> str:
-    """Return the id that distinguishes this installation from others on the same Prefect server. Created at first use.
-
-    In pods, the exchange has it, because a pod may begin with an empty home. Raises Retryable if the exchange cannot be reached.
-    """
-    path = home.prefect / "installation"
-    if not path.exists():
-        write_atomic(path, uuid.uuid4().hex[:12].encode())
-    return _shared_id(path.read_text()) if is_in_pods() else path.read_text()
-
-
-@lru_cache(maxsize=8)
-def _shared_id(proposed: str) -> str:
-    return installation_exchange().installation(proposed)
 
 
 def owner_tag(home: Home) -> str:

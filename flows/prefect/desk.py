@@ -35,6 +35,7 @@ from ratchet.contracts.errors import ConfigError, Rejected
 from ratchet.contracts.ids import approval_stream, cycle_stream, line_stream, rollout_stream
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.steps import STEPS
+from ratchet.flows.composition.identity import installation_id
 from ratchet.flows.config.home import Home
 from ratchet.flows.core.folds.cycle import CycleView, fold_cycle
 from ratchet.flows.core.folds.line import LineView
@@ -44,7 +45,7 @@ from ratchet.flows.prefect.cycle.carriers import Carriers
 from ratchet.flows.prefect.cycle.cycle_flow import final_state
 from ratchet.flows.prefect.cycle.host import Host
 from ratchet.flows.prefect.cycle.run_names import LINE_TAG, cycle_tag, run_name
-from ratchet.flows.prefect.deployments import installation_id, owner_tag, register
+from ratchet.flows.prefect.deployments import owner_tag, register
 from ratchet.flows.prefect.events import CURSOR, Outbox, ingested_event, with_deployment
 from ratchet.flows.service.carry import look, position
 from ratchet.flows.service.keeper import News
@@ -98,7 +99,7 @@ class Desk:
         self._ready = self._swept = self._picked_up = float("-inf")
         self._has_scheduled = False
         """Whether a run is known to be scheduled, so that the next look need not wait for the next reading of all scheduled runs."""
-        self._outbox = Outbox(_event_documents(home), host.installation.ledger)
+        self._outbox = Outbox(lambda: _event_documents(home), host.installation.ledger)
         self._ledger = host.installation.ledger
         self._suspended: list[str] = []
         """Lines whose run has left since the last look, to wait for a person."""
@@ -461,6 +462,6 @@ def _event_documents(home: Home) -> Documents:
     """Return the documents with the cursor of the events. In pods, they are in the database, so that another pod goes on from there."""
     if not is_in_pods():
         return FolderDocuments(home.prefect)
-    documents = open_documents(home.prefect, home.database(), f"prefect/{installation_id(home)}")
+    documents = open_documents(home.prefect, home.database(installation_id(home)), "prefect")
     copy_documents(FolderDocuments(home.prefect), documents, [CURSOR])
     return documents

@@ -7,8 +7,9 @@ stores an event once, however often it is sent. Prefect may still lose an event 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -101,12 +102,19 @@ def line_resource(line: str) -> str:
 class Outbox:
     """The events that Prefect does not have yet. A new outbox begins at the present rows; it does not replay the past."""
 
-    def __init__(self, documents: Documents, ledger: Ledger) -> None:
-        """`documents` have the cursor, which a service must find again that continues this one."""
-        self._documents = documents
+    def __init__(self, documents: Callable[[], Documents], ledger: Ledger) -> None:
+        """`documents` opens those with the cursor, at its first use. A service must find it again that continues this one."""
+        self._opened = documents
         self._ledger = ledger
-        known = documents.read(CURSOR)
         self._sent: dict[str, int] = {}
+        self._new: bool | None = None
+
+    @cached_property
+    def _documents(self) -> Documents:
+        return self._opened()
+
+    def _load(self) -> None:
+        known = self._documents.read(CURSOR)
         if known is not None:
             self._sent = {str(name): int(seq) for name, seq in unstamped(known, "cursor of the events")["streams"].items()}
         self._new = known is None
@@ -114,6 +122,8 @@ class Outbox:
     def pending(self, streams: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
         """Return the events of the rows that were not sent yet, and the cursor to pass to `sent` after Prefect has accepted them."""
         lengths = self._ledger.lengths(list(streams))
+        if self._new is None:
+            self._load()
         if self._new:
             self._new = False
             self.sent({head.stream: head.seq for head in self._ledger.heads() if head.stream.split("/")[0] in _SORTS} | lengths)

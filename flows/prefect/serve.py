@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -235,7 +236,9 @@ async def _keep_claims(claims: Claims | None, stop: asyncio.Event, say: Callable
 
 
 def end_process(last: Callable[[], None] = lambda: None) -> None:
-    """End this process at once, and call `last` before. If a thread still works on a step, the ledger continues the step as after a crash.
+    """End this process at once. If a thread still works on a step, the ledger continues the step as after a crash.
+
+    `last` is called before, for at most SEND_SECONDS.
 
     Logs and states of task runs that Prefect has not received are sent first, for at most SEND_SECONDS each. A normal exit would wait much
     longer for a server that does not respond.
@@ -245,6 +248,7 @@ def end_process(last: Callable[[], None] = lambda: None) -> None:
             worker.drain_all(timeout=SEND_SECONDS)
     sys.stdout.flush()
     sys.stderr.flush()
-    with contextlib.suppress(Exception):
-        last()
+    ending = threading.Thread(target=last, daemon=True)
+    ending.start()
+    ending.join(SEND_SECONDS)
     os._exit(0)

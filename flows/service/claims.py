@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ratchet.contracts.cycle import Lease
-from ratchet.contracts.errors import ConfigError, Fenced
+from ratchet.contracts.errors import ConfigError, Fenced, RatchetError, Retryable
 from ratchet.contracts.ports import Ledger
 
 CLAIM_SECONDS = 180.0
@@ -34,14 +34,17 @@ class Claims:
         self._leases: list[Lease] = []
 
     def take(self, now: datetime) -> None:
-        """Claim all lines. Raises ConfigError, and claims none, if another installation serves one of them."""
+        """Claim all lines. Raises ConfigError, and claims none, if another installation serves one of them.
+
+        Raises Retryable if another host of this installation did a short time ago.
+        """
         try:
             for line in self._lines:
                 lease = self._ledger.acquire(_name(line), self._holder, CLAIM_SECONDS, now)
                 if lease is None:
-                    raise ConfigError(self._refusal(line))
+                    raise self._other(line)
                 self._leases.append(lease)
-        except ConfigError:
+        except RatchetError:
             self.release()
             raise
 
@@ -63,6 +66,15 @@ class Claims:
             with contextlib.suppress(Exception):
                 self._ledger.release(lease)
         self._leases = []
+
+    def _other(self, line: str) -> RatchetError:
+        other = self._ledger.holder(_name(line))
+        if other is not None and other.holder.partition("@")[0] == self._holder.partition("@")[0]:
+            return Retryable(
+                f"line {line!r} is served by another process of this installation ({other.holder}), or was until a short time ago; its "
+                f"claim ends at {other.expires:%H:%M:%S} UTC"
+            )
+        return ConfigError(self._refusal(line))
 
     def _refusal(self, line: str) -> str:
         other = self._ledger.holder(_name(line))

@@ -6,18 +6,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.ids import Digest, digest
-from ratchet.flows.composition.credentials import open_credentials
+from ratchet.flows.composition.credentials import mirror_credentials, open_credentials
 from ratchet.flows.composition.pods import adopt_keys, installation_exchange
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.advance import unforeseen
-from ratchet.runtime.secrets.files import replace_secret
 from ratchet.runtime.serving.exchange import Exchange, Intake, Published, is_in_pods
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the exchange."""
+CREDENTIALS_SECONDS = 1.5
+"""Seconds between two looks whether the credentials have changed."""
 KEYS_SECONDS = 5.0
 """Seconds between two looks whether the Secret has other keys."""
 MOST_BYTES = 256 << 20
@@ -35,7 +37,8 @@ class ServiceExchange:
         self._published: dict[str, Digest] = {}
         self._intakes: dict[str, Intake] = {}
         self._adopted: dict[str, float] = {}
-        """Line -> monotonic time of the last look at the keys of the Secret."""
+        self._read: dict[str, float] = {}
+        """Line -> monotonic time of the last look at the keys of the Secret, and at the credentials."""
         self._troubles: dict[str, str] = {}
 
     def look(self) -> bool:
@@ -53,19 +56,29 @@ class ServiceExchange:
         return taken
 
     def _look(self, line: str) -> bool:
-        if time.monotonic() - self._adopted.get(line, float("-inf")) >= KEYS_SECONDS:
+        try:
+            self._publish(line)
+        finally:  # requests are taken also while nothing can be published
+            if line not in self._intakes:
+                self._intakes[line] = Intake(self._exchange, line, self._home.spool(line))
+            taken = self._intakes[line].look(MOST_BYTES)
+        return taken > 0
+
+    def _publish(self, line: str) -> None:
+        """Publish the credentials if they have changed."""
+        now = time.monotonic()
+        if now - self._adopted.get(line, float("-inf")) >= KEYS_SECONDS:
             adopt_keys(self._home, line)
-            self._adopted[line] = time.monotonic()
+            self._adopted[line] = now
+        if now - self._read.get(line, float("-inf")) < CREDENTIALS_SECONDS:
+            return
+        at = datetime.now(UTC)
         content = open_credentials(self._home, line).content()
         if content is not None and self._published.get(line) != digest(content):
             self._exchange.publish(line, Published.CREDENTIALS, content)
+            mirror_credentials(self._home, line, content, at)
             self._published[line] = digest(content)
-            replace_secret(self._home.credentials(line), content)  # an earlier release, to which an operator goes back, reads the file
-        if line not in self._intakes:
-            spool = self._home.spool(line)
-            spool.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._intakes[line] = Intake(self._exchange, line, spool)
-        return self._intakes[line].look(MOST_BYTES) > 0
+        self._read[line] = now
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from ratchet.contracts.cycle import Lease
-from ratchet.contracts.errors import Fenced, RatchetError
+from ratchet.contracts.errors import Fenced
 from ratchet.contracts.ports import Ledger
 from ratchet.runtime.leading import lead_until
 
@@ -71,7 +71,9 @@ class Leadership:
         return self._until - time.monotonic()
 
     def release(self) -> None:
-        """End the leadership, so that another pod leads at once. Nothing of this process may work any more."""
+        """End the leadership, so that another pod leads at once. Nothing of this process may change anything any more."""
+        self._until = float("-inf")
+        lead_until(self._until)
         if self._lease is not None:
             self._ledger.release(self._lease)
 
@@ -87,8 +89,8 @@ def leading(leadership: Leadership, end: Callable[[str], None]) -> Iterator[None
                 leadership.renew()
             except Fenced as error:
                 end(str(error))
-            except RatchetError:
-                continue  # the other thread ends the process if this lasts
+            except Exception:  # noqa: S112 -- the other thread ends the process if this lasts
+                continue
 
     def watch() -> None:
         while not stop.wait(0.5):

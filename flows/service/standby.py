@@ -10,54 +10,63 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.contracts.ids import digest, line_stream
+from ratchet.contracts.ids import line_stream
 from ratchet.contracts.ports import Ledger
 from ratchet.flows.composition.stores import is_shared
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.flows.service.leadership import WAIT_SECONDS, Leadership
 from ratchet.flows.service.process import Beat, read_sign
-from ratchet.runtime.serving.exchange import EXCHANGE
 
-_KEPT = ("serve.lock", "serve.json")
-"""Files of the folder `prefect` that belong to the running process."""
+_MARK = "cache-of-a-pod"
+"""File that says that the home folder may be emptied."""
+_KEPT = ("serve.lock", "serve.json", _MARK)
+"""Files that stay: those of the folder `prefect` that belong to the running process, and the mark."""
 
 
 def has_several_pods() -> bool:
-    """Return whether the service of this installation has several pods."""
-    return os.environ.get(variables.STANDBY) == "true"
+    """Return whether the service of this installation has several pods. Raises ConfigError if the setting is neither `true` nor empty."""
+    given = os.environ.get(variables.STANDBY) or ""
+    if given not in ("", "true"):
+        raise ConfigError(f"{variables.STANDBY}={given!r} is not valid; set it to true, or leave it out")
+    return given == "true"
 
 
-def open_leadership(home: Home, ledger: Ledger) -> Leadership:
-    """Return the leadership of the installation, for this pod. Raises ConfigError without the identity of the pod."""
+def open_leadership(home: Home) -> Leadership:
+    """Return the leadership of the installation, for this pod. It has connections of its own, whose requests fail rather than wait.
+
+    Raises ConfigError without the identity of the pod, and Retryable if database or exchange cannot be reached.
+    """
+    from ratchet.flows.composition.identity import installation_id
     from ratchet.flows.ledger.postgres_store import database_time
+    from ratchet.flows.ledger.sql import SqlLedger, prompt
 
     pod = os.environ.get(variables.POD)
     if not pod:
         raise ConfigError(f"{variables.STANDBY} is set, but {variables.POD} is not; set it to the uid of the pod")
-    return Leadership(
-        ledger, digest(os.environ.get(EXCHANGE, ""))[:12], f"{socket.gethostname()}/{pod}", lambda: database_time(home.ledger_url)
-    )
+    url = prompt(home.ledger_url)
+    return Leadership(SqlLedger(url), installation_id(home), f"{socket.gethostname()}/{pod}", lambda: database_time(url))
 
 
 def wait_to_lead(
-    leadership: Leadership,
-    prepare: Callable[[], None],
+    opened: Callable[[], Leadership],
+    cache: Cache,
     beat: Beat,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Return when this pod leads. `prepare` is called before each attempt, and raises Retryable if the pod must not lead yet."""
-    told = ""
+) -> Leadership:
+    """Return the leadership when this pod leads. `opened` returns it, at its first success. The home folder is empty then."""
+    told, leadership = "", None
     while True:
         leader = trouble = ""
         try:
-            prepare()
+            leadership = leadership or opened()
+            cache.check_shared()
             if leadership.take():
-                return
+                cache.empty()  # while it waited, commands may have read what was erased since
+                return leadership
             leader = leadership.leader().partition("/")[0]
         except Retryable as error:
             trouble = str(error)
@@ -68,38 +77,47 @@ def wait_to_lead(
         sleep(WAIT_SECONDS)
 
 
-class Preparation:
-    """Makes the home folder ready for a pod that may lead the `lines`."""
+class Cache:
+    """The home folder of a pod that may lead the `lines`."""
 
-    def __init__(self, home: Home, ledger: Ledger, lines: Sequence[str]) -> None:
+    def __init__(self, home: Home, ledger: Callable[[], Ledger], lines: Sequence[str]) -> None:
         self._home = home
         self._ledger = ledger
         self._lines = lines
-        self._is_emptied = False
+        self._is_shared = False
 
-    def __call__(self) -> None:
-        """Empty the folder once. Raises Retryable if an earlier release has the state of a line on another volume."""
-        if not self._is_emptied and all(is_shared(self._home, line) for line in self._of_home()):
-            empty(self._home.root)
-            self._is_emptied = True
-        begun = self._ledger.lengths([line_stream(line) for line in self._lines])
+    def begin(self) -> None:
+        """Empty the folder. Raises ConfigError, and deletes nothing, if it has content that no pod of this kind has left."""
+        mark = self._home.root / _MARK
+        content = sorted(path.name for path in self._home.root.glob("*") if path.name not in ("prefect", _MARK))
+        if content and not mark.exists():
+            raise ConfigError(
+                f"{variables.STANDBY} is set, so a pod empties {self._home.root} when it starts, but it has {', '.join(content[:5])} of a "
+                "service with one pod; give the pod an empty folder"
+            )
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        self.empty()
+
+    def empty(self) -> None:
+        """Delete what an earlier process or a command has left: another pod may have led since, so that it is out of date."""
+        for path in sorted(self._home.root.glob("*")):
+            for one in sorted(path.glob("*")) if path.name == "prefect" else [path]:
+                if one.name not in _KEPT:
+                    shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+
+    def check_shared(self) -> None:
+        """Raise Retryable if an earlier release has the state of a line on a volume."""
+        if self._is_shared:
+            return
+        begun = self._ledger().lengths([line_stream(line) for line in self._lines])
         for line in self._lines:
-            if begun.get(line_stream(line)) and line not in self._of_home() and not is_shared(self._home, line):
+            if begun.get(line_stream(line)) and not is_shared(self._home, line):
                 raise Retryable(
                     f"the state of line {line!r} is still on the volume of the pod that served it; run this release once with one replica "
                     "and that volume, which copies the state to the database"
                 )
-
-    def _of_home(self) -> list[str]:
-        return sorted(path.name for path in (self._home.root / "lines").glob("*") if path.is_dir())
-
-
-def empty(root: Path) -> None:
-    """Delete what an earlier process has left in a home folder: another pod may have led since, so that it is out of date."""
-    for path in sorted(root.glob("*")):
-        for one in sorted(path.glob("*")) if path.name == "prefect" else [path]:
-            if one.name not in _KEPT:
-                shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+        self._is_shared = True
 
 
 def refuse_if_waiting(home: Home) -> None:

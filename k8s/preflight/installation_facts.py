@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from ratchet.contracts.errors import Permanent, Retryable
+from ratchet.contracts.errors import Fenced, Permanent, Retryable
 from ratchet.contracts.jobs.cluster import BucketSettings
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.schema import unstamped
@@ -108,7 +109,10 @@ class BucketFacts:
     versioning: str | Unread = "Off"
     """Enabled, Suspended or Off."""
     conditional: bool | Unread = True
-    """Whether it refuses to write an object again with If-None-Match. The test writes one object and deletes it."""
+    """Whether it refuses to write an object again with If-None-Match, and to replace another one with If-Match.
+
+    The test writes one object and deletes it.
+    """
 
 
 @dataclass(frozen=True)
@@ -259,9 +263,20 @@ def _refuses_a_second_write(bucket: Bucket) -> bool:
     try:
         bucket.put_new(key, b"first")
         bucket.put_new(key, b"second")
-        return bucket.get(key) == b"first"
+        bucket.put_in_term(key, b"third", 2)
+        with suppress(Fenced):
+            bucket.put_in_term(key, b"fourth", 1)
+        return bucket.get(key) == b"third" and not _replaces_another(bucket, key)
     finally:
         bucket.delete(key)
+
+
+def _replaces_another(bucket: Bucket, key: str) -> bool:
+    """Return whether the store replaces an object that has another content than the writer has read."""
+    with suppress(Retryable):
+        bucket.put_in_term(key, b"fifth", 3, tag='"0"')
+        return True
+    return False
 
 
 def _of_line(values: Values, line: str) -> ExchangeFacts:

@@ -53,7 +53,7 @@ def _bucket(about: str, name: str, found: BucketFacts) -> Iterator[Item]:
     elif not found.conditional:
         yield missing(
             f"writes to the {name}",
-            "the store ignores If-None-Match, so two writers could replace each other",
+            "the store ignores If-None-Match or If-Match, so two writers could replace each other",
             "docs/kubernetes/storage.md: use a store with conditional writes",
         )
     else:

@@ -248,6 +248,28 @@ def _with(known: Credentials, credential: Credential) -> Credentials:
     return Credentials(credentials=(*others, credential))
 
 
+def merged(one: bytes, other: bytes, since: datetime) -> bytes:
+    """Return the credentials of two documents that were equal at the time `since`, with the changes of both.
+
+    A token that only one of them has is new if it was created later, and otherwise the other one has revoked it. If a document is damaged,
+    the first one is returned.
+    """
+    try:
+        first, second = parse(Credentials, one), parse(Credentials, other)
+    except ValueError:
+        return one
+    found = []
+    for name in dict.fromkeys(known.sender.name for known in (*first.credentials, *second.credentials)):
+        both = [credential for document in (first, second) if (credential := document.named(name)) is not None]
+        tokens = {token.sha256: token for credential in both for token in credential.tokens}
+        shared = {key for key in tokens if len(both) == 2 and all(key in {token.sha256 for token in known.tokens} for known in both)}
+        left = tuple(token for key, token in tokens.items() if key in shared or token.created > since)
+        if left:
+            found.append(Credential(sender=both[0].sender, tokens=tuple(sorted(left, key=lambda token: token.created))))
+    new = Credentials(credentials=tuple(found))
+    return one if new == first else stamped(new)
+
+
 def _text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip() or None

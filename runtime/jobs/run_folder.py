@@ -70,6 +70,8 @@ class RunFolders:
     def __init__(self, root: Path, documents: Documents | None = None) -> None:
         self.root = root
         self.documents = documents or FolderDocuments(root)
+        self._specs: dict[str, JobSpec] = {}
+        """Those that were read, which never change."""
 
     def claim(self, spec: JobSpec) -> Path:
         """Assign the run folder to the job permanently and return its path.
@@ -138,12 +140,13 @@ class RunFolders:
 
     def spec(self, name: str) -> JobSpec | None:
         """Return the spec of the job with this name. None if it was never claimed."""
-        data = self.documents.read(job_record(name))
-        return None if data is None else parse(JobSpec, data)
+        if name not in self._specs and (data := self.documents.read(job_record(name))) is not None:
+            self._specs[name] = parse(JobSpec, data)
+        return self._specs.get(name)
 
     def names(self) -> list[str]:
         """Return the sorted names of all jobs that were ever claimed."""
-        return sorted(PurePosixPath(name).stem for name in self.documents.within(JOB_RECORDS, ".json"))
+        return sorted(PurePosixPath(name).stem for name in self.documents.names(JOB_RECORDS, ".json"))
 
     def events(self, name: str, up_to: int) -> list[JobEvent]:
         """Return the events of the job's incarnations up to number `up_to`, in order.

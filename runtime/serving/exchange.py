@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from enum import StrEnum
@@ -30,6 +31,8 @@ FOLLOW_SECONDS = 0.5
 """Seconds between two looks of a pod whether a document has changed."""
 _AT_ONCE = 16
 """Requests to the bucket at the same time."""
+_LIST_SHARE = 10
+"""A listing of waiting requests that took some time is repeated after this many times as long."""
 _PART = 256
 """Requests of the spool that are taken together."""
 log = logging.getLogger("ratchet.exchange")
@@ -62,6 +65,10 @@ class Exchange:
     def publish(self, line: str, document: Published, content: bytes) -> None:
         """Put a document of a line in the place of the former one. Raises Fenced if another service has taken over the line."""
         self._bucket.put_in_term(_place(line, document), content, term_of(line))
+
+    def newest_term(self, line: str) -> int:
+        """Return the highest term in which a document of a line was published; 0 if none ever was."""
+        return max(self._bucket.term(_place(line, document)) for document in Published)
 
     def installation(self, proposed: str) -> str:
         """Return the id of the installation. The first call stores the proposed one."""
@@ -187,34 +194,49 @@ class Intake:
         self._exchange = exchange
         self._line = line
         self._folder = folder
+        self._identity = -1
+        """Inode of the folder. In another one, a missing file says nothing."""
         self._copied: set[str] = set()
         """Names of the requests that are, or were, in the spool, and that the exchange still has."""
+        self._pending: dict[str, int] = {}
+        """Name -> bytes of the requests of the last listing that are not copied yet, the oldest first."""
+        self._listed = float("-inf")
+        self._took = 0.0
+        """Monotonic time of the last listing, and its seconds."""
 
     def look(self, most_bytes: int) -> int:
         """Delete what was ingested and copy the oldest requests. Return the number of bytes that were copied.
 
         Copies none while the spool has `most_bytes` bytes, and at most 256 requests.
         """
-        waiting = self._exchange.waiting(self._line)
-        if not waiting:
-            self._copied.clear()
-            return 0
-        there = {path.name: path.stat().st_size for path in self._folder.glob("*") if path.is_file()}
-        self._copied &= waiting.keys()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = {path.name: path.stat().st_size for path in self._folder.iterdir() if path.is_file()}
+        if self._folder.stat().st_ino != self._identity:
+            self._identity, self._copied = self._folder.stat().st_ino, set()
         ingested = self._copied - there.keys()
-        self._copied |= waiting.keys() & there.keys()  # those of a former process
-        size, chosen = sum(there.values()), list[str]()
-        for name, bytes_ in waiting.items():
-            if size >= most_bytes or len(chosen) >= _PART:
-                break
-            if "/" in name or name.startswith("."):
-                raise Retryable(f"the exchange has a request with the name {name!r}, which no receiver writes; remove the object")
-            if name not in self._copied:
-                chosen.append(name)
-                size += bytes_
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(self._remove, sorted(ingested)))
+            if not self._pending:
+                self._list(there.keys())
+            size, chosen = sum(there.values()), list[str]()
+            for name, bytes_ in self._pending.items():
+                if size >= most_bytes or len(chosen) >= _PART:
+                    break
+                if "/" in name or name.startswith("."):
+                    raise Retryable(f"the exchange has a request with the name {name!r}, which no receiver writes; remove the object")
+                chosen.append(name)
+                size += bytes_
             return sum(pool.map(self._copy, chosen))
+
+    def _list(self, there: Set[str]) -> None:
+        """List what waits. A long listing is not repeated at once: requests that wait for an ingest are in it, too."""
+        begun = time.monotonic()
+        if begun - self._listed < _LIST_SHARE * self._took:
+            return
+        waiting = self._exchange.waiting(self._line)
+        self._listed, self._took = begun, time.monotonic() - begun
+        self._copied |= waiting.keys() & there  # those of a former process
+        self._pending = {name: size for name, size in waiting.items() if name not in self._copied}
 
     def _remove(self, name: str) -> None:
         self._exchange.remove(self._line, name)
@@ -222,8 +244,8 @@ class Intake:
 
     def _copy(self, name: str) -> int:
         content = self._exchange.request(self._line, name)
-        if content is None:
-            return 0
-        write_atomic(self._folder / name, content)
-        self._copied.add(name)
-        return len(content)
+        if content is not None:
+            write_atomic(self._folder / name, content)
+            self._copied.add(name)
+        self._pending.pop(name, None)
+        return 0 if content is None else len(content)

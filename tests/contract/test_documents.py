@@ -46,6 +46,7 @@ def test_documents_are_found_by_folder_and_ending(opened: Callable[[str], Docume
     assert documents.within("", ".json") == {"a.json": b"a.json", "b.json": b"b.json"}
     assert list(documents.within("cluster", ".json")) == ["cluster/c.json"]
     assert list(documents.within("", "")) == ["a.json", "a.txt", "b.json", "b.json.part"]
+    assert documents.names("", ".json") == ["a.json", "b.json"]
     assert opened("lake").within("", "") == {}, "another place has documents of its own"
     put(opened("lake"), "a.json", b"other")
     assert opened("jobs").read("a.json") == b"a.json"

@@ -46,7 +46,7 @@ def test_another_pod_has_the_key_and_an_end_reaches_both(tmp_path: Path, postgre
     first = key(one, "rollout/math/1")
     assert key(two, "rollout/math/1") == first
     forget_key(two)
-    assert rows(postgres_database, "SELECT * FROM ratchet_documents_math.documents") == []
+    assert rows(postgres_database, "SELECT * FROM ratchet_mirror_math.documents") == []
     assert key(one, "rollout/math/1") != first
 
 

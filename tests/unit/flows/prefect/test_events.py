@@ -60,17 +60,17 @@ def test_end_of_a_rollout_names_the_end() -> None:
 def test_new_outbox_does_not_replay_the_past_and_sends_each_row_once(tmp_path: Path) -> None:
     ledger, home = MemoryLedger(), Home(tmp_path)
     put(ledger, "line/sim", Row(kind="adopted", key="v"))
-    outbox = Outbox(FolderDocuments(home.prefect), ledger)
+    outbox = Outbox(lambda: FolderDocuments(home.prefect), ledger)
     assert outbox.pending(["line/sim"]) == ([], {})
     put(ledger, "line/sim", Row(kind="cycle_opened", key="cycle/sim/0001"), Row(kind="cancel_asked", key="cycle/sim/0001"))
     put(ledger, "cycle/sim/0001", Row(kind="opened"))
     events, cursor = outbox.pending(["line/sim", "cycle/sim/0001"])
     assert sorted(event["event"] for event in events) == ["ratchet.cycle.cancel_asked", "ratchet.cycle.opened"]
-    again, _ = Outbox(FolderDocuments(home.prefect), ledger).pending(["line/sim", "cycle/sim/0001"])
+    again, _ = Outbox(lambda: FolderDocuments(home.prefect), ledger).pending(["line/sim", "cycle/sim/0001"])
     assert again == events, "events that Prefect has not accepted are sent again, with the same ids"
     outbox.sent(cursor)
     assert outbox.pending(["line/sim", "cycle/sim/0001"]) == ([], {})
-    assert Outbox(FolderDocuments(home.prefect), ledger).pending(["line/sim", "cycle/sim/0001"]) == ([], {})
+    assert Outbox(lambda: FolderDocuments(home.prefect), ledger).pending(["line/sim", "cycle/sim/0001"]) == ([], {})
 
 
 def test_ingest_is_an_event_with_its_counts() -> None:

@@ -12,14 +12,15 @@ from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.fakes import MemoryLedger
 from ratchet.contracts.ids import line_stream
 from ratchet.flows.cli.main import cli
-from ratchet.flows.composition.credentials import open_credentials
-from ratchet.flows.composition.stores import copy_files, is_shared
+from ratchet.flows.composition import credentials
+from ratchet.flows.composition.credentials import mirror_credentials, open_credentials
+from ratchet.flows.composition.identity import installation_id
+from ratchet.flows.composition.stores import copy_files
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
-from ratchet.flows.prefect.deployments import installation_id
 from ratchet.flows.service.leadership import Leadership
 from ratchet.flows.service.process import only_one, read_sign
-from ratchet.flows.service.standby import Preparation, empty, open_leadership, refuse_if_waiting, wait_to_lead
+from ratchet.flows.service.standby import Cache, has_several_pods, open_leadership, refuse_if_waiting, wait_to_lead
 from ratchet.flows.service.vitals import problems, take
 from ratchet.materializer.receive.credentials import Role
 from ratchet.runtime import leading
@@ -55,7 +56,11 @@ def test_a_pod_waits_with_signs_of_life_and_leads_when_the_other_one_is_gone(hom
 
     with only_one(home, waits=True) as beat:
         assert read_sign(home)[0].waits_for == "", "it is not known yet"  # type: ignore[union-attr]
-        wait_to_lead(two, lambda: None, beat, said.append, sleep)
+        cache = Cache(home, lambda: ledger, ["shop"])
+        cache.begin()
+        (home.root / "reports").mkdir()  # of a command in the pod that waits
+        assert wait_to_lead(lambda: two, cache, beat, said.append, sleep) is two
+        assert not (home.root / "reports").exists()
         beat("")
         assert read_sign(home)[0].waits_for is None  # type: ignore[union-attr]
     assert signs == ["service-a"] * 3
@@ -63,18 +68,18 @@ def test_a_pod_waits_with_signs_of_life_and_leads_when_the_other_one_is_gone(hom
     assert two.leader() == "service-b/2"
 
 
-def test_a_pod_that_must_not_lead_says_why_and_leaves_the_leadership_to_others(home: Home) -> None:
-    ledger, said, waits = MemoryLedger(), list[str](), [True, True, False]
-    one = Leadership(ledger, "shop", "service-a/1", lambda: NOON)
+def test_a_pod_that_cannot_reach_the_database_says_so_and_goes_on_waiting(home: Home) -> None:
+    ledger, said, away = MemoryLedger(), list[str](), [True, True, False]
 
-    def prepare() -> None:
-        if waits.pop(0):
+    def opened() -> Leadership:
+        if away.pop(0):
             raise Retryable("the database is away")
+        return Leadership(ledger, "shop", "service-a/1", lambda: NOON)
 
     with only_one(home, waits=True) as beat:
-        wait_to_lead(one, prepare, beat, said.append, lambda _: said.append(str(one.leader())))
-    assert said == ["the database is away", "", ""]
-    assert one.leader() == "service-a/1"
+        leadership = wait_to_lead(opened, Cache(home, lambda: ledger, []), beat, said.append, lambda _: None)
+    assert said == ["the database is away"]
+    assert leadership.leader() == "service-a/1"
 
 
 def test_the_sign_of_a_waiting_pod_is_a_note_and_commands_that_write_are_refused_there(home: Home) -> None:
@@ -94,23 +99,40 @@ def test_the_sign_of_a_waiting_pod_is_a_note_and_commands_that_write_are_refused
         refuse_if_waiting(home)
 
 
-def test_a_home_is_emptied_but_for_the_files_of_the_running_process(home: Home) -> None:
+def test_the_home_of_a_pod_is_emptied_but_for_the_files_of_the_running_process(home: Home) -> None:
+    cache = Cache(home, MemoryLedger, ["shop"])
     with only_one(home):
+        cache.begin()
         for name in ("artifacts/sha256/ab/x", "lines/shop/lake/seen.sqlite", "prefect/events.json", "prefect/flows/a", "user-keys.json"):
             (home.root / name).parent.mkdir(parents=True, exist_ok=True)
             (home.root / name).write_text("old")
         (home.root / "link").symlink_to(home.root / "artifacts")
-        empty(home.root)
+        Cache(home, MemoryLedger, ["shop"]).begin()
         assert sorted(path.relative_to(home.root).as_posix() for path in home.root.rglob("*")) == [
-            "prefect", "prefect/serve.json", "prefect/serve.lock",
+            "cache-of-a-pod", "prefect", "prefect/serve.json", "prefect/serve.lock",
         ]  # fmt: skip
-    empty(home.root / "missing")
+
+
+def test_a_folder_with_the_state_of_a_single_pod_is_never_emptied(home: Home) -> None:
+    with only_one(home):
+        (home.root / "artifacts").mkdir()
+        with pytest.raises(ConfigError, match=r"it has artifacts of a service with one pod"):
+            Cache(home, MemoryLedger, ["shop"]).begin()
+        assert (home.root / "artifacts").exists()
+
+
+def test_another_value_of_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variables.STANDBY, "1")
+    with pytest.raises(ConfigError, match="set it to true"):
+        has_several_pods()
+    monkeypatch.setenv(variables.STANDBY, "")
+    assert not has_several_pods()
 
 
 def test_without_the_identity_of_the_pod_nothing_leads(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(variables.POD, raising=False)
     with pytest.raises(ConfigError, match="RATCHET_POD"):
-        open_leadership(home, MemoryLedger())
+        open_leadership(home)
 
 
 @pytest.fixture
@@ -129,25 +151,15 @@ def s3(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-def test_an_empty_pod_leads_only_when_the_state_of_an_earlier_release_is_shared(pods: Home, tmp_path: Path) -> None:
-    ledger, other = MemoryLedger(), Home(tmp_path / "other")
-    Preparation(pods, ledger, ["shop"])()  # nothing was served yet
+def test_a_pod_leads_only_when_the_state_of_an_earlier_release_is_shared(pods: Home, tmp_path: Path) -> None:
+    ledger, volume = MemoryLedger(), Home(tmp_path / "volume")
+    Cache(pods, lambda: ledger, ["shop"]).check_shared()  # nothing was served yet
     ledger.lengths = lambda streams: {line_stream("shop"): 3}  # type: ignore[method-assign,assignment]
+    cache = Cache(pods, lambda: ledger, ["shop"])
     with pytest.raises(Retryable, match="with one replica and that volume"):
-        Preparation(pods, ledger, ["shop"])()
-
-    (other.root / "lines" / "shop").mkdir(parents=True)
-    Preparation(other, ledger, ["shop"])()
-    assert (other.root / "lines" / "shop").exists(), "nothing is deleted before it is shared"
-    copy_files(other, "shop")
-    assert is_shared(pods, "shop")
-    (pods.root / "lines" / "shop" / "lake").mkdir(parents=True)
-    prepare = Preparation(pods, ledger, ["shop"])
-    prepare()
-    assert not (pods.root / "lines").exists()
-    (pods.root / "lines").mkdir()
-    prepare()
-    assert (pods.root / "lines").exists(), "what the running process has made stays"
+        cache.check_shared()
+    copy_files(volume, "shop")
+    cache.check_shared()
 
 
 @pytest.mark.slow
@@ -166,3 +178,33 @@ def test_credentials_and_the_id_of_the_installation_outlive_a_volume(pods: Home,
     store.revoke("app")
     assert open_credentials(pods, "shop").read().sender(token) is None, "the file of the earlier release says nothing any more"
     assert pods.credentials("shop").read_bytes() == content
+
+
+@pytest.mark.slow
+def test_what_an_earlier_release_changed_counts_after_a_second_upgrade(pods: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_credentials(pods, "shop")
+    tokens = {name: store.add(name, [Role.TRACES]).read_text() for name in ("partner", "kept", "later")}
+    mirror_credentials(pods, "shop", store.content() or b"", datetime.now(UTC))
+    store.revoke("later")  # not mirrored any more before the operator goes back
+    with monkeypatch.context() as before:
+        before.delenv(EXCHANGE)
+        earlier = open_credentials(pods, "shop")
+        earlier.revoke("partner")
+        tokens["new"] = earlier.add("new", [Role.TRACES]).read_text()
+    credentials._take_over.cache_clear()
+    found = open_credentials(pods, "shop").read()
+    assert {name: found.sender(token) is not None for name, token in tokens.items()} == {
+        "partner": False, "kept": True, "later": False, "new": True,
+    }  # fmt: skip
+    credentials._take_over.cache_clear()
+    assert open_credentials(pods, "shop").read() == found
+
+
+@pytest.mark.slow
+def test_an_exchange_belongs_to_one_installation(pods: Home, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other")
+    other.prefect.mkdir(parents=True)
+    (other.prefect / "installation").write_text("0123456789ab")
+    mine = installation_id(pods)
+    with pytest.raises(ConfigError, match=rf"belongs to the installation {mine}"):
+        installation_id(other)

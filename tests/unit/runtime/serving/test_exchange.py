@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from ratchet.runtime import leading
 from ratchet.runtime.serving.exchange import Exchange, Follower, Intake, Published, open_exchange
 from ratchet.runtime.serving.pod_lines import line_ports
 from tests.s3 import S3, served_by_default
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -82,11 +84,49 @@ def test_a_request_is_kept_until_it_was_ingested_also_if_the_process_or_its_disk
 
 
 @pytest.mark.slow
+def test_a_spool_that_is_lost_while_the_process_runs_was_not_ingested(exchange: Exchange, tmp_path: Path) -> None:
+    exchange.accept("shop", "a.request", b"1")
+    intake = Intake(exchange, "shop", tmp_path / "spool")
+    assert intake.look(1000) == 1
+    shutil.rmtree(tmp_path / "spool")
+    (tmp_path / "other").mkdir()  # takes the inode
+    until(lambda: intake.look(1000) == 1, 10)
+    assert list(exchange.waiting("shop")) == ["a.request"]
+
+
+@pytest.mark.slow
+def test_a_long_list_of_waiting_requests_is_read_once(exchange: Exchange, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        exchange.accept("shop", f"{number}", b"x")
+    listings, waiting = [], exchange.waiting
+    monkeypatch.setattr(exchange, "waiting", lambda line: listings.append(line) or waiting(line))
+    intake = Intake(exchange, "shop", tmp_path)
+    for _ in range(5):
+        intake.look(2)  # at most two in the spool
+    assert (len(listings), len(list(tmp_path.iterdir()))) == (1, 2)
+    for _ in range(3):
+        for path in tmp_path.iterdir():
+            path.unlink()
+        intake.look(2)
+    assert waiting("shop") == {}
+
+
+@pytest.mark.slow
+def test_a_ledger_that_was_restored_takes_a_higher_term_than_what_is_published(exchange: Exchange, term) -> None:
+    assert exchange.newest_term("shop") == 0
+    term(7)
+    exchange.publish("shop", Published.ROUTE, b"seven")
+    term(3)
+    exchange.publish("shop", Published.CREDENTIALS, b"three")
+    assert exchange.newest_term("shop") == 7
+
+
+@pytest.mark.slow
 def test_an_object_with_a_foreign_name_is_not_copied(exchange: Exchange, tmp_path: Path) -> None:
     exchange.accept("shop", "../../outside", b"evil")
     with pytest.raises(Retryable, match="no receiver writes"):
         Intake(exchange, "shop", tmp_path / "spool").look(1000)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / "spool"]
 
 
 @pytest.fixture
