@@ -106,13 +106,15 @@ class SqliteStore:
 
     @contextmanager
     def reading(self) -> Iterator[Statements | None]:
-        """Yield a connection that cannot write; None if the file does not exist."""
+        """Yield a connection that cannot write; None if the file does not exist, or if its first change is not stored yet."""
         if not self._file.exists():
             yield None
             return
         with closing(sqlite3.connect(self._file, timeout=_BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA query_only = ON")
-            yield connection
+            query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+            exists = connection.execute(query, (self._layout.tables[0],)).fetchone()
+            yield None if exists is None else connection
 
     @contextmanager
     def held(self) -> Iterator[SqlStore]:

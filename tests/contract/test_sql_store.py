@@ -57,6 +57,13 @@ def test_reading_creates_nothing(store: SqlStore, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_reading_during_the_first_change_finds_nothing(store: SqlStore) -> None:
+    with store.changing() as connection:
+        connection.execute("INSERT INTO others VALUES ('a')")
+        assert names(store) is None
+    assert names(store) == []
+
+
 def test_values_come_back_as_they_were(store: SqlStore) -> None:
     fill(store, "b", "a", "ä", "B")
     with store.reading() as connection:
