@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ratchet.contracts.errors import ConfigError
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.fakes import MemoryLedger
 from ratchet.flows.service.claims import CLAIM_SECONDS, Claims
 
@@ -41,3 +41,15 @@ def test_claim_ends_without_renewal_and_at_once_when_it_is_given_back() -> None:
         first.renew(LATER + timedelta(seconds=101))
     second.release()
     first.take(LATER + timedelta(seconds=102))
+
+
+def test_a_claim_of_another_host_of_the_same_installation_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = MemoryLedger()
+    monkeypatch.setattr("socket.gethostname", lambda: "service-0")
+    Claims(ledger, "one", ["a"]).take(NOON)
+    pods = Claims(ledger, "one", ["a"], several_pods=True)
+    with pytest.raises(Retryable, match=r"another process of this installation \(one@service-0\).* its claim ends at 12:03:00 UTC"):
+        pods.take(NOON)
+    pods.take(LATER)
+    assert pods.terms() == {"a": 2}
+    Claims(ledger, "one", ["a"], several_pods=True).take(LATER)

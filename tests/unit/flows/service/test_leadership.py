@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -12,11 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from ratchet.contracts.errors import Fenced, Retryable
 from ratchet.contracts.fakes import MemoryLedger
 from ratchet.flows.ledger.opening import open_ledger_at
 from ratchet.flows.ledger.postgres_store import database_time
+from ratchet.flows.ledger.sql import prompt
 from ratchet.flows.service import leadership as module
 from ratchet.flows.service.leadership import LEAD_SECONDS, LEAVE_SECONDS, Leadership, leading
 from ratchet.runtime import leading as state
@@ -166,3 +169,17 @@ def test_another_pod_leads_after_the_process_is_killed_or_suspended(server: Post
             assert process.wait(5) == 1
     late = [at for at in file.read_text().splitlines()[:-1] if float(at) > took]
     assert len(late) <= 1, "it may have been suspended between the check and the change"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_database_that_does_not_answer_is_given_up() -> None:
+    """By default, it would be waited for without an end."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Retryable):  # accepts connections, and sends nothing
+        open_ledger_at(prompt(f"postgresql+psycopg://user@127.0.0.1:{silent.getsockname()[1]}/ledger"))
+
+
+def test_the_short_limits_keep_the_options_of_the_url() -> None:
+    url = make_url(prompt("postgresql+psycopg://user:secret@db/ledger?options=-c%20search_path%3Dteam"))
+    assert url.query["options"] == "-c search_path=team -c statement_timeout=8000"
+    assert (url.password, url.query["connect_timeout"]) == ("secret", "5")
