@@ -194,8 +194,9 @@ class Intake:
         self._exchange = exchange
         self._line = line
         self._folder = folder
-        self._identity = -1
-        """Inode of the folder. In another one, a missing file says nothing."""
+        self._held = -1
+        """Open descriptor of the folder. In another folder of its name, a missing file says nothing. While it is open, no other one gets its
+        inode."""
         self._copied: set[str] = set()
         """Names of the requests that are, or were, in the spool, and that the exchange still has."""
         self._pending: dict[str, int] = {}
@@ -209,10 +210,8 @@ class Intake:
 
         Copies none while the spool has `most_bytes` bytes, and at most 256 requests.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._open()
         there = {path.name: path.stat().st_size for path in self._folder.iterdir() if path.is_file()}
-        if self._folder.stat().st_ino != self._identity:
-            self._identity, self._copied = self._folder.stat().st_ino, set()
         ingested = self._copied - there.keys()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(self._remove, sorted(ingested)))
@@ -227,6 +226,15 @@ class Intake:
                 chosen.append(name)
                 size += bytes_
             return sum(pool.map(self._copy, chosen))
+
+    def _open(self) -> None:
+        """Create the folder if it is missing, and forget what was copied to a former one."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._held >= 0 and os.path.samestat(os.fstat(self._held), self._folder.stat()):
+            return
+        if self._held >= 0:
+            os.close(self._held)
+        self._held, self._copied = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), set()
 
     def _list(self, there: Set[str]) -> None:
         """List what waits. A long listing is not repeated at once: requests that wait for an ingest are in it, too."""
