@@ -24,8 +24,6 @@ from ratchet.runtime.leading import check_leads
 
 SHA256 = "sha256"
 """Metadata key of an uploaded file: the SHA-256 digest that the sender computed."""
-_CHANGES = ("write", "delete", "upload")
-"""Requests that change the bucket."""
 _TERM = "term"
 """Metadata key of an object that only the leading service writes: the number of its term."""
 CONNECT, READ, ATTEMPTS = 5, 15, 2
@@ -91,14 +89,19 @@ class Bucket:
 
     @contextmanager
     def _asked(self, what: str, key: str) -> Iterator[None]:
-        if what in _CHANGES:
-            check_leads()
         try:
             yield
         except (RatchetError, FileNotFoundError):
             raise
         except Exception as error:  # SDK errors have several base classes, and transport errors arrive unwrapped
             raise Retryable(f"cannot {what} s3://{self.bucket}/{self.prefix}{key}: {error}") from error
+
+    @contextmanager
+    def _changing(self, what: str, key: str) -> Iterator[None]:
+        """As `_asked`, for a request that changes the bucket. Raises Fenced if this process led and does not lead any more."""
+        check_leads()
+        with self._asked(what, key):
+            yield
 
     def get(self, key: str) -> bytes | None:
         """Return the content of an object, or None if it does not exist."""
@@ -124,7 +127,7 @@ class Bucket:
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object and replace an existing one."""
-        with self._asked("write", key):
+        with self._changing("write", key):
             self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data)
 
     def put_in_term(self, key: str, data: bytes, term: int | None, tag: str | None = None) -> None:
@@ -136,7 +139,7 @@ class Bucket:
         """
         from botocore.exceptions import ClientError
 
-        with self._asked("write", key):
+        with self._changing("write", key):
             known = self._head(key)
             there = _term(known)
             if term is not None and term < there:
@@ -174,7 +177,7 @@ class Bucket:
         """Write an object only if the key is free. Does nothing otherwise, so the first writer wins."""
         from botocore.exceptions import ClientError
 
-        with self._asked("write", key):
+        with self._changing("write", key):
             try:
                 self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=data, IfNoneMatch="*")
             except ClientError as error:
@@ -229,7 +232,7 @@ class Bucket:
         """
         if digest_file(path) != expected:
             raise Permanent(f"{path} does not match its manifest; it is not uploaded")
-        with self._asked("write", key):
+        with self._changing("write", key):
             self.client.upload_file(str(path), self.bucket, self.prefix + key, ExtraArgs={"Metadata": {SHA256: expected}})
 
     def send_missing(self, path: Path, key: str, expected: Digest) -> bool:
@@ -279,7 +282,7 @@ class Bucket:
     def delete(self, key: str, version: str | None = None) -> None:
         """Delete an object, or one version of it. Does nothing if it does not exist."""
         which = {} if version is None else {"VersionId": version}
-        with self._asked("delete", key):
+        with self._changing("delete", key):
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key, **which)
 
 

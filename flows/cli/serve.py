@@ -172,9 +172,10 @@ def _end_at_once(reason: str) -> None:
 
 @contextmanager
 def _claimed(installation: Installation, lines: list[str]) -> Iterator[Claims | None]:
-    """Claim the lines in a ledger outside the home folder. Raises ConfigError if another installation serves one of them.
+    """Claim the lines, if the ledger is outside of the home folder, where another installation may use it as well.
 
-    In pods, what this process publishes about a line carries the number of its claim.
+    In pods, what this process publishes about a line carries the number of its claim. Raises ConfigError if another installation serves one
+    of the lines.
     """
     if variables.LEDGER_URL not in os.environ:
         yield None

@@ -32,9 +32,8 @@ def open_credentials(home: Home, line: str) -> CredentialStore:
 def mirror_credentials(home: Home, line: str, content: bytes, at: datetime) -> None:
     """Write the credentials as they were at a time to the file, for an earlier release to which an operator goes back."""
     replace_secret(home.credentials(line), content)
-    _documents(home, line).change(
-        _MIRRORED, lambda _: at.isoformat().encode()
-    )  # last: a crash in between must not make the file look newer
+    # last: a crash in between must not make the file look newer
+    _documents(home, line).change(_MIRRORED, lambda _: at.isoformat().encode())
 
 
 @lru_cache(maxsize=1024)

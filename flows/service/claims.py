@@ -34,9 +34,10 @@ class Claims:
         self._leases: list[Lease] = []
 
     def take(self, now: datetime) -> None:
-        """Claim all lines. Raises ConfigError, and claims none, if another installation serves one of them.
+        """Claim all lines, or none of them.
 
-        Raises Retryable if another host of this installation did a short time ago.
+        Raises ConfigError if another installation serves one of them, and Retryable if another host of this installation did a short time
+        ago.
         """
         try:
             for line in self._lines:
