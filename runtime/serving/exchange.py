@@ -195,8 +195,9 @@ class Intake:
         self._line = line
         self._folder = folder
         self._held = -1
-        """Open descriptor of the folder. In another folder of its name, a missing file says nothing. While it is open, no other one gets its
-        inode."""
+        """Open descriptor of the folder. In another folder of its name, a missing file says nothing. While it is open, no other folder
+        gets its inode.
+        """
         self._copied: set[str] = set()
         """Names of the requests that are, or were, in the spool, and that the exchange still has."""
         self._pending: dict[str, int] = {}
