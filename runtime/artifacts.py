@@ -14,9 +14,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import Digest, canonical, digest, digest_file
@@ -108,6 +108,16 @@ class Erased(Frozen):
     """Number of rows that are left."""
 
 
+class Deleted(NamedTuple):
+    """What was deleted from a folder or a bucket."""
+
+    files: int = 0
+    """Number of files, or of objects and their former versions."""
+    bytes: int = 0
+    left: str = ""
+    """What could not be deleted and why, with the remedy; empty if nothing is left."""
+
+
 class FolderArtifacts:
     """`Artifacts` below one folder of a local or shared file system."""
 
@@ -173,6 +183,15 @@ class FolderArtifacts:
             self.here(key).unlink(missing_ok=True)
             self.forget(key)
         return new
+
+    def erased_keys(self) -> set[Digest]:
+        """Return the artifacts from which rows were erased, without those that were stored again since."""
+        found = (path.name for path in (self.root / "erased").glob("*") if DIGEST.fullmatch(path.name))
+        return {key for key in found if not self.here(key).exists()}
+
+    def delete_former(self, keys: Collection[Digest]) -> Deleted:  # noqa: ARG002
+        """Delete former versions of deleted contents. A folder keeps none."""
+        return Deleted()
 
     def contents(self) -> Iterator[tuple[Digest, Path]]:
         """Yield the digest and the path of each stored content."""

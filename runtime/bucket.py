@@ -10,7 +10,8 @@ Required semantics: strong read-after-write consistency, atomic object writes, `
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from ratchet.contracts.errors import Fenced, Permanent, RatchetError, Retryable
 from ratchet.contracts.ids import Digest, digest_file
 from ratchet.contracts.jobs.cluster import BucketSettings
-from ratchet.runtime.artifacts import sync
+from ratchet.runtime.artifacts import Deleted, sync
 from ratchet.runtime.leading import check_leads
 
 SHA256 = "sha256"
@@ -32,6 +33,11 @@ answer.
 """
 CONNECTIONS = 32
 """Maximum number of connections that are kept open."""
+_DELETERS = 16
+"""Objects that are deleted at a time. Not every S3-compatible store accepts the request that deletes many."""
+_WITHOUT_VERSIONS = ("NotImplemented", "MethodNotAllowed")
+"""Errors of a store that keeps no versions."""
+_DENIED = ("AccessDenied", "AllAccessDisabled")
 
 
 class BucketObject(NamedTuple):
@@ -284,6 +290,48 @@ class Bucket:
         which = {} if version is None else {"VersionId": version}
         with self._changing("delete", key):
             self.client.delete_object(Bucket=self.bucket, Key=self.prefix + key, **which)
+
+    def delete_each(self, keys: Iterable[str]) -> None:
+        """Delete many objects, several at a time. In a bucket with versioning, they become former versions."""
+        with ThreadPoolExecutor(_DELETERS) as threads:
+            for _ in threads.map(self.delete, keys):
+                pass
+
+    def delete_former(self, under: str, is_wanted: Callable[[str], bool]) -> Deleted:
+        """Delete the former versions of the objects whose keys begin with `under`, so that nobody can read them any more.
+
+        `is_wanted` selects objects by their keys relative to `under`. Current objects stay. Marks of deletion go last: without its mark, a
+        former version would be the current one again.
+        """
+        place = f"s3://{self.bucket}/{self.prefix}{under}"
+        try:
+            found = [one for one in self.versions(under) if (one.is_mark or not one.is_latest) and is_wanted(one.key)]
+            for marks in (False, True):
+                some = [one for one in found if one.is_mark is marks]
+                with ThreadPoolExecutor(_DELETERS) as threads:
+                    for _ in threads.map(lambda one: self.delete(under + one.key, one.version), some):
+                        pass
+        except Retryable as error:
+            code = _code_of(error.__cause__)
+            if code in _WITHOUT_VERSIONS:
+                return Deleted()
+            if code in _DENIED:
+                rights = "grant s3:ListBucketVersions and s3:DeleteObjectVersion without an object lock, then repeat"
+                return Deleted(left=f"former versions of objects in {place}, if the bucket keeps versions ({code}: {rights})")
+            raise
+        return Deleted(sum(not one.is_mark for one in found), sum(one.size for one in found))
+
+    def folders(self, under: str) -> Sequence[str]:
+        """Return the names of the folders with objects directly below `under`, which ends with `/`."""
+        with self._asked("list", under):
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix + under, Delimiter="/")
+            found = [str(one["Prefix"]) for page in pages for one in page.get("CommonPrefixes", ())]
+        return [one.removeprefix(self.prefix + under).rstrip("/") for one in found]
+
+
+def _code_of(error: BaseException | None) -> str:
+    response = getattr(error, "response", None)
+    return str(response["Error"]["Code"]) if isinstance(response, dict) else ""
 
 
 def _term(head: Any) -> int:

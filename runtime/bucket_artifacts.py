@@ -7,13 +7,13 @@ something returns when the bucket has it. The folder may be lost; missing files 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import Digest, canonical, digest, digest_file
 from ratchet.contracts.schema import stamped, unstamped
-from ratchet.runtime.artifacts import DIGEST, Erased, FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import DIGEST, Deleted, Erased, FolderArtifacts, write_atomic
 from ratchet.runtime.bucket import Bucket
 
 ARTIFACTS_URL = "RATCHET_ARTIFACTS_URL"
@@ -45,7 +45,7 @@ class BucketArtifacts(FolderArtifacts):
         return key
 
     def forget(self, key: Digest) -> None:
-        """Delete a content from the bucket, after it was deleted from the folder."""
+        """Delete a content from the bucket, after it was deleted from the folder. A bucket with versioning keeps a former version."""
         self._sent.discard(key)
         self._bucket.delete(_content(key))
 
@@ -96,6 +96,16 @@ class BucketArtifacts(FolderArtifacts):
             self.put(data)
             self._bucket.put(f"erased/{key}", stamped(Erased(replacement=new, removed=removed, left=left)))
         return super().replace(key, data, removed, left)
+
+    def erased_keys(self) -> set[Digest]:
+        """Return the artifacts from which rows were erased, without those that were stored again since."""
+        known = {key for key in self._bucket.list("erased/") if DIGEST.fullmatch(key)} | super().erased_keys()
+        return known - {key.rpartition("/")[2] for key in self._bucket.list("sha256/")} if known else known
+
+    def delete_former(self, keys: Collection[Digest]) -> Deleted:
+        """Delete the former versions of deleted contents from a bucket with versioning."""
+        names = {_content(key) for key in keys}
+        return self._bucket.delete_former("sha256/", lambda key: f"sha256/{key}" in names) if names else Deleted()
 
     def _bound(self, key: str) -> tuple[str, Digest] | None:
         content = self._bucket.get(key)

@@ -150,6 +150,11 @@ class TrainingPlan(Frozen):
         return {Method.SFT: self.demonstrations, Method.DPO: self.pairs, Method.GRPO: self.prompts}[self.method]
 
     @property
+    def data(self) -> tuple[Digest, ...]:
+        """The artifacts with rows, of which the job reads some."""
+        return (self.pairs, self.prompts, self.demonstrations, *filter(None, [self.development, self.cross_validation]))
+
+    @property
     def id(self) -> Digest:
         """Return the id of the plan, the digest of its content."""
         return digest(self.model_dump(mode="json"))

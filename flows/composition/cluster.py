@@ -22,6 +22,7 @@ from ratchet.flows.config.home import Home
 if TYPE_CHECKING:
     from ratchet.k8s.gangs.executor import KubernetesExecutor
     from ratchet.k8s.manifests.render import Part, Site
+    from ratchet.k8s.storage.sync import Remote
 
 
 def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home) -> KubernetesExecutor:
@@ -35,6 +36,19 @@ def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home
     return KubernetesExecutor(
         cluster, name, settings, profile, home.jobs(name), open_artifacts(home), restarts, documents=job_documents(home, name)
     )
+
+
+def open_job_bucket(loop: Loop, home: Home) -> Remote | None:
+    """Return the bucket of the line's jobs with the folders that it stands for; None if its jobs have none. Sends no request yet."""
+    from ratchet.k8s.storage.sync import Remote
+    from ratchet.runtime.bucket import Bucket
+    from ratchet.runtime.jobs.run_folder import RunFolders
+
+    volume = loop.cluster.volume if loop.cluster is not None else None
+    if volume is None or volume.bucket is None:
+        return None
+    folders = RunFolders(home.jobs(loop.line.name).resolve(), job_documents(home, loop.line.name))
+    return Remote(Bucket(volume.bucket), Path(volume.mount), folders, open_artifacts(home))
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:

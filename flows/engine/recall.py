@@ -68,7 +68,7 @@ def _inputs(context: LineContext | None, cycle: CycleView) -> tuple[Digest, ...]
     plan = cycle.plan
     if plan is None:
         return ()
-    data, read = (plan.pairs, plan.prompts, plan.demonstrations, *filter(None, [plan.development, plan.cross_validation])), set[Digest]()
+    data, read = plan.data, set[Digest]()
     if context is not None:
         with contextlib.suppress(RatchetError, KeyError):
             attempts = {1, *(one.trial.attempt for one in cycle.trials)}

@@ -30,6 +30,7 @@ from ratchet.flows.engine.line import ask_rollback
 from ratchet.flows.engine.recall import Resting, recall, resting
 from ratchet.flows.engine.reconcile import go_back
 from ratchet.flows.engine.work import turn
+from ratchet.flows.service.bucket_copies import delete_copies
 from ratchet.flows.service.reach import named, reachable
 from ratchet.flows.service.receipts import LineErased, RecalledVersion, Receipt, Receipts, merged, receipt_id
 from ratchet.materializer.erasure.artifact_rows import evidence, filtered, has_rows
@@ -56,9 +57,15 @@ ALWAYS_LEFT = (
     "the weights of the recalled versions, in the artifacts and wherever they were copied",
     "models that were trained elsewhere and given as candidates: nothing is known of their training data",
     "files that were exported by `ratchet dataset` (which lists them), `ratchet judge` and `ratchet report --out`",
-    "an MLflow server, a bucket or a cluster's volume outside of the home folder",
+    "an MLflow server, the disks of operators and of lost pods, and volumes and buckets that no cycle of the ledger names",
     "hashes in lake/seen.sqlite, and in lake/prompts.sqlite and judgements.db or the ledger's database, which contain no text",
     "differences of mirrored prompts in the ledger, by hashes whose key is deleted",
+)
+
+
+_OF_CLUSTER = (
+    "logs that the cluster keeps of pods, the last lines of failed jobs in the ledger's reasons, and in a bucket of jobs the parts of "
+    "interrupted uploads until its lifecycle rule deletes them"
 )
 
 
@@ -237,7 +244,13 @@ class LineEraser:
         for key in pending.artifacts:
             self._boundary("artifact")
             self._rewrite(key, pending.marks)
-        self._boundary("run folders")
+        self._boundary("copies in buckets")
+        for place, deleted in delete_copies(self._artifacts, self._home, self._installation.cycles(self._line), pending.plans):
+            if deleted.files:
+                self._files[place] += deleted.files
+            self._bytes += deleted.bytes
+            self._left += [deleted.left] if deleted.left else []
+        self._boundary("run folders")  # after the bucket, from which a missing one is downloaded again
         for folder in self._run_folders(pending):
             self._remove(folder, "run folders")
         self._boundary("reports")
@@ -274,6 +287,8 @@ class LineEraser:
             path.unlink(missing_ok=True)
         else:
             shutil.rmtree(path, ignore_errors=True)
+            if path.exists():  # on a volume, a pod may have withdrawn the right
+                self._left.append(f"files in {path}, which the service may not delete; delete the folder as their owner")
 
     def _rows_of_artifacts(self) -> Iterator[tuple[Digest, bytes]]:
         """Yield each artifact with rows, except those of other lines only, in which other people may have given the same texts."""
@@ -371,7 +386,7 @@ class LineEraser:
             else:
                 raise Retryable(f"job {job} does not end; run `ratchet erase` again when it has")
         if context.loop.cluster is not None:
-            self._left.append("run folders on the cluster's volume or in its bucket; delete those of the recalled plans there")
+            self._left.append(_OF_CLUSTER)
 
     def _roll_out_back(self, context: LineContext) -> None:
         """Roll an open rollout back at once. A running service does it, too."""

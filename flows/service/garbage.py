@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import Field
 
 from ratchet.contracts.cycle import Append
-from ratchet.contracts.errors import Conflict
+from ratchet.contracts.errors import Conflict, RatchetError, Retryable
 from ratchet.contracts.ids import Digest, line_stream
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Ledger
@@ -29,6 +29,7 @@ from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.model_retention import Generation, expired_models, folders_of
 from ratchet.flows.engine.context import LineContext, leased
+from ratchet.flows.service.bucket_copies import job_buckets
 from ratchet.flows.service.erase import LineEraser
 from ratchet.flows.service.reach import named, reachable
 from ratchet.materializer.erasure.lake_rows import Target
@@ -207,19 +208,30 @@ def _add(files: dict[str, int], place: str, counted: tuple[int, int]) -> None:
 
 
 def _collect_runs(installation: Installation, context: LineContext, grace: float, dry_run: bool) -> tuple[int, int]:
-    """Delete the run folders of cycles that ended longer than `grace` seconds ago, and those of plans that no cycle has."""
-    root = installation.home.jobs(context.line)
-    if not root.exists() or context.loop.cluster is not None:
+    """Delete the run folders of cycles that ended longer than `grace` seconds ago, and in the home those of plans that no cycle has.
+
+    Nothing is deleted while the cluster does not say which jobs are left there.
+    """
+    root, cycles = installation.home.jobs(context.line), installation.cycles(context.line)
+    try:
+        live = set(context.executor.live())
+    except RatchetError:
         return 0, 0
     now, kept = context.clock.now(), set[str]()
-    live = set(context.executor.live())
-    for cycle in installation.cycles(context.line):
+    for cycle in cycles:
         busy = not cycle.ended or any(incarnation.job in live for incarnation in cycle.incarnations)
         recent = cycle.ended_at is not None and (now - cycle.ended_at).total_seconds() < grace
         if busy or recent:
             kept.update(plan_folder(plan.id) for plan in cycle.plans)
+    known = {plan_folder(plan.id) for cycle in cycles for plan in cycle.plans}
     files = size = 0
-    for folder in sorted(root.iterdir()):
+    for bucket in job_buckets(cycles, installation.home):  # first, because a missing folder of the home is downloaded again
+        with contextlib.suppress(Retryable):  # the next collection tries again
+            done = bucket.collect(known - kept, dry_run)
+            files, size = files + done.files, size + done.bytes
+    if live.difference(incarnation.job for cycle in cycles for incarnation in cycle.incarnations):
+        kept.update(folder.name for folder in root.glob("*") if folder.name not in known)  # one of them may be of such a job
+    for folder in sorted(root.iterdir()) if root.exists() else ():
         if folder.is_symlink() or not folder.is_dir() or not re.fullmatch("[0-9a-f]{16}", folder.name):
             continue
         if folder.name not in kept and _age(folder) >= grace:

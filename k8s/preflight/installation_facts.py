@@ -113,6 +113,8 @@ class BucketFacts:
 
     The test writes one object and deletes it.
     """
+    former: str | Unread = ""
+    """Why former versions of objects cannot be deleted; empty if they can, or if the store keeps none."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ def _service_denied(cluster: Cluster, wanted: Wanted, accounts: Objects | Unread
 
 
 def _buckets(values: Values) -> Iterator[tuple[str, BucketFacts | Unread]]:
-    for name in ("exchange", "artifacts"):
+    for name in ("exchange", "artifacts", "anchors"):
         if url := values["bucket"][name]:
             yield name, read_or_reason(partial(_probe, str(url), values["bucket"]["endpoint"] or None, values["bucket"]["region"] or None))
 
@@ -255,11 +257,13 @@ def _probe(url: str, endpoint: str | None, region: str | None) -> BucketFacts:
     except ValueError:
         raise Permanent(f"{url} is not a URL of the form s3://BUCKET/PREFIX") from None
     bucket.get("of-no-importance")
-    return BucketFacts(url, read_or_reason(bucket.versioning), read_or_reason(partial(_refuses_a_second_write, bucket)))
-
-
-def _refuses_a_second_write(bucket: Bucket) -> bool:
     key = f"doctor/{secrets.token_hex(8)}"
+    conditional = read_or_reason(partial(_refuses_a_second_write, bucket, key))
+    former = read_or_reason(lambda: bucket.delete_former(key, lambda _: True).left)
+    return BucketFacts(url, read_or_reason(bucket.versioning), conditional, former)
+
+
+def _refuses_a_second_write(bucket: Bucket, key: str) -> bool:
     try:
         bucket.put_new(key, b"first")
         bucket.put_new(key, b"second")

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import checkpoint_name, digest
 from ratchet.contracts.jobs.training import JobSpec, ResumePoint
 from ratchet.contracts.schema import stamped
-from ratchet.runtime.artifacts import FolderArtifacts, write_atomic
+from ratchet.runtime.artifacts import Deleted, FolderArtifacts, write_atomic
 from ratchet.runtime.bucket import Bucket, BucketObject
 from ratchet.runtime.event_log import EVENT_BYTES
 from ratchet.runtime.jobs.job_files import SMALL_BYTES, is_there
@@ -64,6 +65,8 @@ class Remote:
     def restore(self, spec: JobSpec) -> None:
         """Download the small files of a job's run folder if the folder was lost, and claim it again.
 
+        What was collected or erased from the bucket, too, stays away.
+
         Raises Retryable while the bucket is unreachable.
         """
         run = self.folders.run(spec)
@@ -71,7 +74,8 @@ class Remote:
             return
         _, problem = self._looked.get(run, (0.0, ""))
         self.pull(run, fresh=not problem)
-        self.folders.claim(spec)  # last: a folder that is claimed is complete
+        if is_there(run):
+            self.folders.claim(spec)  # last: a folder that is claimed is complete
 
     def _send(self, content: str) -> None:
         path = self.artifacts.path(content)
@@ -79,6 +83,36 @@ class Remote:
             self.bucket.send_missing(path, self.key(path), content)
         except FileNotFoundError:
             raise Permanent(f"artifact {content[:12]} is not in {self.artifacts.root}; restore the folder from a backup") from None
+
+    def collect(self, plans: Collection[str], dry_run: bool) -> Deleted:
+        """Delete those of the folders of plans, by their names, that the bucket has. With `dry_run`, only count what would be deleted.
+
+        A bucket with versioning keeps former versions, which protect from mistakes until a lifecycle rule deletes them.
+        """
+        there = plans and set(plans).intersection(self.bucket.folders(f"{self.key(self.folders.root)}/"))
+        if not dry_run:
+            return self.unstage(sorted(there))
+        found = [one.size for plan in there for one in self.bucket.list(f"{self.key(self.folders.root / plan)}/").values()]
+        return Deleted(len(found), sum(found))
+
+    def unstage(self, plans: Iterable[str], contents: Iterable[str] = (), former: bool = False) -> Deleted:
+        """Delete folders of plans, by their names, and copies of artifacts. Their jobs have ended.
+
+        `former` also deletes their former versions, if the bucket keeps versions.
+        """
+        root, copies = self.key(self.folders.root), {self.key(self.artifacts.here(content)) for content in contents}
+        done = [self._discard(f"{root}/{plan}/", lambda _: True, former) for plan in plans]
+        if copies:
+            under = f"{self.key(self.artifacts.root)}/"
+            done.append(self._discard(under, lambda key: under + key in copies, former))
+        return Deleted(sum(one.files for one in done), sum(one.bytes for one in done), next((one.left for one in done if one.left), ""))
+
+    def _discard(self, under: str, is_wanted: Callable[[str], bool], former: bool) -> Deleted:
+        found = {key: one.size for key, one in self.bucket.list(under).items() if is_wanted(key)}
+        self.bucket.delete_each(under + key for key in found)
+        before = self.bucket.delete_former(under, is_wanted) if former else Deleted()
+        # In a bucket with versioning, the objects that were just deleted are among the former versions.
+        return Deleted(max(len(found), before.files), max(sum(found.values()), before.bytes), before.left)
 
     def pull(self, run: Path, fresh: bool = False) -> None:
         """Download new small files of all incarnations of a run, with the bucket's modification times.

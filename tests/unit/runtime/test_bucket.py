@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import digest, digest_file
@@ -106,3 +108,77 @@ def test_a_missing_bucket_is_named(s3: S3) -> None:
 @pytest.mark.parametrize(("endpoint", "port"), [(None, 443), ("http://minio", 80), ("https://minio", 443), ("http://10.0.0.1:9000", 9000)])
 def test_the_port_follows_from_the_endpoint(endpoint: str | None, port: int) -> None:
     assert BucketSettings(url="s3://abc", endpoint=endpoint).port == port
+
+
+def keep_versions(s3: S3) -> None:
+    s3.client.put_bucket_versioning(Bucket=s3.bucket, VersioningConfiguration={"Status": "Enabled"})
+
+
+def versions(bucket: Bucket, under: str = "") -> int:
+    """Return the number of versions with content."""
+    return sum(not one.is_mark for one in bucket.versions(under))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [True, False])
+def test_former_versions_go_and_current_objects_stay(s3: S3, bucket: Bucket, kept: bool) -> None:
+    bucket.put("a/before", b"0")
+    if kept:
+        keep_versions(s3)
+    for content in (b"1", b"22", b"333"):
+        for key in ("a/gone", "a/here", "a/other", "ab"):
+            bucket.put(key, content)
+    bucket.delete_each(["a/gone", "a/before", "a/never"])
+    gone = bucket.delete_former("a/", lambda key: key != "other")
+    assert gone == ((6, len("0122333122"), "") if kept else (0, 0, ""))
+    assert (bucket.get("a/gone"), bucket.get("a/before"), bucket.get("a/here")) == (None, None, b"333")
+    assert versions(bucket) == (1 + 3 + 3 if kept else 3)
+    assert bucket.delete_former("a/", lambda key: key != "other").files == 0
+
+
+@pytest.mark.slow
+def test_an_interruption_never_makes_a_former_version_the_current_one(s3: S3, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_versions(s3)
+    for content, key in itertools.product((b"1", b"2"), ("x", "y")):
+        bucket.put(key, content)
+    delete, left = Bucket.delete, [0]
+
+    def until_it_fails(self: Bucket, key: str, version: str | None = None) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Retryable("the process ends")
+        delete(self, key, version)
+
+    monkeypatch.setattr(Bucket, "delete", until_it_fails)
+    for requests in itertools.count():
+        left[0] = requests
+        try:
+            bucket.delete_each(["x", "y"])
+            bucket.delete_former("", lambda _: True)
+        except Retryable:
+            assert requests < 3 or bucket.get("x") is bucket.get("y") is None
+            continue
+        break
+    assert requests >= 2
+    assert not list(bucket.versions(""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "left"), [("AccessDenied", "grant s3:ListBucketVersions and s3:DeleteObjectVersion"), ("NotImplemented", "")]
+)
+def test_what_a_store_refuses_is_told(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, code: str, left: str) -> None:
+    def refuse(_: str) -> None:
+        raise ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "ListObjectVersions")  # type: ignore[typeddict-item]
+
+    bucket.put("a", b"1")
+    monkeypatch.setattr(bucket.client, "get_paginator", refuse)
+    gone = bucket.delete_former("", lambda _: True)
+    assert (gone.files, left in gone.left, bool(gone.left)) == (0, True, bool(left))
+
+
+@pytest.mark.slow
+def test_folders_are_those_directly_below(bucket: Bucket) -> None:
+    for key in ("jobs/one/a1/x", "jobs/two/y", "jobs/record", "jobs2/three/z"):
+        bucket.put(key, b"")
+    assert sorted(bucket.folders("jobs/")) == ["one", "two"]

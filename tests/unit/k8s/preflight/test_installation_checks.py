@@ -175,6 +175,12 @@ ONE_FAULT: dict[str, tuple[dict[str, Any], str, str, bool]] = {
         "it is on",
         False,
     ),
+    "former versions": (
+        {"buckets": {**SOUND.buckets, "artifacts": BucketFacts("s3://a", "Enabled", former="AccessDenied")}},
+        "former versions in the artifacts",
+        "an erasure cannot delete them: AccessDenied",
+        False,
+    ),
     "SQLite": ({"ledger": LedgerFacts("other", "it is not in Postgres, but sqlite")}, "ledger", "not in Postgres", True),
     "no pods": ({"pods": ()}, "pods", "the release prod has none in ratchet", False),
     "a pod waits": (
@@ -383,6 +389,7 @@ def test_the_rights_over_model_servers_are_those_that_the_chart_grants() -> None
 @pytest.mark.slow
 def test_a_bucket_is_probed_with_one_object_that_is_deleted(s3: S3) -> None:
     place = {"exchange": s3.settings.url, "artifacts": "s3://no-such-bucket/a", "endpoint": s3.settings.endpoint, "region": "us-east-1"}
+    place["anchors"] = f"s3://{s3.bucket}/anchors"
     s3.client.put_object(Bucket=s3.bucket, Key="some/where/spool/support/r1", Body=b"x")
     s3.client.put_bucket_versioning(Bucket=s3.bucket, VersioningConfiguration={"Status": "Suspended"})
     cluster = MemoryCluster()
@@ -391,7 +398,9 @@ def test_a_bucket_is_probed_with_one_object_that_is_deleted(s3: S3) -> None:
     assert found.unreachable == "the API server does not answer"
     assert found.buckets["exchange"] == BucketFacts(s3.settings.url, "Suspended", conditional=True)
     assert "NoSuchBucket" in str(found.buckets["artifacts"])
-    assert [one["Key"] for one in s3.client.list_objects_v2(Bucket=s3.bucket)["Contents"]] == ["some/where/spool/support/r1"]
+    assert found.buckets["anchors"] == BucketFacts(f"s3://{s3.bucket}/anchors", "Suspended", conditional=True)
+    kept = s3.client.list_object_versions(Bucket=s3.bucket)
+    assert ([one["Key"] for one in kept["Versions"]], "DeleteMarkers" in kept) == (["some/where/spool/support/r1"], False)
     line = found.exchange["support"]
     assert isinstance(line, ExchangeFacts)
     assert (line.waiting, line.oldest is not None, line.routed) == (1, True, False)

@@ -14,6 +14,7 @@ from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import canonical, checkpoint_name, digest
 from ratchet.contracts.schema import stamped
 from ratchet.k8s.storage import sync
+from ratchet.runtime.jobs.job_protocol import plan_folder
 from ratchet.runtime.jobs.run_folder import newest_sign
 from tests.s3 import S3
 from tests.unit.k8s.shared import PLAN, Shared, save
@@ -219,3 +220,34 @@ def test_downloaded_files_have_the_times_of_the_bucket(shared: Shared) -> None:
     shared.bucket.put(shared.key("i1/events.jsonl"), b"")
     shared.remote.pull(shared.run, fresh=True)
     assert abs(os.stat(shared.run / "i1" / "events.jsonl").st_mtime - shared.folder.stat().st_mtime) < 3600  # noqa: PTH116
+
+
+def test_folders_of_plans_and_copies_of_artifacts_are_deleted_with_their_former_versions(s3: S3, shared: Shared) -> None:
+    s3.client.put_bucket_versioning(Bucket=s3.bucket, VersioningConfiguration={"Status": "Enabled"})
+    shared.remote.lay_out(shared.spec)
+    sent(shared)
+    shared.bucket.put("jobs/1111111111111111/a1/i1/events.jsonl", b"of another plan")
+    plan, pairs = plan_folder(PLAN), shared.spec.inputs["pairs.parquet"]
+    before = shared.bucket.list(f"jobs/{plan}/").keys()
+    assert len(before) > 3
+    gone = shared.remote.unstage([plan], [pairs, "0" * 64], former=True)
+    assert (gone.files >= len(before) + 1, gone.bytes > 0, gone.left) == (True, True, "")
+    rest = {one.key for one in shared.bucket.versions("")}
+    assert not any(plan in key or pairs in key for key in rest)
+    assert "jobs/1111111111111111/a1/i1/events.jsonl" in rest
+    assert any(shared.spec.inputs["model"] in key for key in rest)
+    assert shared.remote.unstage([plan], [pairs], former=True) == (0, 0, "")
+
+
+def test_collected_folders_stay_away(shared: Shared) -> None:
+    shared.remote.lay_out(shared.spec)
+    sent(shared)
+    plan = plan_folder(PLAN)
+    counted = shared.remote.collect({plan, "2222222222222222"}, dry_run=True)
+    assert (counted.files, counted.bytes) == (n := len(shared.bucket.list(f"jobs/{plan}/")), counted.bytes)
+    assert shared.remote.collect({plan}, dry_run=False) == counted
+    assert n > 3
+    shutil.rmtree(shared.remote.folders.plan_folder(shared.spec))
+    shared.remote.restore(shared.spec)
+    assert not shared.remote.folders.plan_folder(shared.spec).exists()
+    assert shared.remote.collect({plan}, dry_run=False).files == 0
