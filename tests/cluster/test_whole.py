@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from ratchet.contracts.serving import RouterHeader
+from tests import markers
 from tests.cluster.faults import counted, faults, is_counted, run, upgrade, upgraded
-from tests.cluster.whole import LINE, Whole
+from tests.cluster.whole import LINE, PERSON, Whole
 from tests.cluster.whole_figures import added_by_the_router, per_replica, starts
 from tests.real_vllm import vllm_program
 from tests.soak_results import record
@@ -47,7 +49,8 @@ def token_of(whole: Whole, role: str = "feedback") -> str:
     return whole.rig.kubectl("exec", "-n", whole.namespace, whole.service_pod, "--", "cat", file)
 
 
-def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole) -> None:
+def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster(whole: Whole, tmp_path: Path) -> None:
+    whole.s3.client.put_bucket_versioning(Bucket=whole.s3.bucket, VersioningConfiguration={"Status": "Enabled"})
     prepared(whole)
     client = httpx.Client(timeout=30, trust_env=False)
     address = whole.ready("prefect")[0]["status"]["podIP"]
@@ -64,6 +67,12 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
         whole.told(f"every user is on the former version {time.monotonic() - began:.1f} s after `ratchet rollback` began")
     assert traffic.failures == [], "no request fails because of a weight change, a promotion or a rollback"
     assert len(traffic.answers) > 30
+    places = {key.partition("/")[0] for key in whole.marked(tmp_path / "before")}
+    assert places >= {"artifacts", "jobs"}, places
+    receipt = whole.ratchet("erase", "--user", markers.user(PERSON))
+    assert "the bucket of jobs" in receipt
+    assert whole.marked(tmp_path / "after") == set(), "no version of any object has a text of the erased person"
+    whole.told("a person is erased from all buckets")
 
 
 @pytest.mark.soak

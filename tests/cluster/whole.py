@@ -17,9 +17,12 @@ from typing import Any, TypeVar
 import httpx
 import yaml
 
+from ratchet.contracts.jobs.cluster import BucketSettings
 from ratchet.contracts.serving import RouterHeader
 from ratchet.flows.cli.setup.check import NEEDS_ATTRIBUTION
 from ratchet.k8s.manifests.policies import VOLCANO_NAMESPACE
+from ratchet.runtime.bucket import Bucket
+from tests import markers
 from tests.cluster import loop_files
 from tests.cluster.bench import REAL
 from tests.cluster.chart import CHART
@@ -38,6 +41,8 @@ T = TypeVar("T", bound="Traffic")
 
 LINE, ROUTER_PORT, RECEIVER_PORT = "toy", 8080, 4318
 RELEASE = "demo"
+PERSON = 777
+"""A person whose recorded questions carry a marker (`tests/markers.py`)."""
 USER = 1000
 """The user of the chart's pods."""
 VOLUMES = ("home", "router-0", "router-1", "router-2", "spare")
@@ -172,6 +177,18 @@ class Whole:
         """Run a command in the service's pod, and return its output."""
         command = ("exec", "-n", self.namespace, self.service_pod, "--", sys.executable, "-m", "ratchet.flows.cli.main", *arguments)
         return self.rig.kubectl(*command, check=check)
+
+    def marked(self, folder: Path) -> set[str]:
+        """Return the objects of the bucket with a text of the person of the recorded traffic, in any version, outside of the source."""
+        bucket = Bucket(BucketSettings(**self.s3.settings.model_dump() | {"url": f"s3://{self.s3.bucket}"}))
+        names = list[str]()
+        folder.mkdir()
+        for one in bucket.versions(""):
+            if not one.is_mark and not one.key.startswith("traces/"):
+                found = self.s3.client.get_object(Bucket=self.s3.bucket, Key=one.key, VersionId=one.version)
+                (folder / str(len(names))).write_bytes(found["Body"].read())
+                names.append(one.key)
+        return {names[int(name)] for name in markers.marks_in(folder).get(PERSON, ())}
 
     def story(self) -> str:
         """Return what explains a failure: pods, events and the ends of all logs."""
@@ -434,8 +451,12 @@ def asking(traffic: T) -> Iterator[T]:
 
 
 def write_traffic_to(s3: S3, folder: Path) -> None:
-    """Put the recorded traffic of the toy line into the bucket."""
+    """Put the recorded traffic of the toy line into the bucket, and traces of one person whose questions nobody else asks."""
     (folder / f"traces-{LINE}").mkdir()
     write_traffic(folder, LINE)
     recorded = (folder / f"traces-{LINE}" / "recorded.jsonl").read_bytes()
+    told = {"timestamp": "2026-10-01T00:00:00Z", "response": "no", "reference": "yes", "consent": True, "user_id": markers.user(PERSON)}
+    for number, word in enumerate(("road", "sea", "bird", "fish", "cloud", "rain", "wind", "fire", "gold", "iron")):
+        question = f"Is the {word} {markers.marker(PERSON)} of the {'very ' * number}old man far away?"
+        recorded += json.dumps({"id": f"own-{number}", "messages": question, **told}).encode() + b"\n"
     s3.client.put_object(Bucket=s3.bucket, Key="traces/recorded.jsonl", Body=recorded)

@@ -154,6 +154,14 @@ def test_an_unknown_line_names_the_closest_one_first_and_then_all(shop: Path) ->
     assert said.endswith("(RATCHET_HOME is not set, so it is .ratchet in the current folder): sim")
 
 
+@pytest.mark.usefixtures("own")
+def test_a_line_with_traces_and_no_model_is_not_called_unknown() -> None:
+    (Home.from_environment().root / "lines" / "new" / "lake").mkdir(parents=True)
+    said = refused("quarantine", "list", "new")
+    assert said.startswith("line 'new' in ")
+    assert "has ingested traces and no model yet; pass the path of its loop file in place of its name" in said
+
+
 @pytest.mark.parametrize(
     "command", ["rollback", "cancel", "trigger", "status", "logs", "explain", "run", "plan", "ingest", "check", "approve"]
 )
