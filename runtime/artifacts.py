@@ -189,8 +189,8 @@ class FolderArtifacts:
         found = (path.name for path in (self.root / "erased").glob("*") if DIGEST.fullmatch(path.name))
         return {key for key in found if not self.here(key).exists()}
 
-    def delete_former(self, keys: Collection[Digest]) -> Deleted:  # noqa: ARG002
-        """Delete former versions of deleted contents. A folder keeps none."""
+    def delete_former(self, keys: Collection[Digest] | None) -> Deleted:  # noqa: ARG002
+        """Delete former versions of deleted contents: of `keys`, or of all if that is None. A folder keeps none."""
         return Deleted()
 
     def contents(self) -> Iterator[tuple[Digest, Path]]:

@@ -37,7 +37,9 @@ _DELETERS = 16
 """Objects that are deleted at a time. Not every S3-compatible store accepts the request that deletes many."""
 _WITHOUT_VERSIONS = ("NotImplemented", "MethodNotAllowed")
 """Errors of a store that keeps no versions."""
-_DENIED = ("AccessDenied", "AllAccessDisabled")
+REFUSED = ("AccessDenied", "AllAccessDisabled", "InvalidRequest", "ObjectLocked")
+"""Errors of a store that refuses a deletion: a right is missing, or the object is locked."""
+_RIGHTS = "grant s3:ListBucketVersions and s3:DeleteObjectVersion, and use no object lock"
 
 
 class BucketObject(NamedTuple):
@@ -300,26 +302,39 @@ class Bucket:
     def delete_former(self, under: str, is_wanted: Callable[[str], bool]) -> Deleted:
         """Delete the former versions of the objects whose keys begin with `under`, so that nobody can read them any more.
 
-        `is_wanted` selects objects by their keys relative to `under`. Current objects stay. Marks of deletion go last: without its mark, a
-        former version would be the current one again.
+        `is_wanted` selects objects by their keys relative to `under`. Current objects stay. Marks of deletion go last, and stay if a
+        version stays: without its mark, a former version would be the current one again.
         """
-        place = f"s3://{self.bucket}/{self.prefix}{under}"
         try:
             found = [one for one in self.versions(under) if (one.is_mark or not one.is_latest) and is_wanted(one.key)]
-            for marks in (False, True):
-                some = [one for one in found if one.is_mark is marks]
-                with ThreadPoolExecutor(_DELETERS) as threads:
-                    for _ in threads.map(lambda one: self.delete(under + one.key, one.version), some):
-                        pass
         except Retryable as error:
-            code = _code_of(error.__cause__)
-            if code in _WITHOUT_VERSIONS:
+            if (code := code_of(error)) in _WITHOUT_VERSIONS:
                 return Deleted()
-            if code in _DENIED:
-                rights = "grant s3:ListBucketVersions and s3:DeleteObjectVersion without an object lock, then repeat"
-                return Deleted(left=f"former versions of objects in {place}, if the bucket keeps versions ({code}: {rights})")
+            if code in REFUSED:
+                return Deleted(left=self._former(under, code))
             raise
-        return Deleted(sum(not one.is_mark for one in found), sum(one.size for one in found))
+
+        def attempt(one: ObjectVersion) -> str:
+            try:
+                self.delete(under + one.key, one.version)
+            except Retryable as error:
+                if (code := code_of(error)) in REFUSED:
+                    return code
+                raise
+            return ""
+
+        versions, marks = [one for one in found if not one.is_mark], [one for one in found if one.is_mark]
+        with ThreadPoolExecutor(_DELETERS) as threads:
+            codes = list(threads.map(attempt, versions))
+            if not any(codes):
+                codes += threads.map(attempt, marks)
+        gone = [one for one, code in zip(versions, codes, strict=False) if not code]
+        refused = next(filter(None, codes), "")
+        return Deleted(len(gone), sum(one.size for one in gone), self._former(under, refused) if refused else "")
+
+    def _former(self, under: str, code: str) -> str:
+        place = f"s3://{self.bucket}/{self.prefix}{under}"
+        return f"former versions of objects in {place}, if the bucket keeps versions ({code}): {_RIGHTS}, then repeat"
 
     def folders(self, under: str) -> Sequence[str]:
         """Return the names of the folders with objects directly below `under`, which ends with `/`."""
@@ -329,8 +344,9 @@ class Bucket:
         return [one.removeprefix(self.prefix + under).rstrip("/") for one in found]
 
 
-def _code_of(error: BaseException | None) -> str:
-    response = getattr(error, "response", None)
+def code_of(error: Retryable) -> str:
+    """Return the code with which the store answered a request that failed; empty if it did not answer."""
+    response = getattr(error.__cause__, "response", None)
     return str(response["Error"]["Code"]) if isinstance(response, dict) else ""
 
 

@@ -102,10 +102,13 @@ class BucketArtifacts(FolderArtifacts):
         known = {key for key in self._bucket.list("erased/") if DIGEST.fullmatch(key)} | super().erased_keys()
         return known - {key.rpartition("/")[2] for key in self._bucket.list("sha256/")} if known else known
 
-    def delete_former(self, keys: Collection[Digest]) -> Deleted:
-        """Delete the former versions of deleted contents from a bucket with versioning."""
-        names = {_content(key) for key in keys}
-        return self._bucket.delete_former("sha256/", lambda key: f"sha256/{key}" in names) if names else Deleted()
+    def delete_former(self, keys: Collection[Digest] | None) -> Deleted:
+        """Delete former versions of deleted contents from a bucket with versioning: of `keys`, or of all if that is None."""
+        if keys is not None:
+            names = {_content(key) for key in keys}
+            return self._bucket.delete_former("sha256/", lambda key: f"sha256/{key}" in names) if names else Deleted()
+        there = self._bucket.list("sha256/").keys()
+        return self._bucket.delete_former("sha256/", lambda key: key not in there)
 
     def _bound(self, key: str) -> tuple[str, Digest] | None:
         content = self._bucket.get(key)

@@ -164,8 +164,8 @@ def unknown_line(home: Home, lines: list[str], name: str | None, file: str = "")
 
     if name is not None and not file and (home.root / "lines" / name / "lake").is_dir():
         return ConfigError(
-            f"line {name!r} in {home_text(home)} has ingested traces and no model yet; pass the path of its loop file in place of its name, or "
-            "adopt a model: `ratchet adopt LOOP.toml MODEL_FOLDER`"
+            f"line {name!r} in {home_text(home)} has traces and no model yet; pass the path of its loop file in place of its name, "
+            "or adopt a model: `ratchet adopt LOOP.toml MODEL_FOLDER`"
         )
     text = "there is no line" if name is None else f"there is no line {name!r}{nearest(name, lines)}"
     text += f"{_mark(text)} Lines in {home_text(home)}: {', '.join(lines)}" if lines else f" in {home_text(home)}"

@@ -39,15 +39,19 @@ def open_cluster(loop: Loop, settings: ClusterSettings, folder: Path, home: Home
 
 
 def open_job_bucket(loop: Loop, home: Home) -> Remote | None:
-    """Return the bucket of the line's jobs with the folders that it stands for; None if its jobs have none. Sends no request yet."""
+    """Return the bucket of the line's jobs with the folders that it stands for. Sends no request yet.
+
+    None if its jobs have none, or if the home folder is not below the mount of the pods, so that the keys in the bucket are not known.
+    """
     from ratchet.k8s.storage.sync import Remote
     from ratchet.runtime.bucket import Bucket
     from ratchet.runtime.jobs.run_folder import RunFolders
 
     volume = loop.cluster.volume if loop.cluster is not None else None
-    if volume is None or volume.bucket is None:
+    home = Home(home.root.resolve())
+    if volume is None or volume.bucket is None or not home.root.is_relative_to(Path(volume.mount).resolve()):
         return None
-    folders = RunFolders(home.jobs(loop.line.name).resolve(), job_documents(home, loop.line.name))
+    folders = RunFolders(home.jobs(loop.line.name), job_documents(home, loop.line.name))
     return Remote(Bucket(volume.bucket), Path(volume.mount), folders, open_artifacts(home))
 
 

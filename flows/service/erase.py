@@ -127,6 +127,11 @@ class LineEraser:
         """Whether an erasure of people has begun in the line and is not complete."""
         return self._pending.read().of_people
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an erasure has begun in the line and is not complete."""
+        return bool(self._pending.read().run)
+
     def preview(self) -> LineErased:
         """Return what an erasure would remove now. Changes nothing."""
         if not self._home.lake(self._line).exists():
@@ -245,7 +250,8 @@ class LineEraser:
             self._boundary("artifact")
             self._rewrite(key, pending.marks)
         self._boundary("copies in buckets")
-        for place, deleted in delete_copies(self._artifacts, self._home, self._installation.cycles(self._line), pending.plans):
+        cycles = self._installation.cycles(self._line)
+        for place, deleted in delete_copies(self._artifacts, self._home, cycles, pending.plans, pending.of_people):
             if deleted.files:
                 self._files[place] += deleted.files
             self._bytes += deleted.bytes
@@ -376,16 +382,21 @@ class LineEraser:
         """Stop the jobs of ended plans, because their run folders have copies of the rows."""
         self._boundary("jobs")
         cycles = [cycle for cycle in self._installation.cycles(self._line) if any(plan.id in pending.plans for plan in cycle.plans)]
-        for job in {incarnation.job for cycle in cycles for incarnation in cycle.incarnations}:
-            context.executor.cancel(job)
+        of_jobs = {
+            incarnation.job: context.executor if cycle.ended else self._installation.cycle_context(cycle).executor
+            for cycle in cycles
+            for incarnation in cycle.incarnations
+        }
+        for job, executor in of_jobs.items():
+            executor.cancel(job)
             for _ in range(2 * _JOB_SECONDS):
-                context.executor.reconcile(job)
-                if context.executor.observe(job).state in (JobState.ENDED, JobState.ABSENT):
+                executor.reconcile(job)
+                if executor.observe(job).state in (JobState.ENDED, JobState.ABSENT):
                     break
                 context.clock.sleep(0.5)
             else:
                 raise Retryable(f"job {job} does not end; run `ratchet erase` again when it has")
-        if context.loop.cluster is not None:
+        if any(cycle.loop.cluster is not None for cycle in cycles):
             self._left.append(_OF_CLUSTER)
 
     def _roll_out_back(self, context: LineContext) -> None:
@@ -436,7 +447,9 @@ def erase_people(
     target = Target(people.users, people.sessions)
     erasers = [LineEraser(installation, line, target, boundary) for line in lines_of(installation)]
     done = [eraser.run(f"rows of erased people (receipt {key[:16]})") for eraser in erasers]
-    if known is not None and known.finished is not None and not any(any(one.rows.values()) for one in done):
+    before = {one.line: one.left for one in known.lines} if known is not None else {}
+    news = any(any((*one.rows.values(), *one.files.values())) or one.left != before.get(one.line, ()) for one in done)
+    if known is not None and known.finished is not None and not news:
         for eraser in erasers:
             eraser.forget()
         return known

@@ -29,7 +29,7 @@ from ratchet.flows.composition.installation import Installation
 from ratchet.flows.core.folds.line import LineView, fold_line
 from ratchet.flows.core.model_retention import Generation, expired_models, folders_of
 from ratchet.flows.engine.context import LineContext, leased
-from ratchet.flows.service.bucket_copies import job_buckets
+from ratchet.flows.service.bucket_copies import delete_copies, job_buckets
 from ratchet.flows.service.erase import LineEraser
 from ratchet.flows.service.reach import named, reachable
 from ratchet.materializer.erasure.lake_rows import Target
@@ -53,19 +53,22 @@ class Collected(Frozen):
     waiting: int = 0
     """Number of files of the lake to which nothing refers any more, and which are kept for readers that have begun before."""
     bytes: int = 0
+    left: tuple[str, ...] = ()
+    """What could not be deleted, and why."""
     postponed: bool = False
     """Whether rows were left alone, because a cycle is open."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was deleted."""
-        return not any(self.rows.values()) and not any(self.files.values())
+        return not any(self.rows.values()) and not any(self.files.values()) and not self.left
 
     @property
     def summary(self) -> str:
         """The counts as one text."""
         counts = [f"{count} rows of {name}" for name, count in self.rows.items()]
-        return ", ".join([*counts, *(f"{count} files of {name}" for name, count in self.files.items()), f"{self.bytes} bytes"])
+        counts += [*(f"{count} files of {name}" for name, count in self.files.items()), f"{self.bytes} bytes"]
+        return "; ".join([", ".join(counts), *(f"not reached: {text}" for text in self.left)])
 
 
 def collect_artifacts(
@@ -146,8 +149,8 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
     eraser = LineEraser(installation, line, Target(withdrawn=True, before=before))
     postponed = installation.line(line).open_cycle is not None
     if home.lake(line).exists() and not postponed and not eraser.is_interrupted:
-        found = eraser.preview()
-        if any(found.rows.values()) and not dry_run:
+        found, has_begun = eraser.preview(), eraser.has_begun
+        if (any(found.rows.values()) or has_begun) and not dry_run:
             found = eraser.run("its retention has ended, or consent was withdrawn")
             eraser.forget()
         rows, size = {name: count for name, count in found.rows.items() if count}, found.bytes
@@ -164,12 +167,26 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         expired = expired_folders(installation, context, now)
         _add(files, "artifacts", found_files := collect_artifacts(open_artifacts(home), installation.ledger, grace, dry_run, expired))
         size += found_files[1]
+        left = list[str]()
+        if not dry_run and not eraser.is_interrupted:
+            size += _delete_left(installation, context.line, files, left)
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]
-        done = Collected(line=line, rows=rows, files=files, waiting=waiting, bytes=size, postponed=postponed)
+        done = Collected(line=line, rows=rows, files=files, waiting=waiting, bytes=size, left=tuple(left), postponed=postponed)
         if not dry_run and not done.is_empty:
             _record(context, done)
     return done
+
+
+def _delete_left(installation: Installation, line: str, files: dict[str, int], left: list[str]) -> int:
+    """Delete what erasures have left in buckets, add the counts to `files` and the reasons to `left`, and return the bytes."""
+    size = 0
+    with contextlib.suppress(Retryable):  # the next collection tries again
+        for place, deleted in delete_copies(open_artifacts(installation.home), installation.home, installation.cycles(line), (), False):
+            _add(files, place, deleted[:2])
+            size += deleted.bytes
+            left += [deleted.left] if deleted.left else []
+    return size
 
 
 def expired_folders(installation: Installation, context: LineContext, now: datetime) -> set[Digest]:
@@ -210,7 +227,7 @@ def _add(files: dict[str, int], place: str, counted: tuple[int, int]) -> None:
 def _collect_runs(installation: Installation, context: LineContext, grace: float, dry_run: bool) -> tuple[int, int]:
     """Delete the run folders of cycles that ended longer than `grace` seconds ago, and in the home those of plans that no cycle has.
 
-    Nothing is deleted while the cluster does not say which jobs are left there.
+    Nothing is deleted while the present cluster does not say which jobs are left there.
     """
     root, cycles = installation.home.jobs(context.line), installation.cycles(context.line)
     try:
@@ -225,7 +242,7 @@ def _collect_runs(installation: Installation, context: LineContext, grace: float
             kept.update(plan_folder(plan.id) for plan in cycle.plans)
     known = {plan_folder(plan.id) for cycle in cycles for plan in cycle.plans}
     files = size = 0
-    for bucket in job_buckets(cycles, installation.home):  # first, because a missing folder of the home is downloaded again
+    for bucket in job_buckets(cycles, installation.home)[0]:  # first, because a missing folder of the home is downloaded again
         with contextlib.suppress(Retryable):  # the next collection tries again
             done = bucket.collect(known - kept, dry_run)
             files, size = files + done.files, size + done.bytes

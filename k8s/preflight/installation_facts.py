@@ -246,7 +246,7 @@ def _service_denied(cluster: Cluster, wanted: Wanted, accounts: Objects | Unread
 
 
 def _buckets(values: Values) -> Iterator[tuple[str, BucketFacts | Unread]]:
-    for name in ("exchange", "artifacts", "anchors"):
+    for name in ("exchange", "artifacts"):
         if url := values["bucket"][name]:
             yield name, read_or_reason(partial(_probe, str(url), values["bucket"]["endpoint"] or None, values["bucket"]["region"] or None))
 

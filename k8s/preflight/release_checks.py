@@ -28,7 +28,7 @@ def checklist(facts: InstallationFacts, wanted: Wanted) -> list[Item]:
 
 
 def _buckets(facts: InstallationFacts, wanted: Wanted) -> Iterator[Item]:
-    for name in ("exchange", "artifacts", *(("anchors",) if wanted.values["bucket"]["anchors"] else ())):
+    for name in ("exchange", "artifacts"):
         about, found = f"bucket of the {name}", facts.buckets.get(name)
         if found is None:
             told = f"the values name no bucket.{name}"
@@ -58,7 +58,7 @@ def _bucket(about: str, name: str, found: BucketFacts) -> Iterator[Item]:
         )
     else:
         yield ok(f"writes to the {name}", "conditional writes work")
-    if name == "artifacts" and found.former:
+    if name == "artifacts" and found.former and found.versioning != "Off":
         yield missing(
             f"former versions in the {name}",
             f"an erasure cannot delete them: {found.former}",

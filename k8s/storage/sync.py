@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ratchet.contracts.errors import Permanent, Retryable
@@ -89,10 +89,9 @@ class Remote:
 
         A bucket with versioning keeps former versions, which protect from mistakes until a lifecycle rule deletes them.
         """
-        there = plans and set(plans).intersection(self.bucket.folders(f"{self.key(self.folders.root)}/"))
         if not dry_run:
-            return self.unstage(sorted(there))
-        found = [one.size for plan in there for one in self.bucket.list(f"{self.key(self.folders.root / plan)}/").values()]
+            return self.unstage(plans)
+        found = [one.size for plan in self._there(plans) for one in self.bucket.list(f"{self.key(self.folders.root / plan)}/").values()]
         return Deleted(len(found), sum(found))
 
     def unstage(self, plans: Iterable[str], contents: Iterable[str] = (), former: bool = False) -> Deleted:
@@ -100,19 +99,24 @@ class Remote:
 
         `former` also deletes their former versions, if the bucket keeps versions.
         """
-        root, copies = self.key(self.folders.root), {self.key(self.artifacts.here(content)) for content in contents}
-        done = [self._discard(f"{root}/{plan}/", lambda _: True, former) for plan in plans]
+        wanted, copies = set(plans), {self.key(self.artifacts.here(content)) for content in contents}
+        runs, root = f"{self.key(self.folders.root)}/", f"{self.key(self.artifacts.root)}/"
+        found = {f"{runs}{plan}/{key}": one.size for plan in self._there(wanted) for key, one in self.bucket.list(f"{runs}{plan}/").items()}
         if copies:
-            under = f"{self.key(self.artifacts.root)}/"
-            done.append(self._discard(under, lambda key: under + key in copies, former))
-        return Deleted(sum(one.files for one in done), sum(one.bytes for one in done), next((one.left for one in done if one.left), ""))
-
-    def _discard(self, under: str, is_wanted: Callable[[str], bool], former: bool) -> Deleted:
-        found = {key: one.size for key, one in self.bucket.list(under).items() if is_wanted(key)}
-        self.bucket.delete_each(under + key for key in found)
-        before = self.bucket.delete_former(under, is_wanted) if former else Deleted()
+            found |= {root + key: one.size for key, one in self.bucket.list(root).items() if root + key in copies}
+        self.bucket.delete_each(found)
+        before = list[Deleted]()
+        if former and wanted:
+            before.append(self.bucket.delete_former(runs, lambda key: key.partition("/")[0] in wanted))
+        if former and copies:
+            before.append(self.bucket.delete_former(root, lambda key: root + key in copies))
         # In a bucket with versioning, the objects that were just deleted are among the former versions.
-        return Deleted(max(len(found), before.files), max(sum(found.values()), before.bytes), before.left)
+        files, size = max(len(found), sum(one.files for one in before)), max(sum(found.values()), sum(one.bytes for one in before))
+        return Deleted(files, size, next((one.left for one in before if one.left), ""))
+
+    def _there(self, plans: Collection[str]) -> list[str]:
+        """Return those of the folders of plans that the bucket has."""
+        return sorted(set(plans).intersection(self.bucket.folders(f"{self.key(self.folders.root)}/"))) if plans else []
 
     def pull(self, run: Path, fresh: bool = False) -> None:
         """Download new small files of all incarnations of a run, with the bucket's modification times.

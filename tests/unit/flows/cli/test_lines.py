@@ -159,7 +159,7 @@ def test_a_line_with_traces_and_no_model_is_not_called_unknown() -> None:
     (Home.from_environment().root / "lines" / "new" / "lake").mkdir(parents=True)
     said = refused("quarantine", "list", "new")
     assert said.startswith("line 'new' in ")
-    assert "has ingested traces and no model yet; pass the path of its loop file in place of its name" in said
+    assert "has traces and no model yet; pass the path of its loop file in place of its name" in said
 
 
 @pytest.mark.parametrize(

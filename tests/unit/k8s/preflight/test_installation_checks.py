@@ -389,7 +389,6 @@ def test_the_rights_over_model_servers_are_those_that_the_chart_grants() -> None
 @pytest.mark.slow
 def test_a_bucket_is_probed_with_one_object_that_is_deleted(s3: S3) -> None:
     place = {"exchange": s3.settings.url, "artifacts": "s3://no-such-bucket/a", "endpoint": s3.settings.endpoint, "region": "us-east-1"}
-    place["anchors"] = f"s3://{s3.bucket}/anchors"
     s3.client.put_object(Bucket=s3.bucket, Key="some/where/spool/support/r1", Body=b"x")
     s3.client.put_bucket_versioning(Bucket=s3.bucket, VersioningConfiguration={"Status": "Suspended"})
     cluster = MemoryCluster()
@@ -398,7 +397,6 @@ def test_a_bucket_is_probed_with_one_object_that_is_deleted(s3: S3) -> None:
     assert found.unreachable == "the API server does not answer"
     assert found.buckets["exchange"] == BucketFacts(s3.settings.url, "Suspended", conditional=True)
     assert "NoSuchBucket" in str(found.buckets["artifacts"])
-    assert found.buckets["anchors"] == BucketFacts(f"s3://{s3.bucket}/anchors", "Suspended", conditional=True)
     kept = s3.client.list_object_versions(Bucket=s3.bucket)
     assert ([one["Key"] for one in kept["Versions"]], "DeleteMarkers" in kept) == (["some/where/spool/support/r1"], False)
     line = found.exchange["support"]
