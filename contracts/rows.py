@@ -357,13 +357,20 @@ class Judged(WeightSet):
     judgement: StepJudgement
 
 
-class Died(RowContent):
-    """A time in which the process did not run that champion and candidate share."""
+class Away(RowContent):
+    """The candidate's server does not answer. The row `died` follows when it answers again."""
 
     since: AwareDatetime
-    """Last moment at which it is known to have run."""
+    """Moment at which it was seen first."""
+
+
+class Died(RowContent):
+    """A time in which the process did not run that champion and candidate share, or in which the candidate's server did not answer."""
+
+    since: AwareDatetime
+    """Last moment at which the process is known to have run, or the moment at which the server was first seen not to answer."""
     until: AwareDatetime
-    """Moment at which both versions answered again, and the step began again."""
+    """Moment at which the versions answered again, and the step began again."""
 
 
 class MirrorBegun(RowContent):

@@ -41,7 +41,7 @@ class Endpoint(Frozen):
 
 
 class Outage(Frozen):
-    """A time in which the process that champion and candidate share did not run."""
+    """A time in which the process that champion and candidate share did not run, or in which the candidate's server did not answer."""
 
     since: AwareDatetime
     """Last moment at which the process is known to have run."""
@@ -98,6 +98,9 @@ class Capabilities(Frozen):
     """Whether the number of servers of a version follows its share of the sessions. The server then has the method `scale`."""
     sharing: bool = False
     """Whether an adapter can be loaded into the running process of its base model, which is another version (`SharingServer`)."""
+    probes: bool = False
+    """Whether the server can say that a version does not answer (`ProbedServer`). Its machine may be lost, which says nothing about the
+    version."""
 
 
 class Backend(Frozen):

@@ -79,6 +79,20 @@ class FakeScalingServer(FakeServer):
         self.shares.pop(tag, None)
 
 
+class FakeProbedServer(FakeServer):
+    """`ProbedServer` whose versions in `silent`, named by their tags, do not answer."""
+
+    capabilities = Capabilities(sampling=True, seed=False, logprobs=False, probes=True)
+
+    def __init__(self, world: FakeWorld) -> None:
+        super().__init__(world)
+        self.silent: set[str] = set()
+
+    def answers(self, version: ModelVersion) -> bool:
+        """Return whether the version is not silent."""
+        return version.tag not in self.silent
+
+
 class FakeSharingServer(FakeServer):
     """`SharingServer` whose adapters are in the process of the version that is their base model. `die` ends that process."""
 

@@ -13,7 +13,17 @@ from ratchet.contracts.ports.decisions import Check, Evaluator, RolloutJudge
 from ratchet.contracts.ports.jobs import Executor, Trainer
 from ratchet.contracts.ports.progress import Progress
 from ratchet.contracts.ports.rewards import RewardFunction, Rewards
-from ratchet.contracts.ports.serving import BypassingRouter, Metrics, ModelClient, Registry, Router, ScalingServer, Server, SharingServer
+from ratchet.contracts.ports.serving import (
+    BypassingRouter,
+    Metrics,
+    ModelClient,
+    ProbedServer,
+    Registry,
+    Router,
+    ScalingServer,
+    Server,
+    SharingServer,
+)
 from ratchet.contracts.ports.state import Artifacts, Clock, Ledger
 from ratchet.contracts.ports.teacher import Teacher
 
@@ -30,6 +40,7 @@ __all__ = [
     "Ledger",
     "Metrics",
     "ModelClient",
+    "ProbedServer",
     "Progress",
     "Quarantine",
     "Registry",

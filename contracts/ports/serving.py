@@ -57,6 +57,14 @@ class SharingServer(Server, Protocol):
         ...
 
 
+class ProbedServer(Server, Protocol):
+    """A server that can say whether a version answers now (`Capabilities.probes`)."""
+
+    def answers(self, version: ModelVersion) -> bool:
+        """Return whether a server of the version answers now, within a quarter of a minute."""
+        ...
+
+
 class ModelClient(Protocol):
     """Sends chat requests to a model over HTTP."""
 

@@ -11,6 +11,7 @@ from ratchet.contracts.jobs.search import Chosen, TrialEnd
 from ratchet.contracts.jobs.training import JobEvent
 from ratchet.contracts.rows import (
     Asked,
+    Away,
     CycleOpened,
     Died,
     FailedTry,
@@ -200,8 +201,10 @@ _ROLLOUT: dict[str, _Sentence] = {
     "intended": _none,
     "done": _weight,
     "judged": _judged,
+    "away": lambda row: f"the candidate's server did not answer at {content_of(Away, row).since:%H:%M:%S} UTC; the rollout holds",
     "died": lambda row: (
-        f"the process that both versions share did not answer from {content_of(Died, row).since:%H:%M:%S} UTC on; the step begins again"
+        f"the server of the candidate, or of both versions, did not answer from {content_of(Died, row).since:%H:%M:%S} UTC on; the step "
+        "begins again"
     ),
     "mirror_intended": _none,
     "mirrored": _none,

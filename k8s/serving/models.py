@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 from functools import cached_property
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +40,8 @@ POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
 KINDS = {"Deployment": DEPLOYMENT, "Service": SERVICE, "PodDisruptionBudget": BUDGET, "NetworkPolicy": POLICY}
 """Kinds of the objects of a version, in the order in which they are created."""
 _POLL_SECONDS = 0.5
+_TRIES, _ANSWER_SECONDS = 3, 4.0
+"""Tries to reach a server before it counts as one that does not answer, and seconds for each. A busy server may miss one."""
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION")
 """Variables of the service that the init container needs, too. None of them is a secret."""
 
@@ -99,7 +103,7 @@ class ClusterServer:
     monotonic time, `sleep` waits.
     """
 
-    capabilities = Capabilities(sampling=True, seed=True, logprobs=True, scales=True)
+    capabilities = Capabilities(sampling=True, seed=True, logprobs=True, scales=True, probes=True)
 
     def __init__(
         self,
@@ -155,6 +159,23 @@ class ClusterServer:
         """Return the endpoints of all versions of which at least one server answers."""
         found = self._cluster.list(DEPLOYMENT, self._site.namespace, server_labels(self._line)).items
         return [self._endpoint(one["metadata"]["labels"][VERSION], one["metadata"]["name"]) for one in found if _answers(one)]
+
+    def answers(self, version: ModelVersion) -> bool:
+        """Return whether a server of the version answers now. The API server notices the loss of a node only after most of a minute."""
+        host, _, port = server_url(server_name(version), self._site.namespace).removeprefix("http://").partition(":")
+        for again in reversed(range(_TRIES)):
+            connection = HTTPConnection(host, int(port), timeout=_ANSWER_SECONDS)
+            try:
+                connection.request("GET", "/health")
+                if connection.getresponse().status == HTTPStatus.OK:
+                    return True
+            except (OSError, HTTPException):  # what does not answer is no server of the version, whatever the reason
+                pass
+            finally:
+                connection.close()
+            if again:
+                self._sleep(_POLL_SECONDS)
+        return False
 
     def stop(self, tag: str) -> None:
         """Delete all objects of the version with this tag. Servers finish the answers that they have begun."""

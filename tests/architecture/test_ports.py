@@ -39,6 +39,7 @@ CLASSES: dict[str, list[str]] = {
     "Trainer": ["contracts.fakes:FakeTrainer", "trainers.backends.trl:DPO", "trainers.backends.trl:GRPO", "trainers.backends.trl:SFT"],
     "Executor": ["contracts.fakes:FakeExecutor", "local.executor:LocalExecutor", "k8s.gangs.executor:KubernetesExecutor"],
     "Server": ["contracts.fakes:FakeServer", "local.server:EmbeddedServer"],
+    "ProbedServer": ["contracts.fakes:FakeProbedServer", "k8s.serving.models:ClusterServer"],
     "ScalingServer": ["contracts.fakes:FakeScalingServer", "k8s.serving.models:ClusterServer"],
     "SharingServer": ["contracts.fakes:FakeSharingServer", "local.server:EmbeddedServer", "local.server:VllmServer"],
     "Teacher": ["contracts.fakes:FakeTeacher", "materializer.teacher.client:HttpTeacher"],

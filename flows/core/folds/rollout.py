@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from ratchet.contracts.cycle import Entry
-from ratchet.contracts.rows import Died, Reason, RolloutOpened, WeightSet, content_of
+from ratchet.contracts.rows import Away, Died, Reason, RolloutOpened, WeightSet, content_of
 from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion, Outage
 from ratchet.flows.core.rollouts.shared_process import IN_FLIGHT
@@ -16,14 +16,14 @@ from ratchet.flows.core.rollouts.shared_process import IN_FLIGHT
 
 @dataclass(frozen=True)
 class RolloutStep:
-    """One weight that the rollout has set, or the rest of one after the shared process had died."""
+    """One weight that the rollout has set, or the rest of one after an outage."""
 
     index: int
     weight: float
     since: datetime
     until: datetime | None = None
-    """Time when the next weight was decided, after which requests may follow its route, or from which on requests may have failed with the
-    shared process. None for the last step."""
+    """Time when the next weight was decided, after which requests may follow its route, or from which on requests may have failed in an
+    outage. None for the last step."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class RolloutView:
     mirrored: tuple[Entry, ...] = ()
     """The rows about mirrored prompts (`flows/core/rollouts/mirror.py`)."""
     outages: tuple[Outage, ...] = ()
-    """Times in which the process did not run that champion and candidate share."""
+    """Times that count for neither version: the process that they share did not run, or the candidate's server did not answer."""
+    away: datetime | None = None
+    """Since when the candidate's server does not answer; None if it does."""
     end: str | None = None
     """promoted | rolled_back"""
     reason: str = ""
@@ -78,13 +80,19 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
         outages=tuple(
             Outage(since=one.since, until=one.until) for entry in entries if entry.kind == "died" for one in [content_of(Died, entry)]
         ),
+        away=_away(entries),
         end=ended.key if ended else None,
         reason=content_of(Reason, ended).reason if ended else "",
     )
 
 
+def _away(entries: Sequence[Entry]) -> datetime | None:
+    last = next((entry for entry in reversed(entries) if entry.kind in ("away", "died")), None)
+    return content_of(Away, last).since if last is not None and last.kind == "away" else None
+
+
 def _steps(entries: Sequence[Entry]) -> tuple[RolloutStep, ...]:
-    """Return the steps. One during which the shared process died ends before that, and its rest is a step of the same weight."""
+    """Return the steps. One with an outage ends before that, and its rest is a step of the same weight."""
     decided = {entry.key: entry.at for entry in reversed(entries) if entry.kind == "intended"}
     steps: list[RolloutStep] = []
     for entry in entries:

@@ -45,8 +45,8 @@ def decide_rollout(
     """Return the next decision of a rollout that has not ended.
 
     `judgement` applies to the current step. It is None if no step is running or its evidence could not be read.
-    `stop` is an outside reason to roll back, or None. `down` is the reason to hold while the process is down that both versions share. A
-    step that is undecided after `settings.max_seconds` is rolled back.
+    `stop` is an outside reason to roll back, or None. `down` is the reason to hold while the process is down that both versions share, or
+    while the candidate's server does not answer. A step that is undecided after `settings.max_seconds` is rolled back.
     """
     if stop:
         return Finish("rolled_back", stop)

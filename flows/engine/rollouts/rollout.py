@@ -33,6 +33,7 @@ from ratchet.flows.core.rollouts.rollout import (
 from ratchet.flows.core.rollouts.shared_process import outside
 from ratchet.flows.engine.context import LineContext, append_to_rollout, leased
 from ratchet.flows.engine.effects import scale, served_names, sole_route
+from ratchet.flows.engine.rollouts import candidate_server
 from ratchet.flows.engine.rollouts.mirror import ask_batch
 from ratchet.flows.engine.rollouts.shared_process import look
 
@@ -53,10 +54,11 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
             return Finish(view.end, view.reason)
         settings = view.opened.settings
         view, shared = look(view, context, lease)
-        stop = _stop(view, context) or shared.stop
+        view, server = candidate_server.look(view, context, lease)
+        stop, down = _stop(view, context) or shared.stop or server.stop, shared.down or server.down
         # users must not wait for evidence that decides nothing
-        judgement = None if stop or shared.down else _judge(view, settings, context)
-        decision = decide_rollout(view, settings, judgement, stop, context.clock.now(), shared.down)
+        judgement = None if stop or down else _judge(view, settings, context)
+        decision = decide_rollout(view, settings, judgement, stop, context.clock.now(), down)
         view = _note(view, judgement, decision, context, lease)
         match decision:
             case SetWeight():

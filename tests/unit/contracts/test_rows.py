@@ -69,6 +69,7 @@ STORED: list[tuple[RowContent, dict[str, Any]]] = [
     (rows.EffectIntended(), {}),
     (rows.EffectIntended(adjustment=PROPOSAL.adjustment), {"adjustment": js(PROPOSAL.adjustment)}),
     (rows.FailedTry(error="away"), {"error": "away"}),
+    (rows.Away(since=NOON), {"since": "2026-01-01T12:00:00.000250Z"}),
     (rows.Died(since=NOON, until=NOON), {"since": "2026-01-01T12:00:00.000250Z", "until": "2026-01-01T12:00:00.000250Z"}),
     (rows.JobEnd(outcome=Outcome.LOST, **ENDED), {**ENDED, "outcome": "lost"}),
     (

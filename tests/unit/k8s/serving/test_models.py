@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ratchet.contracts.serving import ModelVersion
 from ratchet.k8s.api.client import POD
 from ratchet.k8s.manifests.version_server import replicas_for, server_name, version_server
 from ratchet.k8s.profiles.profile import load_profile
+from ratchet.k8s.serving import models
 from ratchet.k8s.serving.models import (
     BUDGET,
     DEPLOYMENT,
@@ -277,3 +280,63 @@ def test_a_server_that_does_not_fit_the_profile_is_refused() -> None:
 
 def test_open_cluster_server_needs_no_cluster(tmp_path: Path) -> None:
     assert open_cluster_server(tmp_path, None, "shop", **options()) is not None  # type: ignore[arg-type]
+
+
+class Health(ThreadingHTTPServer):
+    """A server whose `/health` answers with the next one of `statuses`; the last one repeats, and 0 never answers."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses, self.over = list(statuses), threading.Event()
+        super().__init__(("127.0.0.1", 0), Answer)
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Health
+
+    def do_GET(self) -> None:
+        left = self.server.statuses
+        status = left.pop(0) if len(left) > 1 else left[0]
+        if not status:
+            self.server.over.wait(10)
+            return
+        self.send_response(status if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Yield a function that lets a version's server answer with these statuses."""
+    monkeypatch.setattr(models, "_ANSWER_SECONDS", 0.2)
+    servers = list[Health]()
+
+    def serve(*statuses: int) -> None:
+        servers.append(Health(*statuses))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        monkeypatch.setattr(models, "server_url", lambda *_: f"http://127.0.0.1:{servers[-1].server_address[1]}")
+
+    yield serve
+    for one in servers:
+        one.over.set()
+        one.shutdown()
+        one.server_close()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "answers"), [((200,), True), ((503, 503, 200), True), ((503,), False), ((0,), False), ((0, 200), True), ((404,), False)]
+)
+def test_a_server_answers_if_it_is_healthy_within_three_tries(
+    served: Callable[..., None], statuses: tuple[int, ...], answers: bool
+) -> None:
+    served(*statuses)
+    bench = Bench()
+    assert bench.server.answers(version()) is answers
+    assert bench.now <= 2
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no-such-host.invalid:80"])
+def test_a_server_that_is_gone_does_not_answer(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setattr(models, "server_url", lambda *_: url)
+    assert not Bench().server.answers(version())

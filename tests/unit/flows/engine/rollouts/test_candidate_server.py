@@ -1,0 +1,110 @@
+"""Tests of a rollout whose candidate's server does not answer for a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from ratchet.contracts.fakes import FakeProbedServer
+from ratchet.contracts.ids import rollout_stream
+from ratchet.flows.core.folds.rollout import RolloutView
+from ratchet.flows.core.rollouts.rollout import Finish, Hold
+from ratchet.flows.engine.advance import advance
+from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.engine.rollouts.rollout import tick
+from tests.simulation.simulated_line import Scenario, SimulatedLine
+
+
+class Line:
+    """A line in the first step of a rollout, whose server can say whether a version answers."""
+
+    def __init__(self) -> None:
+        self.sim = SimulatedLine(Scenario(seed=1, people="auto"))
+        self.server = FakeProbedServer(self.sim.world)
+        self.sim.context = replace(self.sim.context, server=self.server)
+        self.sim.executor.context = self.sim.context
+        self.cycle = open_cycle(self.sim.context, "a test")
+        self.id = rollout_stream(self.cycle)
+        while self.sim.context.rollout_view(self.id) is None:
+            self.sim.clock.sleep(1)
+            advance(self.cycle, self.sim.context)
+        self.tick()  # sets the first weight
+
+    def tick(self, seconds: float = 5.0) -> object:
+        self.sim.clock.sleep(seconds)
+        return tick(self.id, self.sim.context)
+
+    def silence(self) -> None:
+        self.server.silent.add(self.view.candidate.tag)
+
+    def kinds(self) -> list[str]:
+        return [row.kind for row in self.sim.context.ledger.read(self.id) if row.kind in ("away", "died")]
+
+    @property
+    def view(self) -> RolloutView:
+        view = self.sim.context.rollout_view(self.id)
+        assert view is not None
+        return view
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("failed tries of a server that does not answer are no evidence")
+
+
+def test_the_rollout_holds_and_the_step_begins_again_when_the_server_answers() -> None:
+    line = Line()
+    first = line.view.steps[-1]
+    line.sim.clock.sleep(120)
+    line.silence()
+    read, line.sim.context.metrics.evidence = line.sim.context.metrics.evidence, refuse  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        decision = line.tick()
+        assert isinstance(decision, Hold)
+        assert "does not answer, so the champion answers its users" in decision.reason
+    assert (line.kinds(), line.view.away is not None, line.view.outages) == (["away"], True, ())
+    line.sim.context.metrics.evidence = read  # type: ignore[method-assign]
+    line.server.silent.clear()
+    line.tick()
+    assert (line.kinds(), line.view.away, len(line.view.outages)) == (["away", "died"], None, 1)
+    before, again = line.view.steps
+    assert (again.index, again.weight) == (first.index, first.weight)
+    assert before.until is not None
+    assert again.since - before.until > timedelta(seconds=60 + 10)
+    assert line.view.end is None
+
+
+def test_another_process_that_takes_over_meanwhile_knows_the_beginning() -> None:
+    line = Line()
+    line.sim.clock.sleep(120)
+    line.silence()
+    line.tick()
+    begun = line.view.away
+    line.sim.context = replace(line.sim.context)  # nothing is in memory
+    line.server.silent.clear()
+    line.tick()
+    assert [one.since for one in line.view.outages] == [begun]
+
+
+def test_the_third_time_ends_the_rollout() -> None:
+    line = Line()
+    for _ in range(2):
+        line.silence()
+        line.tick()
+        line.server.silent.clear()
+        line.tick()
+        assert line.view.end is None
+    line.silence()
+    decision = line.tick()
+    assert isinstance(decision, Finish)
+    assert "did not answer 3 times during the rollout" in decision.reason
+    assert line.view.end == "rolled_back"
+
+
+def test_a_server_that_stays_away_ends_the_rollout_when_the_step_is_over() -> None:
+    line = Line()
+    line.silence()
+    line.tick()
+    decision = line.tick(line.view.opened.settings.max_seconds + 10)
+    assert isinstance(decision, Finish)
+    assert "undecided after" in decision.reason
+    assert "does not answer" in decision.reason
