@@ -99,8 +99,8 @@ class Capabilities(Frozen):
     sharing: bool = False
     """Whether an adapter can be loaded into the running process of its base model, which is another version (`SharingServer`)."""
     probes: bool = False
-    """Whether the server can say that a version does not answer (`ProbedServer`). Its machine may be lost, which says nothing about the
-    version."""
+    """Whether the server can say when a version did not answer (`ProbedServer`). Its machine may have been lost, which says nothing about
+    the version."""
 
 
 class Backend(Frozen):

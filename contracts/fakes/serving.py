@@ -80,17 +80,18 @@ class FakeScalingServer(FakeServer):
 
 
 class FakeProbedServer(FakeServer):
-    """`ProbedServer` whose versions in `silent`, named by their tags, do not answer."""
+    """`ProbedServer` with the newest outages of versions, by their tags."""
 
     capabilities = Capabilities(sampling=True, seed=False, logprobs=False, probes=True)
 
     def __init__(self, world: FakeWorld) -> None:
         super().__init__(world)
-        self.silent: set[str] = set()
+        self.away: dict[str, Outage] = {}
 
-    def answers(self, version: ModelVersion) -> bool:
-        """Return whether the version is not silent."""
-        return version.tag not in self.silent
+    def newest_outage(self, version: ModelVersion, since: datetime) -> Outage | None:
+        """Return the outage of the version if it is not over, or was over after `since`."""
+        found = self.away.get(version.tag)
+        return found if found is not None and (found.until is None or found.until > since) else None
 
 
 class FakeSharingServer(FakeServer):

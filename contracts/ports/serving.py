@@ -58,10 +58,14 @@ class SharingServer(Server, Protocol):
 
 
 class ProbedServer(Server, Protocol):
-    """A server that can say whether a version answers now (`Capabilities.probes`)."""
+    """A server that can say whether a version answers, and has answered (`Capabilities.probes`)."""
 
-    def answers(self, version: ModelVersion) -> bool:
-        """Return whether a server of the version answers now, within a quarter of a minute."""
+    def newest_outage(self, version: ModelVersion, since: datetime) -> Outage | None:
+        """Return the newest time after `since` in which too few servers of the version answered, or None.
+
+        Its end is None if they do not answer now. Its beginning may be too early, by the time since the last call, or be `since`. Raises
+        Retryable if that is not known.
+        """
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -16,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.model import Frozen
 from ratchet.contracts.ports import Artifacts
-from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion
+from ratchet.contracts.serving import Capabilities, Endpoint, ModelVersion, Outage
 from ratchet.contracts.wording import invalid_options
 from ratchet.k8s.api.client import POD, Cluster, Kind, Object, connect
 from ratchet.k8s.manifests.pod_objects import Shape
@@ -30,7 +31,7 @@ from ratchet.k8s.manifests.version_server import (
     version_server,
 )
 from ratchet.k8s.profiles.profile import Profile, load_profile
-from ratchet.k8s.serving.placement import obstacle, of_deployment, ready
+from ratchet.k8s.serving.placement import available_since, obstacle, of_deployment, ready
 from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
 
 DEPLOYMENT = Kind("apps/v1", "deployments")
@@ -40,6 +41,8 @@ POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
 KINDS = {"Deployment": DEPLOYMENT, "Service": SERVICE, "PodDisruptionBudget": BUDGET, "NetworkPolicy": POLICY}
 """Kinds of the objects of a version, in the order in which they are created."""
 _POLL_SECONDS = 0.5
+SETTLING = timedelta(seconds=10)
+"""Time after a change of the number of servers in which a Deployment may still become available, and the error of the clocks."""
 _TRIES, _ANSWER_SECONDS = 3, 4.0
 """Tries to reach a server before it counts as one that does not answer, and seconds for each. A busy server may miss one."""
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION")
@@ -100,7 +103,7 @@ class ClusterServer:
     """Model servers of one line in one namespace.
 
     A version starts with one server, and `scale` adapts their number. The servers of other versions are never touched. `clock` returns a
-    monotonic time, `sleep` waits.
+    monotonic time, `now` the time, and `sleep` waits.
     """
 
     capabilities = Capabilities(sampling=True, seed=True, logprobs=True, scales=True, probes=True)
@@ -111,6 +114,7 @@ class ClusterServer:
         options: ClusterServerOptions,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`connected` returns the API server's client, at its first use. `join` must follow."""
         self._connected = connected
@@ -119,6 +123,9 @@ class ClusterServer:
         self._placed = options.placed
         self._clock = clock
         self._sleep = sleep
+        self._now = now
+        self._answered = dict[str, datetime]()
+        """Tag of a version -> when it was last seen to answer."""
         self.names: Callable[[], tuple[str, ...]] = tuple
         """Returns the model names by which clients may call the line. A changed name replaces the servers one by one."""
 
@@ -160,8 +167,22 @@ class ClusterServer:
         found = self._cluster.list(DEPLOYMENT, self._site.namespace, server_labels(self._line)).items
         return [self._endpoint(one["metadata"]["labels"][VERSION], one["metadata"]["name"]) for one in found if _answers(one)]
 
-    def answers(self, version: ModelVersion) -> bool:
-        """Return whether a server of the version answers now. The API server notices the loss of a node only after most of a minute."""
+    def newest_outage(self, version: ModelVersion, since: datetime) -> Outage | None:
+        """Return the newest time after `since` in which too few servers of the version answered, or None.
+
+        The API server notices the loss of a node only after most of a minute, so a server is asked as well. What was over before the next
+        call is known from the Deployment, which is not available while one server is missing.
+        """
+        now, last = self._now(), self._answered.get(version.tag, since)
+        available = available_since(self._deployment(version) or {})
+        if available is None or not self._answers(version):
+            return Outage(since=min(now, max(since, last)))
+        self._answered[version.tag] = now
+        if available <= since + SETTLING:
+            return None
+        return Outage(since=min(available, max(since, last)), until=available)
+
+    def _answers(self, version: ModelVersion) -> bool:
         host, _, port = server_url(server_name(version), self._site.namespace).removeprefix("http://").partition(":")
         for again in reversed(range(_TRIES)):
             connection = HTTPConnection(host, int(port), timeout=_ANSWER_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -17,6 +18,14 @@ _STUCK = {
     "CrashLoopBackOff": "the container ends again and again",
 }
 """Reason for which the kubelet lets a container wait -> the same in words."""
+
+
+def available_since(deployment: Object) -> datetime | None:
+    """Return since when as many servers of a Deployment answer as it must have; None if fewer do."""
+    for condition in deployment.get("status", {}).get("conditions") or ():
+        if condition.get("type") == "Available" and condition.get("status") == "True":
+            return datetime.fromisoformat(condition["lastTransitionTime"])
+    return None
 
 
 def obstacle(deployment: Object, pods: Sequence[Object]) -> str:

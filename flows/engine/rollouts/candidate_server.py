@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from ratchet.contracts.cycle import Lease
+from ratchet.contracts.errors import Retryable
 from ratchet.contracts.ports import ProbedServer
 from ratchet.contracts.rows import Away, Died, row_of
 from ratchet.flows.core.folds.rollout import RolloutView
@@ -14,18 +15,23 @@ from ratchet.flows.engine.rollouts.shared_process import SharedProcess
 
 
 def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[RolloutView, SharedProcess]:
-    """Record that the candidate's server has stopped to answer, or answers again. Return the view with that and the next action.
+    """Record that the candidate's server does not answer, or has not answered for a time. Return the view with that and the next action.
 
     The beginning is recorded, too, because the service may be on the machine that is lost. Before the first step, the server has to answer
     anyway. Without a server that can say this, nothing is done.
     """
     if not context.server.capabilities.probes or not view.steps:
         return view, SharedProcess()
-    tag, number = view.candidate.tag, str(len(view.outages) + 1)
-    answers = cast("ProbedServer", context.server).answers(view.candidate)
-    if answers and view.away is not None:
-        view = append_to_rollout(view, context, lease, row_of("died", Died(since=view.away, until=context.clock.now()), number))
-    elif not answers and view.away is None:
-        view = append_to_rollout(view, context, lease, row_of("away", Away(since=context.clock.now()), number))
-    stop = away_too_often(view.outages, not answers, tag)
-    return view, SharedProcess(stop, None if answers else is_away(tag))
+    tag, number, now = view.candidate.tag, str(len(view.outages) + 1), context.clock.now()
+    try:
+        found = cast("ProbedServer", context.server).newest_outage(view.candidate, view.steps[-1].since)
+    except Retryable:  # an API server that is away must not keep a harmful candidate in the route
+        return view, SharedProcess(None, is_away(tag) if view.away is not None else None)
+    is_away_now = found is not None and found.until is None
+    if found is not None and is_away_now and view.away is None:
+        view = append_to_rollout(view, context, lease, row_of("away", Away(since=found.since), number))
+    elif not is_away_now and (view.away is not None or found is not None):
+        begun = view.away or (found.since if found is not None else now)
+        view = append_to_rollout(view, context, lease, row_of("died", Died(since=begun, until=now), number))
+    stop = away_too_often(view.outages, is_away_now, tag)
+    return view, SharedProcess(stop, is_away(tag) if is_away_now else None)

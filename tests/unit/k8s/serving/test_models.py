@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.errors import ConfigError, Retryable
-from ratchet.contracts.serving import ModelVersion
+from ratchet.contracts.serving import ModelVersion, Outage
 from ratchet.k8s.api.client import POD
 from ratchet.k8s.manifests.version_server import replicas_for, server_name, version_server
 from ratchet.k8s.profiles.profile import load_profile
@@ -51,7 +52,8 @@ class Bench:
         self.cluster, self.now = MemoryCluster(), 0.0
         self.work: Callable[[], None] = self.answer
         given = options(gpus=0, load=100, replicas=replicas, **given)
-        self.server = ClusterServer(lambda: self.cluster, ClusterServerOptions(**given), lambda: self.now, self.sleep)
+        now = lambda: since(self.now)  # noqa: E731
+        self.server = ClusterServer(lambda: self.cluster, ClusterServerOptions(**given), lambda: self.now, self.sleep, now)
         self.server.join("shop", Path())
 
     def sleep(self, seconds: float) -> None:
@@ -324,6 +326,18 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         one.server_close()
 
 
+def since(seconds: float) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def available(bench: Bench, at: float | None) -> None:
+    """Let the Deployment of the version be available since a moment, or not."""
+    bench.server.ensure(version())
+    [deployment] = bench.deployments()
+    transition = {"type": "Available", "status": "False" if at is None else "True", "lastTransitionTime": since(at or 0).isoformat()}
+    bench.status(deployment, {"readyReplicas": 1, "conditions": [transition]})
+
+
 @pytest.mark.parametrize(
     ("statuses", "answers"), [((200,), True), ((503, 503, 200), True), ((503,), False), ((0,), False), ((0, 200), True), ((404,), False)]
 )
@@ -332,11 +346,43 @@ def test_a_server_answers_if_it_is_healthy_within_three_tries(
 ) -> None:
     served(*statuses)
     bench = Bench()
-    assert bench.server.answers(version()) is answers
+    available(bench, 0)
+    bench.now = 0.0
+    found = bench.server.newest_outage(version(), since(0))
+    assert found == (None if answers else Outage(since=since(0)))
     assert bench.now <= 2
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no-such-host.invalid:80"])
 def test_a_server_that_is_gone_does_not_answer(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    bench = Bench()
+    available(bench, 0)
     monkeypatch.setattr(models, "server_url", lambda *_: url)
-    assert not Bench().server.answers(version())
+    assert bench.server.newest_outage(version(), since(0)) == Outage(since=since(0))
+
+
+def test_an_outage_that_is_over_begins_when_the_server_was_last_seen_to_answer(served: Callable[..., None]) -> None:
+    served(200)
+    bench = Bench()
+    available(bench, 5)
+    bench.now = 100.0
+    assert bench.server.newest_outage(version(), since(0)) is None, "it became available with the step"
+    available(bench, 120)
+    bench.now = 130.0
+    assert bench.server.newest_outage(version(), since(0)) == Outage(since=since(100), until=since(120))
+    assert bench.server.newest_outage(version(), since(130)) is None, "the step begins again"
+    available(bench, None)
+    bench.now = 150.0
+    assert bench.server.newest_outage(version(), since(130)) == Outage(since=since(130))
+
+
+def test_a_service_that_was_not_there_takes_the_whole_step_for_the_outage(served: Callable[..., None]) -> None:
+    served(200)
+    bench = Bench()
+    available(bench, 120)
+    bench.now = 130.0
+    assert bench.server.newest_outage(version(), since(0)) == Outage(since=since(0), until=since(120))
+
+
+def test_a_deployment_that_is_gone_does_not_answer() -> None:
+    assert Bench().server.newest_outage(version(), since(0)) == Outage(since=since(0))

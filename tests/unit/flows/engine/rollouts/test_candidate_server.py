@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
+from ratchet.contracts.errors import Retryable
 from ratchet.contracts.fakes import FakeProbedServer
 from ratchet.contracts.ids import rollout_stream
+from ratchet.contracts.serving import Outage
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.rollout import Finish, Hold
 from ratchet.flows.engine.advance import advance
@@ -35,7 +39,12 @@ class Line:
         return tick(self.id, self.sim.context)
 
     def silence(self) -> None:
-        self.server.silent.add(self.view.candidate.tag)
+        self.server.away[self.view.candidate.tag] = Outage(since=self.sim.clock.now())
+
+    def answer(self) -> None:
+        """Let the server answer again."""
+        since = self.server.away[self.view.candidate.tag].since
+        self.server.away[self.view.candidate.tag] = Outage(since=since, until=self.sim.clock.now())
 
     def kinds(self) -> list[str]:
         return [row.kind for row in self.sim.context.ledger.read(self.id) if row.kind in ("away", "died")]
@@ -63,7 +72,7 @@ def test_the_rollout_holds_and_the_step_begins_again_when_the_server_answers() -
         assert "does not answer, so the champion answers its users" in decision.reason
     assert (line.kinds(), line.view.away is not None, line.view.outages) == (["away"], True, ())
     line.sim.context.metrics.evidence = read  # type: ignore[method-assign]
-    line.server.silent.clear()
+    line.answer()
     line.tick()
     assert (line.kinds(), line.view.away, len(line.view.outages)) == (["away", "died"], None, 1)
     before, again = line.view.steps
@@ -80,9 +89,32 @@ def test_another_process_that_takes_over_meanwhile_knows_the_beginning() -> None
     line.tick()
     begun = line.view.away
     line.sim.context = replace(line.sim.context)  # nothing is in memory
-    line.server.silent.clear()
+    line.answer()
     line.tick()
     assert [one.since for one in line.view.outages] == [begun]
+
+
+def test_an_outage_between_two_ticks_counts_for_neither_version() -> None:
+    line = Line()
+    line.sim.clock.sleep(120)
+    line.silence()
+    line.sim.clock.sleep(20)
+    line.answer()
+    line.tick()
+    assert (line.kinds(), len(line.view.steps)) == (["died"], 2)
+    line.tick()
+    assert line.kinds() == ["died"], "it is recorded once"
+
+
+def test_a_rollout_goes_on_while_nothing_is_known_about_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+
+    def away(*_: object) -> None:
+        raise Retryable("the API server is away")
+
+    monkeypatch.setattr(line.server, "newest_outage", away)
+    line.tick()
+    assert (line.kinds(), line.view.end) == ([], None)
 
 
 def test_the_third_time_ends_the_rollout() -> None:
@@ -90,7 +122,7 @@ def test_the_third_time_ends_the_rollout() -> None:
     for _ in range(2):
         line.silence()
         line.tick()
-        line.server.silent.clear()
+        line.answer()
         line.tick()
         assert line.view.end is None
     line.silence()
