@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from ratchet.contracts.serving import RouterHeader
+from ratchet.k8s.manifests.serving import VERSION
 from tests import markers
 from tests.cluster.faults import counted, faults, is_counted, run, upgrade, upgraded
 from tests.cluster.whole import LINE, PERSON, Whole
@@ -58,8 +59,13 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
     assert page.status_code == 200
     assert "<title>Prefect" in page.text, "people approve in the UI"
     with whole.users(token_of(whole)) as traffic:
+        until(lambda: len(whole.route()["backends"]) == 2, 1200, 0.5, whole.story)
+        candidate = f"{VERSION}={whole.route()['backends'][1]['tag']}"
+        whole.rig.kubectl("delete", "pod", "-n", whole.namespace, "-l", candidate, "--grace-period=0", "--force")
+        whole.told("the candidate's only server is lost at the begin of its rollout")
         until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1800, 3.0, whole.story)
         whole.told("the candidate is promoted")
+        assert "the step begins again" in whole.ratchet("logs", f"{LINE}/1"), "the time without a server is no evidence"
         until(lambda: answer(whole, client) == "yes", 240, 1.0, whole.story)
         began = time.monotonic()
         whole.ratchet("rollback", LINE, "--by", "ada")
