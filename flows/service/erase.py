@@ -211,6 +211,8 @@ class LineEraser:
         self._left += [f"the files of source {source.name!r} ({source.path})" for source in loop.sources if source.path]
         asked = [(source.name, source.options["base_url"]) for source in loop.sources if "base_url" in source.options]
         self._left += [f"the records at {url}, which source {name!r} reads" for name, url in asked]
+        if any(cycle.loop.cluster is not None for cycle in self._installation.cycles(self._line)):
+            self._left.append(_OF_CLUSTER)
         if loop.holdout.golden:
             self._left.append(f"the golden set ({loop.holdout.golden}), which the next edition reads again")
 
@@ -396,8 +398,6 @@ class LineEraser:
                 context.clock.sleep(0.5)
             else:
                 raise Retryable(f"job {job} does not end; run `ratchet erase` again when it has")
-        if any(cycle.loop.cluster is not None for cycle in cycles):
-            self._left.append(_OF_CLUSTER)
 
     def _roll_out_back(self, context: LineContext) -> None:
         """Roll an open rollout back at once. A running service does it, too."""

@@ -60,8 +60,13 @@ class Collected(Frozen):
 
     @property
     def is_empty(self) -> bool:
+        """Whether there is nothing to tell: nothing was deleted, and nothing could not be."""
+        return self.deleted_nothing and not self.left
+
+    @property
+    def deleted_nothing(self) -> bool:
         """Whether nothing was deleted."""
-        return not any(self.rows.values()) and not any(self.files.values()) and not self.left
+        return not any(self.rows.values()) and not any(self.files.values())
 
     @property
     def summary(self) -> str:
@@ -173,7 +178,7 @@ def collect_line(installation: Installation, context: LineContext, dry_run: bool
         _add(files, "run folders", removed := _collect_runs(installation, context, grace, dry_run))
         size += removed[1]
         done = Collected(line=line, rows=rows, files=files, waiting=waiting, bytes=size, left=tuple(left), postponed=postponed)
-        if not dry_run and not done.is_empty:
+        if not dry_run and not done.deleted_nothing:
             _record(context, done)
     return done
 
