@@ -358,17 +358,18 @@ class Judged(WeightSet):
 
 
 class Away(RowContent):
-    """The candidate's server does not answer. The row `died` follows when it answers again."""
+    """No server of the candidate can be reached. The row `died` follows when one can again."""
 
     since: AwareDatetime
-    """Moment at which it was seen first."""
+    """Last moment at which one was seen to answer, as far as it is known."""
 
 
 class Died(RowContent):
-    """A time in which the process did not run that champion and candidate share, or in which the candidate's server did not answer."""
+    """A time in which the process did not run that champion and candidate share, or in which no server of the candidate could be
+    reached."""
 
     since: AwareDatetime
-    """Last moment at which the process is known to have run, or the moment at which the server was first seen not to answer."""
+    """Last moment at which the process is known to have run, or a server to have answered."""
     until: AwareDatetime
     """Moment at which the versions answered again, and the step began again."""
 

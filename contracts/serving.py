@@ -41,7 +41,8 @@ class Endpoint(Frozen):
 
 
 class Outage(Frozen):
-    """A time in which the process that champion and candidate share did not run, or in which the candidate's server did not answer."""
+    """A time in which the process that champion and candidate share did not run, or in which no server of the candidate could be
+    reached."""
 
     since: AwareDatetime
     """Last moment at which the process is known to have run."""

@@ -80,7 +80,7 @@ class FakeScalingServer(FakeServer):
 
 
 class FakeProbedServer(FakeServer):
-    """`ProbedServer` with the newest outages of versions, by their tags."""
+    """`ProbedServer` with the outages of versions that are not told yet, by their tags."""
 
     capabilities = Capabilities(sampling=True, seed=False, logprobs=False, probes=True)
 
@@ -88,10 +88,12 @@ class FakeProbedServer(FakeServer):
         super().__init__(world)
         self.away: dict[str, Outage] = {}
 
-    def newest_outage(self, version: ModelVersion, since: datetime) -> Outage | None:
-        """Return the outage of the version if it is not over, or was over after `since`."""
+    def newest_outage(self, version: ModelVersion) -> Outage | None:
+        """Return the outage of the version; one that is over once."""
         found = self.away.get(version.tag)
-        return found if found is not None and (found.until is None or found.until > since) else None
+        if found is not None and found.until is not None:
+            del self.away[version.tag]
+        return found
 
 
 class FakeSharingServer(FakeServer):

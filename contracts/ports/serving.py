@@ -60,11 +60,12 @@ class SharingServer(Server, Protocol):
 class ProbedServer(Server, Protocol):
     """A server that can say whether a version answers, and has answered (`Capabilities.probes`)."""
 
-    def newest_outage(self, version: ModelVersion, since: datetime) -> Outage | None:
-        """Return the newest time after `since` in which too few servers of the version answered, or None.
+    def newest_outage(self, version: ModelVersion) -> Outage | None:
+        """Return the outage of the version that goes on, or that was over between the last call and this one; None if there is none.
 
-        Its end is None if they do not answer now. Its beginning may be too early, by the time since the last call, or be `since`. Raises
-        Retryable if that is not known.
+        In an outage, no server of the version can be reached, and nothing says that the version has caused that. Its beginning is the
+        last time at which the version was seen to answer, as far as this process knows. It is called at each tick of a rollout and answers
+        within seconds. Raises Retryable if it is not known.
         """
         ...
 

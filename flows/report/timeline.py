@@ -201,9 +201,9 @@ _ROLLOUT: dict[str, _Sentence] = {
     "intended": _none,
     "done": _weight,
     "judged": _judged,
-    "away": lambda row: f"the candidate's server did not answer at {content_of(Away, row).since:%H:%M:%S} UTC; the rollout holds",
+    "away": lambda row: f"no server of the candidate can be reached since {content_of(Away, row).since:%H:%M:%S} UTC; the rollout holds",
     "died": lambda row: (
-        f"the server of the candidate, or of both versions, did not answer from {content_of(Died, row).since:%H:%M:%S} UTC on; the step "
+        f"no server of the candidate, or of both versions, answered from {content_of(Died, row).since:%H:%M:%S} UTC on; the step "
         "begins again"
     ),
     "mirror_intended": _none,

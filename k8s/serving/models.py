@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -31,7 +30,7 @@ from ratchet.k8s.manifests.version_server import (
     version_server,
 )
 from ratchet.k8s.profiles.profile import Profile, load_profile
-from ratchet.k8s.serving.placement import available_since, obstacle, of_deployment, ready
+from ratchet.k8s.serving.placement import has_ended, obstacle, of_deployment, ready, ready_pods
 from ratchet.runtime.bucket_artifacts import ARTIFACTS_URL
 
 DEPLOYMENT = Kind("apps/v1", "deployments")
@@ -41,10 +40,8 @@ POLICY = Kind("networking.k8s.io/v1", "networkpolicies")
 KINDS = {"Deployment": DEPLOYMENT, "Service": SERVICE, "PodDisruptionBudget": BUDGET, "NetworkPolicy": POLICY}
 """Kinds of the objects of a version, in the order in which they are created."""
 _POLL_SECONDS = 0.5
-SETTLING = timedelta(seconds=10)
-"""Time after a change of the number of servers in which a Deployment may still become available, and the error of the clocks."""
-_TRIES, _ANSWER_SECONDS = 3, 4.0
-"""Tries to reach a server before it counts as one that does not answer, and seconds for each. A busy server may miss one."""
+_TRIES, _CONNECT_SECONDS = 3, 2.0
+"""Tries to connect to a server before it counts as away, and seconds for each address."""
 _PASSED_ON = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION")
 """Variables of the service that the init container needs, too. None of them is a secret."""
 
@@ -99,6 +96,14 @@ class ClusterServerOptions(Frozen):
         return self
 
 
+class _Seen(NamedTuple):
+    """A version that answered."""
+
+    at: datetime
+    ready: frozenset[tuple[str, str]]
+    """Its pods that were ready (`ready_pods`)."""
+
+
 class ClusterServer:
     """Model servers of one line in one namespace.
 
@@ -124,8 +129,8 @@ class ClusterServer:
         self._clock = clock
         self._sleep = sleep
         self._now = now
-        self._answered = dict[str, datetime]()
-        """Tag of a version -> when it was last seen to answer."""
+        self._seen = dict[str, _Seen]()
+        """Tag of a version -> the last time at which it was seen to answer."""
         self.names: Callable[[], tuple[str, ...]] = tuple
         """Returns the model names by which clients may call the line. A changed name replaces the servers one by one."""
 
@@ -167,35 +172,41 @@ class ClusterServer:
         found = self._cluster.list(DEPLOYMENT, self._site.namespace, server_labels(self._line)).items
         return [self._endpoint(one["metadata"]["labels"][VERSION], one["metadata"]["name"]) for one in found if _answers(one)]
 
-    def newest_outage(self, version: ModelVersion, since: datetime) -> Outage | None:
-        """Return the newest time after `since` in which too few servers of the version answered, or None.
+    def newest_outage(self, version: ModelVersion) -> Outage | None:
+        """Return the outage of a version that goes on, or that was over between the last call and this one; None if there is none.
 
-        The API server notices the loss of a node only after most of a minute, so a server is asked as well. What was over before the next
-        call is known from the Deployment, which is not available while one server is missing.
+        The version is away while no address of its Service takes a connection. The API server notices the loss of a node only after most of
+        a minute. What was over before this call is known from the pods: none of those that were ready at the last call is. A server that
+        ended by itself is no outage. Raises Retryable if the API server does not answer although a server does.
         """
-        now, last = self._now(), self._answered.get(version.tag, since)
-        available = available_since(self._deployment(version) or {})
-        if available is None or not self._answers(version):
-            return Outage(since=min(now, max(since, last)))
-        self._answered[version.tag] = now
-        if available <= since + SETTLING:
+        now, before = self._now(), self._seen.get(version.tag)
+        begun = before.at if before is not None else now
+        if not self._reaches(version):
+            try:
+                pods = self._pods(version)
+            except Retryable:
+                return Outage(since=begun)
+            return None if has_ended(pods) else Outage(since=begun)
+        pods = self._pods(version)
+        self._seen[version.tag] = _Seen(now, ready_pods(pods))
+        if before is None or not before.ready or not self._seen[version.tag].ready.isdisjoint(before.ready) or has_ended(pods):
             return None
-        return Outage(since=min(available, max(since, last)), until=available)
+        return Outage(since=begun, until=now)
 
-    def _answers(self, version: ModelVersion) -> bool:
+    def _pods(self, version: ModelVersion) -> list[Object]:
+        found = self._cluster.list(POD, self._site.namespace, {**server_labels(self._line), VERSION: version.tag}).items
+        return of_deployment(found, server_name(version))
+
+    def _reaches(self, version: ModelVersion) -> bool:
+        """Return whether an address of a version's Service takes a connection, also if the server behind it is slow."""
         host, _, port = server_url(server_name(version), self._site.namespace).removeprefix("http://").partition(":")
         for again in reversed(range(_TRIES)):
-            connection = HTTPConnection(host, int(port), timeout=_ANSWER_SECONDS)
             try:
-                connection.request("GET", "/health")
-                if connection.getresponse().status == HTTPStatus.OK:
+                with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS):
                     return True
-            except (OSError, HTTPException):  # what does not answer is no server of the version, whatever the reason
-                pass
-            finally:
-                connection.close()
-            if again:
-                self._sleep(_POLL_SECONDS)
+            except OSError:
+                if again:
+                    self._sleep(_POLL_SECONDS)
         return False
 
     def stop(self, tag: str) -> None:
@@ -226,8 +237,7 @@ class ClusterServer:
             deployment = self._deployment(version)
             if deployment is not None and ready(deployment) >= replicas:
                 return
-            pods = self._cluster.list(POD, self._site.namespace, {**server_labels(self._line), VERSION: version.tag}).items
-            why = obstacle(deployment or {}, of_deployment(pods, name)) if deployment is not None else "its Deployment was deleted"
+            why = obstacle(deployment or {}, self._pods(version)) if deployment is not None else "its Deployment was deleted"
             now = self._clock()
             stuck_since = (now if stuck_since is None else stuck_since) if why else None
             if stuck_since is not None and now - stuck_since >= self._placed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -20,12 +19,32 @@ _STUCK = {
 """Reason for which the kubelet lets a container wait -> the same in words."""
 
 
-def available_since(deployment: Object) -> datetime | None:
-    """Return since when as many servers of a Deployment answer as it must have; None if fewer do."""
-    for condition in deployment.get("status", {}).get("conditions") or ():
-        if condition.get("type") == "Available" and condition.get("status") == "True":
-            return datetime.fromisoformat(condition["lastTransitionTime"])
-    return None
+def ready_pods(pods: Sequence[Object]) -> frozenset[tuple[str, str]]:
+    """Return the ids of the pods that are ready, each with the time since when. A pod that was not ready meanwhile has another one."""
+    return frozenset(
+        (str(pod["metadata"]["uid"]), str(condition.get("lastTransitionTime", "")))
+        for pod in pods
+        for condition in pod.get("status", {}).get("conditions") or ()
+        if condition.get("type") == "Ready" and condition.get("status") == "True"
+    )
+
+
+def has_ended(pods: Sequence[Object]) -> bool:
+    """Return whether a container of the pods has ended by itself, or because its memory was full: the model may be the cause.
+
+    Pods that are deleted, evicted or preempted do not count.
+    """
+    return any(
+        status.get("restartCount") or "terminated" in {*(status.get("state") or {}), *(status.get("lastState") or {})}
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"] and not _is_disrupted(pod)
+        for status in pod.get("status", {}).get("containerStatuses") or ()
+    )
+
+
+def _is_disrupted(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(one.get("type") == "DisruptionTarget" and one.get("status") == "True" for one in conditions)
 
 
 def obstacle(deployment: Object, pods: Sequence[Object]) -> str:

@@ -43,7 +43,7 @@ class RolloutView:
     outages: tuple[Outage, ...] = ()
     """Times that count for neither version: the process that they share did not run, or the candidate's server did not answer."""
     away: datetime | None = None
-    """Since when the candidate's server does not answer; None if it does."""
+    """Since when no server of the candidate can be reached; None if one can."""
     end: str | None = None
     """promoted | rolled_back"""
     reason: str = ""
@@ -99,7 +99,9 @@ def _steps(entries: Sequence[Entry]) -> tuple[RolloutStep, ...]:
         if entry.kind == "done" and entry.key != "back":
             found = content_of(WeightSet, entry)
             if steps:
-                steps[-1] = replace(steps[-1], until=decided.get(entry.key, entry.at))
+                until = decided.get(entry.key, entry.at)
+                # After an outage between decision and route, the rest of the step goes on until the route is set.
+                steps[-1] = replace(steps[-1], until=until if until > steps[-1].since else entry.at)
             steps.append(RolloutStep(found.index, found.weight, entry.at))
         elif entry.kind == "died" and steps:
             died, last = content_of(Died, entry), steps[-1]

@@ -1,32 +1,38 @@
-"""What follows from times in which the candidate's server did not answer, where the server can say so. Pure.
+"""What follows from times in which no server of the candidate could be reached, where the server can say so. Pure.
 
 Its machine may have been lost, which says nothing about the candidate. Meanwhile the champion answers the candidate's users, and each
 failed try would count as an error of the candidate. So the rollout holds, and the time counts for neither version: the step ends before it
-and begins again afterwards. A candidate may be the cause all the same, for example if it ends its server, so this may not happen any
-number of times.
+and begins again afterwards. A candidate may be the cause all the same, so this may not happen any number of times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from ratchet.contracts.serving import Outage
 
-TIMES = 3
-"""Times within a rollout in which the candidate's server does not answer that end it."""
+TIMES, MOST = 3, 6
+"""Outages of the candidate within a rollout that end it: separate ones, and all of them."""
+SEPARATE = timedelta(minutes=3)
+"""Outages that follow each other within this time count as one: after the loss of a node, names and pods may change several times."""
 
 
-def away_too_often(outages: Sequence[Outage], is_away: bool, candidate: str) -> str | None:
-    """Return the reason to roll back if the server of the version `candidate`, a tag, has failed to answer too often, or None."""
-    times = len(outages) + is_away
-    if times < TIMES:
+def away_too_often(outages: Sequence[Outage], away: datetime | None, candidate: str) -> str | None:
+    """Return the reason to roll back if the version `candidate`, a tag, was away too often, or None.
+
+    `away` is the time since when it is away now; None if it is not.
+    """
+    known = sorted([*((one.since, one.until or one.since) for one in outages), *([(away, away)] if away is not None else [])])
+    times = sum(number == 0 or since - known[number - 1][1] > SEPARATE for number, (since, _) in enumerate(known))
+    if times < TIMES and len(known) < MOST:
         return None
     return (
-        f"the server of {candidate} did not answer {times} times during the rollout. If its machines were the cause, and not the model, "
-        "give the model again: `ratchet model fetch`, then `ratchet candidate add`"
+        f"no server of {candidate} could be reached {len(known)} times during the rollout. If its machines were the cause, and not the "
+        "model, give the model again: `ratchet model fetch`, then `ratchet candidate add`"
     )
 
 
 def is_away(candidate: str) -> str:
-    """Return the reason for which a rollout holds while the candidate's server does not answer."""
-    return f"the server of {candidate} does not answer, so the champion answers its users; the step begins again when it does"
+    """Return the reason for which a rollout holds while the candidate is away."""
+    return f"no server of {candidate} can be reached, so the champion answers its users; the step begins again when one can"

@@ -15,23 +15,27 @@ from ratchet.flows.engine.rollouts.shared_process import SharedProcess
 
 
 def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[RolloutView, SharedProcess]:
-    """Record that the candidate's server does not answer, or has not answered for a time. Return the view with that and the next action.
+    """Record that the candidate is away, or was away for a time. Return the view with that and the next action.
 
     The beginning is recorded, too, because the service may be on the machine that is lost. Before the first step, the server has to answer
-    anyway. Without a server that can say this, nothing is done.
+    anyway. If the champion is away as well, the cause may be the network of the service, and nothing is known. Nothing is done without a
+    server that can say this, and without a router that lets the champion answer meanwhile.
     """
-    if not context.server.capabilities.probes or not view.steps:
+    if not context.server.capabilities.probes or not context.router.attribution or not view.steps:
         return view, SharedProcess()
     tag, number, now = view.candidate.tag, str(len(view.outages) + 1), context.clock.now()
+    held = SharedProcess(None, is_away(tag) if view.away is not None else None)
+    server = cast("ProbedServer", context.server)
     try:
-        found = cast("ProbedServer", context.server).newest_outage(view.candidate, view.steps[-1].since)
-    except Retryable:  # an API server that is away must not keep a harmful candidate in the route
-        return view, SharedProcess(None, is_away(tag) if view.away is not None else None)
-    is_away_now = found is not None and found.until is None
+        found = server.newest_outage(view.candidate)
+        is_away_now = found is not None and found.until is None
+        if is_away_now and (champion := server.newest_outage(view.champion)) is not None and champion.until is None:
+            return view, held
+    except Retryable:  # an API server that does not answer must not keep a harmful candidate in the route
+        return view, held
     if found is not None and is_away_now and view.away is None:
-        view = append_to_rollout(view, context, lease, row_of("away", Away(since=found.since), number))
-    elif not is_away_now and (view.away is not None or found is not None):
-        begun = view.away or (found.since if found is not None else now)
-        view = append_to_rollout(view, context, lease, row_of("died", Died(since=begun, until=now), number))
-    stop = away_too_often(view.outages, is_away_now, tag)
+        view = append_to_rollout(view, context, lease, row_of("away", Away(since=min(now, found.since)), number))
+    elif not is_away_now and (begun := view.away or (found.since if found is not None else None)) is not None:
+        view = append_to_rollout(view, context, lease, row_of("died", Died(since=min(now, begun), until=now), number))
+    stop = away_too_often(view.outages, view.away, tag)
     return view, SharedProcess(stop, is_away(tag) if is_away_now else None)

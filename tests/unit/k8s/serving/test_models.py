@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import pytest
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.serving import ModelVersion, Outage
 from ratchet.k8s.api.client import POD
-from ratchet.k8s.manifests.version_server import replicas_for, server_name, version_server
+from ratchet.k8s.manifests.serving import VERSION
+from ratchet.k8s.manifests.version_server import replicas_for, server_labels, server_name, version_server
 from ratchet.k8s.profiles.profile import load_profile
 from ratchet.k8s.serving import models
 from ratchet.k8s.serving.models import (
@@ -284,105 +284,104 @@ def test_open_cluster_server_needs_no_cluster(tmp_path: Path) -> None:
     assert open_cluster_server(tmp_path, None, "shop", **options()) is not None  # type: ignore[arg-type]
 
 
-class Health(ThreadingHTTPServer):
-    """A server whose `/health` answers with the next one of `statuses`; the last one repeats, and 0 never answers."""
-
-    def __init__(self, *statuses: int) -> None:
-        self.statuses, self.over = list(statuses), threading.Event()
-        super().__init__(("127.0.0.1", 0), Answer)
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Health
-
-    def do_GET(self) -> None:
-        left = self.server.statuses
-        status = left.pop(0) if len(left) > 1 else left[0]
-        if not status:
-            self.server.over.wait(10)
-            return
-        self.send_response(status if self.path == "/health" else 404)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Yield a function that lets a version's server answer with these statuses."""
-    monkeypatch.setattr(models, "_ANSWER_SECONDS", 0.2)
-    servers = list[Health]()
-
-    def serve(*statuses: int) -> None:
-        servers.append(Health(*statuses))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        monkeypatch.setattr(models, "server_url", lambda *_: f"http://127.0.0.1:{servers[-1].server_address[1]}")
-
-    yield serve
-    for one in servers:
-        one.over.set()
-        one.shutdown()
-        one.server_close()
-
-
 def since(seconds: float) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
-def available(bench: Bench, at: float | None) -> None:
-    """Let the Deployment of the version be available since a moment, or not."""
-    bench.server.ensure(version())
-    [deployment] = bench.deployments()
-    transition = {"type": "Available", "status": "False" if at is None else "True", "lastTransitionTime": since(at or 0).isoformat()}
-    bench.status(deployment, {"readyReplicas": 1, "conditions": [transition]})
+class Watched:
+    """A version whose pods a test sets, and whose Service takes connections while `is_open`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bench = Bench()
+        self.bench.server.ensure(version())
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.is_open = True
+        monkeypatch.setattr(models, "server_url", lambda *_: f"http://127.0.0.1:{self.port}")
+        self.bench.work = lambda: None
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1]) if self.is_open else 1
+
+    def pods(self, *names: str, at: float = 0, **status: Any) -> None:
+        """Let these pods be the ready ones, since `at`."""
+        for pod in self.bench.cluster.list(POD, "ratchet").items:
+            self.bench.cluster.delete(POD, pod["metadata"]["name"], "ratchet")
+        for name in names:
+            labels = {**server_labels("shop"), VERSION: version().tag, "app.kubernetes.io/name": server_name(version())}
+            condition = {"type": "Ready", "status": "True", "lastTransitionTime": since(at).isoformat()}
+            meta = {"name": name, "namespace": "ratchet", "uid": name, "labels": labels}
+            self.bench.cluster.put(POD, {"metadata": meta, "status": {"conditions": [condition], **status}})
+
+    def look(self, at: float) -> Outage | None:
+        self.bench.now = at
+        return self.bench.server.newest_outage(version())
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    one = Watched(monkeypatch)
+    yield one
+    one.listener.close()
+
+
+def test_a_version_that_takes_no_connection_is_away_since_it_was_last_seen(watched: Watched) -> None:
+    watched.pods("a")
+    assert watched.look(100) is None
+    watched.is_open = False
+    assert watched.look(130) == Outage(since=since(100))
+    assert watched.look(160) == Outage(since=since(100))
+    watched.is_open = True
+    assert watched.look(190) is None, "the same pod was there all the time"
+
+
+def test_an_outage_between_two_looks_is_told_once(watched: Watched) -> None:
+    watched.pods("a")
+    watched.look(100)
+    watched.pods("b", at=120)
+    assert watched.look(130) == Outage(since=since(100), until=since(130))
+    assert watched.look(160) is None
+    watched.pods("b", at=170)  # it was not ready meanwhile
+    assert watched.look(190) == Outage(since=since(160), until=since(190))
+
+
+def test_more_servers_and_servers_that_move_one_after_the_other_are_no_outage(watched: Watched) -> None:
+    watched.pods("a")
+    for at, pods in ((100, ("a",)), (130, ("a", "b", "c")), (160, ("b", "c")), (190, ("c", "d")), (220, ("d",))):
+        watched.pods(*pods)
+        assert watched.look(at) is None
+
+
+def test_a_service_that_was_not_there_before_knows_of_no_outage_that_is_over(watched: Watched) -> None:
+    watched.pods("b", at=120)
+    assert watched.look(130) is None
+    watched.is_open = False
+    watched.bench.server._seen.clear()
+    assert watched.look(160) == Outage(since=since(160))
 
 
 @pytest.mark.parametrize(
-    ("statuses", "answers"), [((200,), True), ((503, 503, 200), True), ((503,), False), ((0,), False), ((0, 200), True), ((404,), False)]
+    ("status", "is_outage"),
+    [
+        ({"containerStatuses": [{"restartCount": 1}]}, False),
+        ({"containerStatuses": [{"restartCount": 0, "state": {"terminated": {"reason": "OOMKilled"}}}]}, False),
+        ({"containerStatuses": [{"restartCount": 0, "state": {"running": {}}}]}, True),
+        ({"containerStatuses": [{"state": {"terminated": {}}}], "conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True),
+    ],
 )
-def test_a_server_answers_if_it_is_healthy_within_three_tries(
-    served: Callable[..., None], statuses: tuple[int, ...], answers: bool
-) -> None:
-    served(*statuses)
-    bench = Bench()
-    available(bench, 0)
-    bench.now = 0.0
-    found = bench.server.newest_outage(version(), since(0))
-    assert found == (None if answers else Outage(since=since(0)))
-    assert bench.now <= 2
+def test_a_server_that_ended_by_itself_is_no_outage(watched: Watched, status: dict[str, Any], is_outage: bool) -> None:
+    watched.pods("a")
+    watched.look(100)
+    watched.pods("a", **status)
+    watched.is_open = False
+    assert (watched.look(130) is not None) is is_outage
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no-such-host.invalid:80"])
-def test_a_server_that_is_gone_does_not_answer(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    bench = Bench()
-    available(bench, 0)
-    monkeypatch.setattr(models, "server_url", lambda *_: url)
-    assert bench.server.newest_outage(version(), since(0)) == Outage(since=since(0))
-
-
-def test_an_outage_that_is_over_begins_when_the_server_was_last_seen_to_answer(served: Callable[..., None]) -> None:
-    served(200)
-    bench = Bench()
-    available(bench, 5)
-    bench.now = 100.0
-    assert bench.server.newest_outage(version(), since(0)) is None, "it became available with the step"
-    available(bench, 120)
-    bench.now = 130.0
-    assert bench.server.newest_outage(version(), since(0)) == Outage(since=since(100), until=since(120))
-    assert bench.server.newest_outage(version(), since(130)) is None, "the step begins again"
-    available(bench, None)
-    bench.now = 150.0
-    assert bench.server.newest_outage(version(), since(130)) == Outage(since=since(130))
-
-
-def test_a_service_that_was_not_there_takes_the_whole_step_for_the_outage(served: Callable[..., None]) -> None:
-    served(200)
-    bench = Bench()
-    available(bench, 120)
-    bench.now = 130.0
-    assert bench.server.newest_outage(version(), since(0)) == Outage(since=since(0), until=since(120))
-
-
-def test_a_deployment_that_is_gone_does_not_answer() -> None:
-    assert Bench().server.newest_outage(version(), since(0)) == Outage(since=since(0))
+def test_a_name_that_is_not_resolved_and_an_api_server_that_is_away(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.pods("a")
+    watched.look(100)
+    watched.bench.cluster.away = True
+    with pytest.raises(Retryable):
+        watched.look(130)
+    monkeypatch.setattr(models, "server_url", lambda *_: "http://no-such-host.invalid:80")
+    assert watched.look(160) == Outage(since=since(100))

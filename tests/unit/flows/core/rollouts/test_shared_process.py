@@ -74,6 +74,12 @@ def test_a_death_soon_after_the_begin_leaves_no_evidence_before_it() -> None:
     assert windows(rollout(weight(10, 0, 25.0), died(40, 70)).steps, at(100)) == [(25.0, at(70), at(100))]
 
 
+def test_what_follows_a_death_between_a_decision_and_its_route_counts() -> None:
+    decided = (600.0, "intended", "weight/1", dict[str, Any]())
+    view = rollout(weight(10, 0, 25.0), decided, died(650, 700), weight(900, 1, 50.0))
+    assert windows(view.steps, at(1000)) == [(25.0, at(10), at(590)), (25.0, at(700), at(900)), (50.0, at(900), at(1000))]
+
+
 def test_a_death_before_the_first_weight_changes_no_step() -> None:
     assert [step.since for step in rollout(died(5, 8), weight(10, 0, 25.0)).steps] == [at(10)]
 

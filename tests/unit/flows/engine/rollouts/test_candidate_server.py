@@ -14,7 +14,7 @@ from ratchet.contracts.serving import Outage
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.rollout import Finish, Hold
 from ratchet.flows.engine.advance import advance
-from ratchet.flows.engine.line import open_cycle
+from ratchet.flows.engine.line import ask_rollback, open_cycle
 from ratchet.flows.engine.rollouts.rollout import tick
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
@@ -69,7 +69,7 @@ def test_the_rollout_holds_and_the_step_begins_again_when_the_server_answers() -
     for _ in range(3):
         decision = line.tick()
         assert isinstance(decision, Hold)
-        assert "does not answer, so the champion answers its users" in decision.reason
+        assert "can be reached, so the champion answers its users" in decision.reason
     assert (line.kinds(), line.view.away is not None, line.view.outages) == (["away"], True, ())
     line.sim.context.metrics.evidence = read  # type: ignore[method-assign]
     line.answer()
@@ -125,11 +125,36 @@ def test_the_third_time_ends_the_rollout() -> None:
         line.answer()
         line.tick()
         assert line.view.end is None
+        line.sim.clock.sleep(300)
     line.silence()
     decision = line.tick()
     assert isinstance(decision, Finish)
-    assert "did not answer 3 times during the rollout" in decision.reason
+    assert "could be reached 3 times during the rollout" in decision.reason
     assert line.view.end == "rolled_back"
+
+
+def test_nothing_is_known_where_the_champion_cannot_be_reached_either() -> None:
+    line = Line()
+    line.silence()
+    line.server.away[line.view.champion.tag] = Outage(since=line.sim.clock.now())
+    line.tick()
+    assert (line.kinds(), line.view.end) == ([], None)
+
+
+def test_failed_tries_are_evidence_where_no_router_lets_the_champion_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    monkeypatch.setattr(line.sim.context.router, "attribution", False)
+    monkeypatch.setattr("ratchet.flows.engine.rollouts.rollout._judge", lambda *_: None)
+    line.silence()
+    line.tick()
+    assert line.kinds() == []
+
+
+def test_an_asked_rollback_does_not_wait_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    monkeypatch.setattr(line.server, "newest_outage", refuse)
+    ask_rollback(line.sim.context.ledger, line.sim.context.line, "ada", "a test", line.sim.clock.now())
+    assert isinstance(line.tick(), Finish)
 
 
 def test_a_server_that_stays_away_ends_the_rollout_when_the_step_is_over() -> None:
@@ -139,4 +164,4 @@ def test_a_server_that_stays_away_ends_the_rollout_when_the_step_is_over() -> No
     decision = line.tick(line.view.opened.settings.max_seconds + 10)
     assert isinstance(decision, Finish)
     assert "undecided after" in decision.reason
-    assert "does not answer" in decision.reason
+    assert "can be reached" in decision.reason
