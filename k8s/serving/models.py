@@ -165,6 +165,8 @@ class ClusterServer:
             self._apply(version, wanted)
         if wait:
             self._await(version, wanted)
+            if version.tag not in self._seen:  # it is known before the first tick that its route follows
+                self._seen[version.tag] = _Seen(self._now(), ready_pods(self._pods(version)))
         return changed
 
     def running(self) -> list[Endpoint]:

@@ -345,6 +345,15 @@ def test_an_outage_between_two_looks_is_told_once(watched: Watched) -> None:
     assert watched.look(190) == Outage(since=since(160), until=since(190))
 
 
+def test_an_outage_before_the_first_look_is_known_from_the_scaling(watched: Watched) -> None:
+    watched.pods("a")
+    watched.bench.answer()
+    watched.bench.now = 90
+    watched.bench.server.scale(version(), 1)
+    watched.pods("b", at=100)
+    assert watched.look(110) == Outage(since=since(90), until=since(110))
+
+
 def test_more_servers_and_servers_that_move_one_after_the_other_are_no_outage(watched: Watched) -> None:
     watched.pods("a")
     for at, pods in ((100, ("a",)), (130, ("a", "b", "c")), (160, ("b", "c")), (190, ("c", "d")), (220, ("d",))):
