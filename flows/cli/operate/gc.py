@@ -7,6 +7,7 @@ import click
 from ratchet.flows.cli.lines import named_line, named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
+from ratchet.flows.cli.terminal import say
 
 
 @click.command()
@@ -47,6 +48,8 @@ def gc(line: str | None, dry_run: bool, as_json: bool) -> None:
     if done.waiting:
         rows.append(["files of lake that wait for readers", done.waiting])
     table(f"{'Would delete' if dry_run else 'Deleted'} in {context.line}", ["what", "number"], [*rows, ["bytes", done.bytes]])
+    for text in done.left:
+        say(f"not reached: {text}")
 
 
 def _change(both: tuple[int, int], dry_run: bool) -> str:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ratchet.flows.cli.main import cli
+from ratchet.flows.service.garbage import Collected
 from ratchet.materializer.lake.tables import Lake
 from tests.unit.flows.cli.test_quarantine_command import LOOP, RECORD
 
@@ -49,3 +50,10 @@ def test_small_files_are_merged_and_the_rows_stay(loop: Path) -> None:
     assert "6 → 1" in shown
     assert traces(loop) == traces(loop) | {"merged": 0, "files": [1, 1]}
     assert sorted(Lake(loop.parent / "home/lines/shop/lake").scan("traces")["id"]) == list("012345")
+
+
+def test_what_could_not_be_deleted_is_said(loop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Collected(line="shop", left=("former versions of objects in s3://a/ (AccessDenied)",))
+    monkeypatch.setattr("ratchet.flows.service.garbage.collect_line", lambda *_: refused)
+    assert "not reached: former versions of objects in s3://a/ (AccessDenied)" in run("gc", loop).stderr
+    assert json.loads(run("gc", loop, "--json").stdout)["left"] == list(refused.left)
