@@ -45,7 +45,7 @@ class Outage(Frozen):
     reached."""
 
     since: AwareDatetime
-    """Last moment at which the process is known to have run."""
+    """Last moment at which the process is known to have run, or a server to have answered."""
     until: AwareDatetime | None = None
     """Moment at which both versions answered again. None: they do not answer yet."""
 

@@ -318,7 +318,7 @@ class ProbeReport(Frozen):
     """Mean over prompts of the reward of the champion's most frequent answer. It approximates the quality that users get without random
     sampling. It uses only prompts that the champion was not trained on, if there are enough of them, because it may know the others by
     heart. Of these it uses only prompts whose reference is independent of the model's answer (kinds `reference` and `logged`), if there are
-    enough of them. Corrected prompts are no fair sample: users correct wrong answers, so these prompts are harder than others.
+    enough of them. Corrected prompts would bias the mean: users correct wrong answers, so these prompts are harder than others.
     """
     usual_error: float | None = None
     """Standard error of `usual_reward` over prompts. With few samples, the most frequent one may not be the model's usual answer."""

@@ -43,16 +43,14 @@ def open_job_bucket(loop: Loop, home: Home) -> Remote | None:
 
     None if its jobs have none, or if the home folder is not below the mount of the pods, so that the keys in the bucket are not known.
     """
-    from ratchet.k8s.storage.sync import Remote
-    from ratchet.runtime.bucket import Bucket
+    from ratchet.k8s.storage.sync import open_remote
     from ratchet.runtime.jobs.run_folder import RunFolders
 
-    volume = loop.cluster.volume if loop.cluster is not None else None
     home = Home(home.root.resolve())
-    if volume is None or volume.bucket is None or not home.root.is_relative_to(Path(volume.mount).resolve()):
+    if loop.cluster is None or not home.root.is_relative_to(Path(loop.cluster.volume.mount).resolve()):
         return None
     folders = RunFolders(home.jobs(loop.line.name), job_documents(home, loop.line.name))
-    return Remote(Bucket(volume.bucket), Path(volume.mount), folders, open_artifacts(home))
+    return open_remote(loop.cluster.volume, folders, open_artifacts(home))
 
 
 def cluster_site(loop: Loop, folder: Path, home: Home) -> tuple[Site, list[tuple[str, JobSpec | str]]]:

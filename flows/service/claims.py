@@ -34,7 +34,7 @@ class Claims:
         self._leases: list[Lease] = []
 
     def take(self, now: datetime) -> None:
-        """Claim all lines, or none of them.
+        """Claim all lines. If one of them cannot be claimed, none is.
 
         Raises ConfigError if another installation serves one of them, and Retryable if another host of this installation did a short time
         ago.

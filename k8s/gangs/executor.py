@@ -31,9 +31,8 @@ from ratchet.k8s.gangs.reconciler import GangReconciler
 from ratchet.k8s.gangs.submissions import Submissions
 from ratchet.k8s.gangs.submitter import GangSubmitter
 from ratchet.k8s.profiles.profile import Profile
-from ratchet.k8s.storage.sync import Remote
+from ratchet.k8s.storage.sync import open_remote
 from ratchet.runtime.artifacts import FolderArtifacts
-from ratchet.runtime.bucket import Bucket
 from ratchet.runtime.documents import Documents
 from ratchet.runtime.jobs.run_folder import RunFolders, disk
 
@@ -63,8 +62,8 @@ class KubernetesExecutor:
         self.cluster, self.line, self.settings = cluster, line, settings
         self.folders = RunFolders(root.resolve(), documents)
         self.submissions = Submissions(self.folders.documents)
-        bucket, price = settings.volume.bucket, price_of(profile, settings.pool.capacity) or 0.0
-        self.remote = Remote(Bucket(bucket), Path(settings.volume.mount), self.folders, artifacts) if bucket else None
+        price = price_of(profile, settings.pool.capacity) or 0.0
+        self.remote = open_remote(settings.volume, self.folders, artifacts)
         informers = GangInformers(cluster, settings)
         self.objects = GangObjects(cluster, line, settings, profile, self.submissions)
         self.observer = GangObserver(self.folders, self.submissions, informers, self.objects, self.remote)

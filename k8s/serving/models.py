@@ -178,8 +178,8 @@ class ClusterServer:
         """Return the outage of a version that goes on, or that was over between the last call and this one; None if there is none.
 
         The version is away while no address of its Service takes a connection. The API server notices the loss of a node only after most of
-        a minute. What was over before this call is known from the pods: none of those that were ready at the last call is. A server that
-        ended by itself is no outage. Raises Retryable if the API server does not answer although a server does.
+        a minute. An outage that was over before this call is known from the pods: none of those that were ready at the last call is ready
+        now. If a server ended by itself, this returns None. Raises Retryable if the version can be reached and the API server cannot.
         """
         now, before = self._now(), self._seen.get(version.tag)
         begun = before.at if before is not None else now

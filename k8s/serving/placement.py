@@ -32,12 +32,12 @@ def ready_pods(pods: Sequence[Object]) -> frozenset[tuple[str, str]]:
 def has_ended(pods: Sequence[Object]) -> bool:
     """Return whether a container of the pods has ended by itself, or because its memory was full: the model may be the cause.
 
-    Pods that are deleted, evicted or preempted do not count.
+    Pods that are evicted or preempted do not count. `of_deployment` leaves out those that are deleted.
     """
     return any(
         status.get("restartCount") or "terminated" in {*(status.get("state") or {}), *(status.get("lastState") or {})}
         for pod in pods
-        if "deletionTimestamp" not in pod["metadata"] and not _is_disrupted(pod)
+        if not _is_disrupted(pod)
         for status in pod.get("status", {}).get("containerStatuses") or ()
     )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import checkpoint_name, digest
+from ratchet.contracts.jobs.cluster import VolumeSettings
 from ratchet.contracts.jobs.training import JobSpec, ResumePoint
 from ratchet.contracts.schema import stamped
 from ratchet.runtime.artifacts import Deleted, FolderArtifacts, write_atomic
@@ -36,6 +37,11 @@ POLL_SECONDS, AWAY_SECONDS = 2.0, 15.0
 
 A failed download may take many seconds in which no other run is observed.
 """
+
+
+def open_remote(volume: VolumeSettings, folders: RunFolders, artifacts: FolderArtifacts) -> Remote | None:
+    """Return the service's side of the bucket of a volume; None if the volume is no bucket. Sends no request yet."""
+    return None if volume.bucket is None else Remote(Bucket(volume.bucket), Path(volume.mount), folders, artifacts)
 
 
 class Remote:

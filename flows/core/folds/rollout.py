@@ -41,7 +41,7 @@ class RolloutView:
     mirrored: tuple[Entry, ...] = ()
     """The rows about mirrored prompts (`flows/core/rollouts/mirror.py`)."""
     outages: tuple[Outage, ...] = ()
-    """Times that count for neither version: the process that they share did not run, or the candidate's server did not answer."""
+    """Times that count for neither version: the process that they share did not run, or no server of the candidate could be reached."""
     away: datetime | None = None
     """Since when no server of the candidate can be reached; None if one can."""
     end: str | None = None

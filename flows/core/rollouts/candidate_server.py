@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from ratchet.contracts.serving import Outage
 
 TIMES, MOST = 3, 6
-"""Outages of the candidate within a rollout that end it: separate ones, and all of them."""
+"""Numbers of outages at which a rollout ends: of outages that are SEPARATE, and of all outages."""
 SEPARATE = timedelta(minutes=3)
 """Outages that follow each other within this time count as one: after the loss of a node, names and pods may change several times."""
 

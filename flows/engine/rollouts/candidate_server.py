@@ -1,4 +1,4 @@
-"""Notes in a rollout's stream when the candidate's server does not answer (`flows/core/rollouts/candidate_server.py`)."""
+"""Notes in a rollout's stream when no server of the candidate can be reached (`flows/core/rollouts/candidate_server.py`)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ratchet.contracts.rows import Away, Died, row_of
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.candidate_server import away_too_often, is_away
 from ratchet.flows.engine.context import LineContext, append_to_rollout
-from ratchet.flows.engine.rollouts.shared_process import SharedProcess
+from ratchet.flows.engine.rollouts.shared_process import ServerState
 
 
-def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[RolloutView, SharedProcess]:
+def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[RolloutView, ServerState]:
     """Record that the candidate is away, or was away for a time. Return the view with that and the next action.
 
     The beginning is recorded, too, because the service may be on the machine that is lost. Before the first step, the server has to answer
@@ -22,9 +22,9 @@ def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[Rollout
     server that can say this, and without a router that lets the champion answer meanwhile.
     """
     if not context.server.capabilities.probes or not context.router.attribution or not view.steps:
-        return view, SharedProcess()
+        return view, ServerState()
     tag, number, now = view.candidate.tag, str(len(view.outages) + 1), context.clock.now()
-    held = SharedProcess(None, is_away(tag) if view.away is not None else None)
+    held = ServerState(None, is_away(tag) if view.away is not None else None)
     server = cast("ProbedServer", context.server)
     try:
         found = server.newest_outage(view.candidate)
@@ -38,4 +38,4 @@ def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[Rollout
     elif not is_away_now and (begun := view.away or (found.since if found is not None else None)) is not None:
         view = append_to_rollout(view, context, lease, row_of("died", Died(since=min(now, begun), until=now), number))
     stop = away_too_often(view.outages, view.away, tag)
-    return view, SharedProcess(stop, is_away(tag) if is_away_now else None)
+    return view, ServerState(stop, is_away(tag) if is_away_now else None)

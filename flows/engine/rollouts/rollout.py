@@ -35,7 +35,7 @@ from ratchet.flows.engine.context import LineContext, append_to_rollout, leased
 from ratchet.flows.engine.effects import scale, served_names, sole_route
 from ratchet.flows.engine.rollouts import candidate_server
 from ratchet.flows.engine.rollouts.mirror import ask_batch
-from ratchet.flows.engine.rollouts.shared_process import SharedProcess, look
+from ratchet.flows.engine.rollouts.shared_process import look
 
 SMALL_CORRECTION = 60.0
 """Seconds by which the clock may be set back during a step without a rollback."""
@@ -53,11 +53,11 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
         if view.end:
             return Finish(view.end, view.reason)
         settings = view.opened.settings
-        view, shared = look(view, context, lease)
-        if not (stop := _stop(view, context) or shared.stop):
-            view, server = candidate_server.look(view, context, lease)
-            stop, shared = server.stop, SharedProcess(None, shared.down or server.down)
-        down = shared.down
+        view, process = look(view, context, lease)
+        stop, down = _stop(view, context) or process.stop, process.down
+        if not stop:
+            view, servers = candidate_server.look(view, context, lease)
+            stop, down = servers.stop, down or servers.down
         # users must not wait for evidence that decides nothing
         judgement = None if stop or down else _judge(view, settings, context)
         decision = decide_rollout(view, settings, judgement, stop, context.clock.now(), down)

@@ -99,6 +99,15 @@ def keep_versions(s3: S3) -> None:
     s3.client.put_bucket_versioning(Bucket=s3.bucket, VersioningConfiguration={"Status": "Enabled"})
 
 
+def staged_line(s3: S3, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Installation, LineContext, Remote]:
+    """Return a line of eight users with a promoted version, whose run folders and artifacts are in a bucket."""
+    installation, context = install(folder, 8)
+    promoted(context, installation.home)
+    remote = jobs_over(s3, installation, monkeypatch)
+    stage(remote, installation)
+    return installation, context, remote
+
+
 @pytest.mark.parametrize("status", ["Enabled", "Off"])
 def test_no_version_of_an_object_contains_a_byte_of_the_erased_people(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
@@ -106,11 +115,8 @@ def test_no_version_of_an_object_contains_a_byte_of_the_erased_people(
     if status == "Enabled":
         keep_versions(s3)
     monkeypatch.setenv(ARTIFACTS_URL, f"s3://{s3.bucket}/artifacts")
-    installation, context = install(tmp_path, 8)
-    promoted(context, installation.home)
-    remote = jobs_over(s3, installation, monkeypatch)
-    for _ in range(2):
-        stage(remote, installation)
+    installation, _, remote = staged_line(s3, tmp_path, monkeypatch)
+    stage(remote, installation)  # again, so that there are former versions
     everybody = set(range(8))
     assert marks(s3, tmp_path / "before") == everybody
 
@@ -128,10 +134,7 @@ def test_an_erasure_whose_bucket_is_away_is_completed_later_and_takes_what_earli
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_versions(s3)
-    installation, context = install(tmp_path, 8)
-    promoted(context, installation.home)
-    remote = jobs_over(s3, installation, monkeypatch)
-    stage(remote, installation)
+    installation, _, _ = staged_line(s3, tmp_path, monkeypatch)
     with monkeypatch.context() as earlier:
         earlier.setattr(bucket_copies, "job_buckets", lambda *_: ([], []))  # an earlier release, which did not reach the bucket
         erase(installation, 0)
@@ -168,9 +171,7 @@ def test_what_a_bucket_refuses_is_in_the_receipt_until_a_repetition_deletes_it(
 ) -> None:
     keep_versions(s3)
     monkeypatch.setenv(ARTIFACTS_URL, f"s3://{s3.bucket}/artifacts")
-    installation, context = install(tmp_path, 8)
-    promoted(context, installation.home)
-    stage(jobs_over(s3, installation, monkeypatch), installation)
+    installation, _, _ = staged_line(s3, tmp_path, monkeypatch)
     with monkeypatch.context() as denied:
         refuse(denied, no_versions)
         [line] = erase(installation, 0).lines
@@ -187,10 +188,7 @@ def test_what_a_bucket_refuses_is_in_the_receipt_until_a_repetition_deletes_it(
 def test_an_erasure_ends_although_a_former_bucket_refuses_everything_or_is_gone(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installation, context = install(tmp_path, 8)
-    promoted(context, installation.home)
-    remote = jobs_over(s3, installation, monkeypatch)
-    stage(remote, installation)
+    installation, _, remote = staged_line(s3, tmp_path, monkeypatch)
     with monkeypatch.context() as denied:
         refuse(denied, lambda _, given: given.get("Bucket") == s3.bucket)
         receipt = erase(installation, 0)
@@ -230,9 +228,7 @@ def test_a_retention_that_a_bucket_interrupts_is_completed_by_the_next_collectio
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_versions(s3)
-    installation, context = install(tmp_path, 8)
-    promoted(context, installation.home)
-    stage(jobs_over(s3, installation, monkeypatch), installation)
+    installation, context, _ = staged_line(s3, tmp_path, monkeypatch)
     keep(context, traces=1e-7, feedback=1e-7, quarantine=1e-7)
     s3.stop()
     with pytest.raises(Retryable):

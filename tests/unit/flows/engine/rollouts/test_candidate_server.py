@@ -9,34 +9,17 @@ import pytest
 
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.fakes import FakeProbedServer
-from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.serving import Outage
-from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.rollout import Finish, Hold
-from ratchet.flows.engine.advance import advance
-from ratchet.flows.engine.line import ask_rollback, open_cycle
-from ratchet.flows.engine.rollouts.rollout import tick
-from tests.simulation.simulated_line import Scenario, SimulatedLine
+from ratchet.flows.engine.line import ask_rollback
+from tests.unit.flows.engine.rollouts.rollout_line import RolloutLine
 
 
-class Line:
+class Line(RolloutLine[FakeProbedServer]):
     """A line in the first step of a rollout, whose server can say whether a version answers."""
 
     def __init__(self) -> None:
-        self.sim = SimulatedLine(Scenario(seed=1, people="auto"))
-        self.server = FakeProbedServer(self.sim.world)
-        self.sim.context = replace(self.sim.context, server=self.server)
-        self.sim.executor.context = self.sim.context
-        self.cycle = open_cycle(self.sim.context, "a test")
-        self.id = rollout_stream(self.cycle)
-        while self.sim.context.rollout_view(self.id) is None:
-            self.sim.clock.sleep(1)
-            advance(self.cycle, self.sim.context)
-        self.tick()  # sets the first weight
-
-    def tick(self, seconds: float = 5.0) -> object:
-        self.sim.clock.sleep(seconds)
-        return tick(self.id, self.sim.context)
+        super().__init__(FakeProbedServer)
 
     def silence(self) -> None:
         self.server.away[self.view.candidate.tag] = Outage(since=self.sim.clock.now())
@@ -48,12 +31,6 @@ class Line:
 
     def kinds(self) -> list[str]:
         return [row.kind for row in self.sim.context.ledger.read(self.id) if row.kind in ("away", "died")]
-
-    @property
-    def view(self) -> RolloutView:
-        view = self.sim.context.rollout_view(self.id)
-        assert view is not None
-        return view
 
 
 def refuse(*_: object) -> None:

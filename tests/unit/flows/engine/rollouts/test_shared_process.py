@@ -8,51 +8,27 @@ from datetime import timedelta
 import pytest
 
 from ratchet.contracts.fakes import FakeSharingServer, fake_model
-from ratchet.contracts.ids import rollout_stream
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.model import ModelRef
 from ratchet.contracts.serving import Outage
 from ratchet.contracts.steps import State
-from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.rollout import Finish, Hold
-from ratchet.flows.engine.advance import advance
 from ratchet.flows.engine.choice.adapters import cannot_share
-from ratchet.flows.engine.line import open_cycle
 from ratchet.flows.engine.reconcile import reconcile
-from ratchet.flows.engine.rollouts.rollout import tick
 from tests.simulation.simulated_line import Scenario, SimulatedLine
+from tests.unit.flows.engine.rollouts.rollout_line import RolloutLine
 
 BASE = fake_model("base")
 
 
-class Line:
+class Line(RolloutLine[FakeSharingServer]):
     """A line in the first step of a rollout, whose versions share a process."""
 
     def __init__(self) -> None:
-        self.sim = SimulatedLine(Scenario(seed=1, people="auto"))
-        self.server = FakeSharingServer(self.sim.world)
-        self.sim.context = replace(self.sim.context, server=self.server)
-        self.sim.executor.context = self.sim.context
-        cycle = open_cycle(self.sim.context, "a test")
-        self.cycle = cycle
-        self.id = rollout_stream(cycle)
-        while self.sim.context.rollout_view(self.id) is None:
-            self.sim.clock.sleep(1)
-            advance(cycle, self.sim.context)
-        self.tick()  # sets the first weight
-
-    def tick(self, seconds: float = 5.0) -> object:
-        self.sim.clock.sleep(seconds)
-        return tick(self.id, self.sim.context)
+        super().__init__(FakeSharingServer)
 
     def die(self) -> None:
         self.server.die(self.view.candidate.tag, self.sim.clock.now())
-
-    @property
-    def view(self) -> RolloutView:
-        view = self.sim.context.rollout_view(self.id)
-        assert view is not None
-        return view
 
 
 def test_a_death_holds_the_rollout_and_the_step_begins_again() -> None:
