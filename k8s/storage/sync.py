@@ -118,7 +118,7 @@ class Remote:
             before.append(self.bucket.delete_former(root, lambda key: root + key in copies))
         # In a bucket with versioning, the objects that were just deleted are among the former versions.
         files, size = max(len(found), sum(one.files for one in before)), max(sum(found.values()), sum(one.bytes for one in before))
-        return Deleted(files, size, next((one.left for one in before if one.left), ""))
+        return Deleted(files, size, "; ".join(one.left for one in before if one.left))
 
     def _there(self, plans: Collection[str]) -> list[str]:
         """Return those of the folders of plans that the bucket has."""

@@ -178,6 +178,8 @@ def test_what_a_bucket_refuses_is_in_the_receipt_until_a_repetition_deletes_it(
     left = [text for text in line.left if "former versions" in text]
     assert len(left) == 2
     assert all("grant s3:ListBucketVersions and s3:DeleteObjectVersion" in text for text in left)
+    places = ("/artifacts/sha256/", "/jobs/lines/shop/jobs/", "/jobs/artifacts/")
+    assert all(any(place in text for text in left) for place in places), "each place is named"
     assert 0 in marks(s3, tmp_path / "before")
     [again] = erase(installation, 0).lines
     assert not any("former versions" in text for text in again.left)
