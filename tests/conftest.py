@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import command, toy_line
+from tests import command, progress, toy_line
 from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
 from tests.property_examples import EXPLORES
@@ -36,6 +36,12 @@ BESIDE = pytest.StashKey[bool]()
 settings.register_profile("shared-cores", deadline=None, derandomize=not EXPLORES)
 settings.load_profile("shared-cores")
 gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
+
+
+@pytest.hookimpl(trylast=True)  # the reporter exists only now
+def pytest_configure(config: pytest.Config) -> None:
+    """Print failures as they happen."""
+    progress.installed(config)
 
 
 class Dealt(LoadScopeScheduling):
