@@ -129,10 +129,10 @@ def install(folder: Path, people: int) -> tuple[Installation, LineContext]:
 
 
 def opened(installation: Installation, folder: Path, file: str = "loop.toml") -> LineContext:
-    """The context of a line, with servers that answer at once."""
+    """The context of a line, with servers that answer at once, and without the process that looks at the model before a training."""
     server = Server()
     context = installation.context(folder / file)
-    return replace(context, server=server, client=lambda _endpoint: server, heartbeat=False, cost=None)  # type: ignore[arg-type]
+    return replace(context, server=server, client=lambda _endpoint: server, heartbeat=False, cost=None, before_training=None)  # type: ignore[arg-type]
 
 
 def append(context: LineContext, stream: str, *rows: Row) -> None:

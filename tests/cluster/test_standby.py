@@ -165,7 +165,23 @@ def two_pods(whole: Whole) -> str:
     return first
 
 
-def test_the_second_pod_takes_over_from_a_suspended_one_and_from_a_lost_node(whole: Whole) -> None:
+def answers_go_on(whole: Whole, traffic: Traffic) -> None:
+    before = len(traffic.answers)
+    until(lambda: len(traffic.answers) > before + 20, 120, 1.0, whole.story)
+
+
+def each_answer_is_stored_once(whole: Whole, traffic: Traffic) -> None:
+    answered = set(traffic.traces)
+    until(lambda: is_counted(whole, answered), 240, 3.0, lambda: str(counted(whole, answered)))
+    missing, refused, twice = counted(whole, answered)
+    whole.told(
+        f"{len(answered)} answers, {missing} without a trace, {refused} in quarantine, {twice} twice, {len(traffic.failures)} failed"
+    )
+    assert (max(0, missing - refused), twice) == (0, 0)
+
+
+def test_a_second_pod_takes_over_each_time_and_one_pod_goes_on_with_its_former_volume(whole: Whole) -> None:
+    """The first pod is suspended, loses its node, and ends. At the end, the volume has the state of the time before the second pod."""
     first = two_pods(whole)
     client = httpx.Client(timeout=30, trust_env=False)
     with whole.users(token_of(whole)) as traffic, Routes(whole) as routes:
@@ -185,11 +201,10 @@ def test_the_second_pod_takes_over_from_a_suspended_one_and_from_a_lost_node(who
             lost = handed_over(whole, lost)
         node, heir = node_of(whole, lost), other_than(whole, lost)
         assert node not in (prefect, node_of(whole, heir))
-        before = len(traffic.answers)
         whole.rig.lose(node)
         seconds = taken_over(whole, heir)
         whole.told(f"the other pod leads {seconds:.0f} s after the node of the first one was lost")
-        until(lambda: len(traffic.answers) > before + 20, 120, 1.0, whole.story)
+        answers_go_on(whole, traffic)
         whole.rig.recover(node)
         until(lambda: "this pod waits" in spoken(whole, lost), 240, 1.0, whole.story)
         assert leader(whole) == heir
@@ -198,33 +213,11 @@ def test_the_second_pod_takes_over_from_a_suspended_one_and_from_a_lost_node(who
         until(lambda: "promoted" in whole.ratchet("history", LINE, check=False), 1800, 3.0, whole.story)
         until(lambda: answer(whole, client) == "yes", 240, 1.0, whole.story)
         whole.told("the candidate is promoted")
-        after = len(traffic.answers)
-        until(lambda: len(traffic.answers) > after + 20, 120, 1.0, whole.story)
-    assert len(routes.seen) == len(set(routes.seen)) > 1, f"the route was set back: {routes.seen}"
-    each_answer_is_stored_once(whole, traffic)
-
-
-def each_answer_is_stored_once(whole: Whole, traffic: Traffic) -> None:
-    answered = set(traffic.traces)
-    until(lambda: is_counted(whole, answered), 240, 3.0, lambda: str(counted(whole, answered)))
-    missing, refused, twice = counted(whole, answered)
-    whole.told(
-        f"{len(answered)} answers, {missing} without a trace, {refused} in quarantine, {twice} twice, {len(traffic.failures)} failed"
-    )
-    assert (max(0, missing - refused), twice) == (0, 0)
-
-
-def test_a_pod_that_ends_hands_over_and_one_pod_goes_on_with_its_former_volume(whole: Whole) -> None:
-    """The volume has the state of the time before the second pod."""
-    first = two_pods(whole)
-    client = httpx.Client(timeout=30, trust_env=False)
-    with whole.users(token_of(whole)) as traffic:
-        until(lambda: len(traffic.answers) > 20, 120, 1.0, whole.story)
-        handed_over(whole, first)
-        before = len(traffic.answers)
-        until(lambda: len(traffic.answers) > before + 20, 120, 1.0, whole.story)
+        answers_go_on(whole, traffic)
+        handed_over(whole, heir)
+        answers_go_on(whole, traffic)
         one_pod(whole)
-        before = len(traffic.answers)
-        until(lambda: len(traffic.answers) > before + 20, 120, 1.0, whole.story)
-        assert answer(whole, client) in ("yes", "no")
+        answers_go_on(whole, traffic)
+        assert answer(whole, client) == "yes"
+    assert len(routes.seen) == len(set(routes.seen)) > 1, f"the route was set back: {routes.seen}"
     each_answer_is_stored_once(whole, traffic)
