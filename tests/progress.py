@@ -37,9 +37,8 @@ class Progress:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._write_line("")
-            self._write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
-            self._write_line(report.longreprtext[-CHARACTERS:])
+            told = f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)"
+            self._write_line(f"\n{told}\n{report.longreprtext[-CHARACTERS:]}")
 
     def running(self) -> list[str]:
         """Return one line for each test that has begun and not ended, the longest first."""

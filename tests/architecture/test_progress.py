@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,16 @@ def test_a_run_that_is_ended_has_printed_its_failures_and_names_the_running_test
     command = [sys.executable, "-m", "pytest", *plugins, "-c", str(REPO / "pyproject.toml"), str(tmp_path)]
     with subprocess.Popen(command, cwd=REPO, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
-        before = next(line for line in process.stdout if line.startswith("FAILED"))
+        before = []
+        for line in process.stdout:
+            before.append(line)
+            if "test_two.py:5: AssertionError" in line:
+                break
+        time.sleep(5)  # until the result is counted, too
         process.send_signal(signal.SIGTERM)
         after = process.stdout.read()
-    assert "test_two.py::test_fails (call, 0 s)" in before
-    assert "assert 'what was' == 'what should be'" in after
+    assert "test_two.py::test_fails (call, 0 s)" in "".join(before)
+    assert "assert 'what was' == 'what should be'" in "".join(before)
     assert "ended by signal 15" in after
     assert "running for " in after.partition("ended by signal 15")[2]
     assert "0 passed, 1 failed" in after
