@@ -286,8 +286,8 @@ class JobEvent(Frozen):
     """Time in seconds since the epoch."""
     incarnation: int
     kind: str
-    """started | layout | loading | measuring | measured | fold | cross_validated | progress | saving | checkpoint | warning | exporting |
-    stopped | published"""
+    """started | layout | loading | measuring | measured | fold | cross_validated | sifted | progress | saving | checkpoint | warning |
+    exporting | stopped | published"""
     step: int = 0
     total: int = 0
     data: dict[str, Any] = Field(default_factory=dict)

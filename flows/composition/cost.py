@@ -13,20 +13,23 @@ from ratchet.contracts.ports import Artifacts
 
 
 def estimate_cost(
-    loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int, cross_validated: int = 0
+    loop: Loop, folder: Path, method: str, recipe: Mapping[str, Any], parameters: int, cross_validated: int = 0, taught: int = 0
 ) -> dict[str, Any]:
     """Estimate the maximum cost of one attempt for a model with `parameters` weights.
 
-    `cross_validated` is the number of clusters that a cross-validation can measure (`TrainingSet.cross_validated_prompts`).
+    `cross_validated` is the number of clusters that a cross-validation can measure (`TrainingSet.cross_validated_prompts`), and `taught`
+    the number of demonstrations by teachers.
     Return the estimate as JSON values. On a cluster it also contains `price` in the price table's currency, or None for unknown machines.
     """
     from ratchet.trainers.cross_validation import most_folds_of_run
     from ratchet.trainers.estimate import estimate
     from ratchet.trainers.recipes.completion import KINDS, complete
+    from ratchet.trainers.sifting import is_worth
 
     full, nodes, gpus = complete(KINDS[Method(method)], recipe), loop.training.nodes, loop.training.gpus
     folds = most_folds_of_run(full, nodes, gpus, cross_validated)
-    found = estimate(full, parameters, nodes, gpus, folds).model_dump(mode="json") | {"folds": folds}
+    compares = folds > 0 and method == Method.SFT and is_worth(taught)  # by one run more
+    found = estimate(full, parameters, nodes, gpus, folds + compares).model_dump(mode="json") | {"folds": folds, "compares": compares}
     if loop.cluster is not None:
         found["price"] = price_of_time(loop, folder, found["seconds"])
     return found
@@ -54,7 +57,8 @@ def estimate_plan_cost(plan: TrainingPlan, loop: Loop, folder: Path, artifacts: 
     if not loop.training.built_in(plan.method):
         return None
     model = artifacts.fetch(plan.start.files, scratch / "models" / plan.start.files)
-    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model), _clusters_to_measure(plan, artifacts))
+    sizes = _clusters_to_measure(plan, artifacts), _taught(plan, artifacts)
+    found = estimate_cost(loop, folder, plan.method, plan.recipe, count_parameters(model), *sizes)
     caps = [cap for cap in (loop.cluster.cap_run, loop.cluster.cap_month) if cap is not None] if loop.cluster else []
     return Cost(seconds=found["seconds"], price=found.get("price"), cap=min(caps, default=None), basis=found["basis"])
 
@@ -67,6 +71,16 @@ def _clusters_to_measure(plan: TrainingPlan, artifacts: Artifacts) -> int:
     from ratchet.materializer.training_sets.development import clusters_to_measure
 
     return clusters_to_measure(read_parquet(artifacts.get(plan.cross_validation)))
+
+
+def _taught(plan: TrainingPlan, artifacts: Artifacts) -> int:
+    """Return the number of demonstrations by teachers that a run with a cross-validation compares."""
+    if plan.cross_validation is None or plan.demonstrations is None:
+        return 0
+    from ratchet.contracts.data.records import Tier
+    from ratchet.materializer.lake.schemas import read_parquet
+
+    return int((read_parquet(artifacts.get(plan.demonstrations))["source"] == Tier.TEACHER.value).sum())
 
 
 def estimate_memory(

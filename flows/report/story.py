@@ -37,6 +37,7 @@ from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.requests import ApprovalView
 from ratchet.flows.core.searches.search_results import COLUMNS, order_text, picture, results, sentences
 from ratchet.flows.core.waiting import waiting_text
+from ratchet.flows.report.run_text import length_text, teachers_text
 
 Cells = tuple[str, ...]
 
@@ -279,29 +280,6 @@ def _approval(cycle: CycleView, kind: ApprovalKind, requests: Mapping[ApprovalKi
     return Section(title, (f"Requested, not answered; the request expires at {expires}.",))
 
 
-_GAIN = ("development_gain", "development_gain_error")
-_FOLDS = {f"cross_validated_{name}" for name in ("steps", "folds", "prompts", "gain", "gain_error")} | {"published_step"}
-
-
-def _length(metrics: Mapping[str, float]) -> list[str]:
-    """Say which of the measured models was published, if the run found its own number of steps."""
-    if metrics.keys() >= _FOLDS:
-        return [
-            f"The run has {metrics['published_step']:.0f} steps: {metrics['cross_validated_steps']:.0f} steps, chosen by "
-            f"cross-validation over {metrics['cross_validated_prompts']:.0f} prompts "
-            f"({metrics['cross_validated_gain']:+.2f} ± {metrics['cross_validated_gain_error']:.2f} against the start model), "
-            "and a cooldown. The models that answered these prompts were not trained on them. The published model was."
-        ]
-    if not {"published_step", "development_prompts", "development_score", "development_start", *_GAIN} <= metrics.keys():
-        return []  # a job writes them, so some may be missing
-    return [
-        f"The run measured its model on {metrics['development_prompts']:.0f} development prompts, which the line never trains on, and "
-        f"published the one after step {metrics['published_step']:.0f}: score {metrics['development_score']:.3f}, start model "
-        f"{metrics['development_start']:.3f}, difference {metrics['development_gain']:+.3f} with a standard error of "
-        f"{metrics['development_gain_error']:.3f}."
-    ]
-
-
 def _search(cycle: CycleView) -> Section | None:
     if cycle.plan is None or cycle.plan.search is None:
         return None
@@ -319,13 +297,18 @@ def _training(cycle: CycleView) -> Section | None:
         return None
     text = [f"Plan {plan.id[:12]}: {plan.method.upper()}, seed {plan.seed}, code {plan.code[:12]}."]
     if cycle.checkpoint is not None:
-        shown = {name: value for name, value in cycle.checkpoint.metrics.items() if not name.startswith(("development_", "published_"))}
+        shown = {
+            name: value
+            for name, value in cycle.checkpoint.metrics.items()
+            if not name.startswith(("development_", "published_", "teacher_"))
+        }
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(shown.items()))
         text.append(
             f"The checkpoint of step {cycle.checkpoint.step} was accepted as version "
             f"{cycle.candidate.tag if cycle.candidate else '?'} ({figures})."
         )
-        text += _length(cycle.checkpoint.metrics)
+        text += length_text(cycle.checkpoint.metrics)
+        text += teachers_text(cycle.checkpoint.metrics)
     text += [_minted(cycle, attempt) for attempt in sorted(cycle.adjustments)]
     text += [
         f"An accepted checkpoint could not be used for resuming: {refused}."

@@ -88,6 +88,8 @@ def _event_text(event: JobEvent) -> str:
             return f"{fold} measured at step {event.data.get('fold_step')}: score {score} on {event.data.get('prompts')} of its prompts"
         case "cross_validated":
             return f"cross-validation: {event.data.get('reason', '')}"
+        case "sifted":
+            return f"comparison: {event.data.get('reason', '')}"
         case "measured":
             reason = f"; {event.data['reason']}" if event.data.get("reason") else ""
             return f"measured at {step}: development score {_number(event.data.get('score'))}{reason}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ class Job:
     """Event log of this incarnation."""
     adjustment: Adjustment = field(default_factory=Adjustment)
     """Adjustment that the health rules of the previous attempt proposed."""
+    weights: Mapping[int, float | None] = field(default_factory=dict)
+    """Number of a demonstration -> its weight, where this run uses another one than that of the training set. None leaves it out."""
 
     @property
     def folder(self) -> Path:

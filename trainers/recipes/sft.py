@@ -22,7 +22,8 @@ class SFTRecipe(Recipe):
     folds: Annotated[int, Field(ge=0, le=10)] = 4
     """Folds of the cross-validation that finds the number of steps if `steps = "auto"` and there are too few development prompts. It needs
     one process, and costs as many runs more as are needed to measure 100 prompts: with 4 folds, one run more from 400 clusters of
-    near-duplicates on. 0 or 1: the run then trains for three passes."""
+    near-duplicates on. If there are enough answers of teachers, one run more decides which of them are left out (docs/trainers.md). 0 or
+    1: the run trains for three passes, and on all answers of teachers."""
     batch: Positive = 32
     """Answers per step, a multiple of micro_batch. If a loop file does not set it and the processes of the run do not divide 32: the next
     multiple that they divide (trainers/batches.py)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ratchet.contracts.data.records import Tier
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
@@ -78,6 +79,8 @@ def plan(line: str, no_probe: bool, as_json: bool) -> None:
                 f"cross-validation: it trains without a part of the training prompts and scores itself on this part ({more}). "
                 "Then it trains on all training prompts."
             )
+        if cost["compares"]:
+            show("Before that, it may train one model without the answers of teachers, to leave out those that are unlikely (1 run more).")
         _show_memory(memory)
         _show_search(found, context, highest)
         if cost["seconds"] > context.loop.training.timeout:
@@ -129,7 +132,8 @@ def _cost(found: Preview, context: LineContext) -> dict[str, Any] | None:
     if found.recipe is None or not context.loop.training.built_in(found.method):
         return None
     validated = found.data.cross_validated_prompts if found.search is None else 0
-    return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters, validated)
+    taught = found.data.facts.demonstrations.get(Tier.TEACHER.value, 0)
+    return estimate_cost(context.loop, context.folder, found.method, found.recipe, found.parameters, validated, taught)
 
 
 def _memory(found: Preview, context: LineContext) -> dict[str, Any] | None:

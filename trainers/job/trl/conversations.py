@@ -82,8 +82,9 @@ def demonstrations(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a Parquet file of demonstrations. Its column `tools` is missing if no row has a value."""
     import pyarrow.parquet as pq
 
-    tools = ["tools"] if "tools" in pq.read_schema(path).names else []
-    return list(pq.read_table(path, columns=["prompt", "answer", "weight", *tools]).to_pylist())
+    names = pq.read_schema(path).names
+    more = [name for name in ("tools", "prompt_id", "source") if name in names]
+    return list(pq.read_table(path, columns=["prompt", "answer", "weight", *more]).to_pylist())
 
 
 def _shown(row: Mapping[str, Any], name: str) -> Example:

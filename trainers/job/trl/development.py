@@ -28,7 +28,6 @@ from ratchet.trainers.job.job_folder import Job
 from ratchet.trainers.job.model_fit import row_limit
 from ratchet.trainers.job.prompt_length import own_call_format, rendered_prompt
 from ratchet.trainers.job.trl.conversations import Example, answer_text, assistant_message, encode, messages, shows_tools, tools_of
-from ratchet.trainers.job.trl.micro_batches import PairSize
 from ratchet.trainers.length import LEAST, accepts_many
 from ratchet.trainers.recipes.recipe import Recipe
 
@@ -80,7 +79,7 @@ class Development:
 
         All processes of a run must call it together. They get the scores of rank 0, so that they all decide alike.
         """
-        with _at_rest(trainer):
+        with at_rest(trainer):
             scores, agreement = zip(*self._forced(trainer), strict=True)
             if self.by == "answers":
                 answers = self._answers(trainer)
@@ -139,25 +138,10 @@ class Development:
 
         Both are None for a prompt without one, and where the model's numbers are not finite.
         """
-        found: list[tuple[float | None, float | None]] = []
-        for row in self.rows:
-            if row["answer"] is None:
-                found.append((None, None))
-                continue
-            pair = encode(self._tokenizer, _example(row)).cut(self._max_length)
-            if len(pair.prompt) >= self._max_length:
-                pair = PairSize([], [], [])
-            known = pair.chosen if pair.prompt else pair.chosen[1:]
-            if not known:
-                found.append((None, None))
-                continue
-            ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)
-            logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1].float()
-            right = ids[0, -len(known) :]
-            likelihood = float(logits.log_softmax(-1).gather(-1, right[:, None]).mean())
-            agreement = float((logits.argmax(-1) == right).float().mean())
-            found.append((likelihood, agreement) if math.isfinite(likelihood) else (None, None))
-        return found
+        return [
+            (None, None) if row["answer"] is None else forced(trainer, self._tokenizer, _example(row), self._max_length)
+            for row in self.rows
+        ]
 
     def _is_rendered(self, row: dict[str, Any]) -> bool:
         """Whether the chat template accepts the prompt and its known answer. A prompt that only measures must not end the run."""
@@ -172,8 +156,28 @@ class Development:
         return token_ids(self._tokenizer, rendered_prompt(self._tokenizer, row["prompt"], row["tools"]))
 
 
+def forced(trainer: Any, tokenizer: Any, example: Example, max_length: int) -> tuple[float | None, float | None]:
+    """For the answer of an example under the trainer's present model: mean log-probability per token in nats, and share of tokens that are
+    ranked first. Both are None if no token of the answer is within `max_length`, and where the model's numbers are not finite.
+
+    Raises Permanent if the template cannot render the example.
+    """
+    pair = encode(tokenizer, example).cut(max_length)
+    if len(pair.prompt) >= max_length:
+        return None, None
+    known = pair.chosen if pair.prompt else pair.chosen[1:]
+    if not known:
+        return None, None
+    ids = torch.tensor([[*pair.prompt, *pair.chosen]], device=trainer.accelerator.device)
+    logits = trainer.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, -len(known) - 1 : -1].float()
+    right = ids[0, -len(known) :]
+    likelihood = float(logits.log_softmax(-1).gather(-1, right[:, None]).mean())
+    agreement = float((logits.argmax(-1) == right).float().mean())
+    return (likelihood, agreement) if math.isfinite(likelihood) else (None, None)
+
+
 @contextmanager
-def _at_rest(trainer: Any) -> Iterator[None]:
+def at_rest(trainer: Any) -> Iterator[None]:
     """Put the model in evaluation mode without gradients, and restore its mode afterwards."""
     model = trainer.model
     was_training = model.training

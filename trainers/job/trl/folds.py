@@ -3,6 +3,8 @@
 It runs before the training proper, in the same process. A fold is a job in a folder of its own, whose data lack the fold's prompts. After
 each fold, the measurements of all folds so far are sealed as a checkpoint, whose step is the number of these folds. So a restart repeats
 only the fold that was running. Every later checkpoint contains the measurements as well.
+If there are answers of teachers to imitate, one more model is trained without them, and decides which of them are left out
+(trainers/sifting.py). It has a checkpoint of its own after those of the folds.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ from ratchet.trainers.job.job_folder import Job, JobResult
 from ratchet.trainers.job.start_tokenizer import load_tokenizer
 from ratchet.trainers.job.trl.development import Development
 from ratchet.trainers.job.trl.figures import STATE, figures
+from ratchet.trainers.job.trl.sifting import Sieve, read, stored
 from ratchet.trainers.length import Measurement, decide, mean, points
 from ratchet.trainers.recipes.recipe import Recipe
+from ratchet.trainers.recipes.sft import SFTRecipe
+from ratchet.trainers.sifting import Sifted, unchanged
 
 FOLDS = "folds.json"
 """File of a checkpoint with the measurements of the folds."""
@@ -57,13 +62,23 @@ class Folds:
         self.done: list[list[Measurement]] = []
         """Measurements of the finished folds."""
         self._begins = resumed is None or not (resumed / STATE).exists()
+        self.sifted: Sifted | None = None
+        """Which answers of teachers are left out; None before the comparison, or without one."""
+        self._sieve = self._comparison(tokenizer)
         if resumed is not None and (resumed / FOLDS).exists() and self.folds:
             self._read(resumed / FOLDS)
+
+    def _comparison(self, tokenizer: Any) -> Sieve | None:
+        """What is compared before the training proper; None if there is too little, or if that training has begun."""
+        if not self.folds or not self._begins or not isinstance(self._recipe, SFTRecipe):
+            return None
+        sieve = Sieve(self._job, tokenizer, self._recipe, self.folds[0].held)
+        return sieve if sieve.is_worth else None
 
     @property
     def last_step(self) -> int:
         """Step of the last checkpoint of the folds. Later checkpoints have larger steps."""
-        return len(self.folds)
+        return len(self.folds) + (self._sieve is not None)
 
     @property
     def chosen(self) -> Chosen | None:
@@ -93,18 +108,52 @@ class Folds:
                 return JobResult(Outcome.FAILED, f"fold {number} of the cross-validation: {reason}", 0, {}, proposal)
             self.done.append(measured)
             self._seal()
-        if self.folds:
-            set_seed(self._job.plan.seed)
-            self._job.events.write(LOADING, len(self.done))
         if begins and (chosen := self.chosen) is not None:
             means = {str(one.step): mean(one) for one in chosen.measured}
             self._job.events.write("cross_validated", chosen.constant, reason=chosen.reason, scores=means, steps=chosen.steps)
+        if self._sieve is not None and self.sifted is None and (end := self._sift(self._sieve)) is not None:
+            return end
+        if self.folds:
+            set_seed(self._job.plan.seed)
+            self._job.events.write(LOADING, len(self.done))
+        return None
+
+    def _sift(self, sieve: Sieve) -> JobResult | None:
+        """Train a model without the answers of teachers, for the chosen number of steps, and compare these answers under it.
+
+        Return why the run ends, or None if it goes on.
+        """
+        asked = JobResult(Outcome.PREEMPTED, "asked to stop while answers of teachers are compared", len(self.done), {})
+        found: Sifted | None = None
+
+        def goes_on() -> bool:
+            self._job.events.write(MEASURING, len(self.done))
+            return not self._is_asked_to_stop()
+
+        def look(trainer: Any) -> None:
+            nonlocal found
+            found = sieve.sifted(trainer, goes_on)
+
+        if self._is_asked_to_stop():
+            return asked
+        if (chosen := self.chosen) is None:
+            found = unchanged(sieve.answers, "the folds have chosen no number of steps")
+        else:
+            _, _, wrong = self._run(self.last_step, Fold(sieve.held, ()), chosen.constant, look)
+            if found is None and self._is_asked_to_stop():
+                return asked
+            why = wrong.reason if wrong else "it ended early"
+            found = found or unchanged(sieve.answers, f"the model of the comparison has failed: {why}")
+        self.sifted = found
+        self._job.events.write("sifted", len(self.done), reason=found.why, answers=found.answers, left_out=found.left_out)
+        self._seal()
         return None
 
     def carry(self, written: Path) -> None:
         """Add the measurements to the checkpoint in `written`."""
         folds = [[[one.step, list(one.scores), list(one.agreement)] for one in fold] for fold in self.done]
-        write_atomic(written / FOLDS, stamped({"recipe": digest(self._recipe), "folds": folds}))
+        sifted = {"sifted": stored(self.sifted)} if self.sifted is not None else {}
+        write_atomic(written / FOLDS, stamped({"recipe": digest(self._recipe), "folds": folds, **sifted}))
 
     def _divided(self) -> tuple[Fold, ...]:
         """The folds; empty if the prompts are too few, or if a fold leaves nothing to train on."""
@@ -123,19 +172,26 @@ class Folds:
         done = [[Measurement(step, tuple(scores), False, tuple(same)) for step, scores, same in fold] for fold in state["folds"]]
         if len(done) == len(self.folds) or state["recipe"] == digest(self._recipe):
             self.done = done
+        if "sifted" in state and len(self.done) == len(self.folds):
+            self.sifted = read(state["sifted"])
 
     def _seal(self) -> None:
         written = self._job.folder / IncarnationFile.WORK / "folds"
         shutil.rmtree(written, ignore_errors=True)
         written.mkdir(parents=True)
         self.carry(written)
-        step = len(self.done)
+        step = len(self.done) + (self.sifted is not None)
         folder = self._job.folder / step_folder(step)
         manifest = checkpoints.seal(written, folder)
         self._job.events.write("checkpoint", step, path=folder.relative_to(self._job.run.parent).as_posix(), manifest=manifest)
 
-    def _run(self, number: int, fold: Fold) -> tuple[list[Measurement], bool, HealthVerdict | None]:
-        """Train and measure one fold. Return its measurements, whether it ended by itself, and the health verdict that ended it."""
+    def _run(
+        self, number: int, fold: Fold, until: int | None = None, look: Callable[[Any], None] | None = None
+    ) -> tuple[list[Measurement], bool, HealthVerdict | None]:
+        """Train and measure one fold. Return its measurements, whether it ended by itself, and the health verdict that ended it.
+
+        `until` is the step at which it ends; None: that of the earlier folds. `look` gets the trainer of a fold that ended by itself.
+        """
         import torch
         from transformers import set_seed
 
@@ -146,9 +202,11 @@ class Folds:
             trainer = self._trainer(part)
         except Permanent as error:
             raise Permanent(f"fold {number} of the cross-validation: {error}; set folds = 0 in the recipe") from error
-        control = _Control(self, number, self._prompts.only(fold.measured), trainer)
+        control = _Control(self, number, self._prompts.only(fold.measured), trainer, until or self._ends_at())
         trainer.add_callback(control.callback())
         trainer.train()
+        if look is not None and control.ended and control.wrong is None:
+            look(trainer)
         del trainer, control._trainer
         gc.collect()
         if torch.cuda.is_available():
@@ -194,14 +252,15 @@ class _Control:
     a fold too.
     """
 
-    def __init__(self, folds: Folds, number: int, prompts: Development, trainer: Any) -> None:
+    def __init__(self, folds: Folds, number: int, prompts: Development, trainer: Any, until: int | None) -> None:
         self._job, self._recipe, self._folds, self._number = folds._job, folds._recipe, folds, number
         self._prompts, self._trainer = prompts, trainer
-        self._points, self._until = points(self._recipe.last_step), folds._ends_at()
+        self._points, self._until = points(self._recipe.last_step), until
         self._watch = Watch(self._recipe.health, float(getattr(self._recipe, "beta", 0.0)), self._job.adjustment.rules)
         self._began = time.monotonic()
         self._since, left = time.monotonic(), TIMEOUT.get(os.environ) - self._job.elapsed
-        self._seconds = left / (len(folds.folds) + 2)
+        self._seconds = left / (folds.last_step + 2)
+        self._measures = bool(prompts.rows)
         self.measured: list[Measurement] = []
         self.wrong: HealthVerdict | None = None
         self.ended = self.late = False
@@ -214,7 +273,8 @@ class _Control:
 
         class Callback(TrainerCallback):
             def on_train_begin(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
-                fold._measure(state.global_step)
+                if fold._measures:
+                    fold._measure(state.global_step)
                 return control
 
             def on_step_begin(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
@@ -223,7 +283,10 @@ class _Control:
 
             def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> Any:
                 control.should_save = False
-                if state.global_step in fold._points and not fold._is_lost():
+                if not fold._measures:
+                    fold.ended = fold._until is not None and state.global_step >= fold._until
+                    control.should_training_stop = control.should_training_stop or fold.ended
+                elif state.global_step in fold._points and not fold._is_lost():
                     control.should_training_stop = fold._measure(state.global_step) or control.should_training_stop
                 control.should_training_stop = control.should_training_stop or fold._folds._is_asked_to_stop()
                 return control

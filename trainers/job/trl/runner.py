@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,8 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
         if (end := folds.run()) is not None:
             return end
         folder = folder if folder is not None and (folder / STATE).exists() else None  # the folds have no weights to resume from
+        if folds.sifted is not None:
+            job = replace(job, weights=folds.sifted.weights)
     trainer = _built(build, job, recipe, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     if recipe.steps == "auto":
@@ -146,6 +149,8 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
     if watcher.length:
         watcher.length.restore(step)
         watcher.figures |= watcher.length.figures()
+    if folds is not None and folds.sifted is not None and folds.sifted.weights:
+        watcher.figures |= {"teacher_answers": float(folds.sifted.answers), "teacher_answers_left_out": float(folds.sifted.left_out)}
     save(trainer, job)
     return JobResult(Outcome.DONE, f"{step} steps" + (f"; {done.reason}" if done else ""), step, watcher.figures)
 

@@ -31,7 +31,6 @@ from ratchet.flows.report.story import (
     _choice,
     _evidence,
     _gate,
-    _length,
     _notes,
     _probe,
     _rollout,
@@ -322,14 +321,6 @@ def test_text_from_operators_is_escaped() -> None:
     page = render_report(sim.ledger, sim.world.artifacts, "sim", NOW)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-
-
-def test_a_number_of_steps_found_by_cross_validation_is_told_with_its_error() -> None:
-    folds = {"steps": 26.0, "folds": 4.0, "prompts": 62.0, "gain": 0.11, "gain_error": 0.04}
-    metrics = {f"cross_validated_{name}": value for name, value in folds.items()} | {"published_step": 32.0}
-    (text,) = _length(metrics)
-    assert "32 steps: 26 steps, chosen by cross-validation over 62 prompts (+0.11 ± 0.04 against the start model)" in text
-    assert _length({name: value for name, value in metrics.items() if name != "cross_validated_gain"}) == []
 
 
 def test_a_rollout_by_mirrored_prompts_shows_its_pairs_and_no_requests() -> None:

@@ -82,3 +82,8 @@ def test_a_cross_validation_is_told_with_its_folds_and_its_result() -> None:
     reason = "26 steps, chosen by cross-validation over 62 prompts: +0.11 ± 0.04 against the start model"
     result = JobEvent(at=0.0, incarnation=1, kind="cross_validated", step=26, total=160, data={"reason": reason})
     assert _event_text(result) == f"cross-validation: {reason}"
+
+
+def test_a_comparison_of_answers_of_teachers_is_told() -> None:
+    event = JobEvent(at=0.0, incarnation=1, kind="sifted", step=2, total=160, data={"reason": "62 of 310 answers of teachers are left out"})
+    assert _event_text(event) == "comparison: 62 of 310 answers of teachers are left out"
