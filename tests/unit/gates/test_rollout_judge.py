@@ -100,14 +100,14 @@ def _slack(share: float, trials: int) -> float:
 
 @pytest.mark.slow
 def test_equal_versions_are_rolled_back_no_more_often_than_alpha() -> None:
-    ends = _ends(0.0, 100)
-    assert ends["rolled back"] <= SETTINGS.alpha + _slack(SETTINGS.alpha, 100)
+    ends = _ends(0.0, 200)
+    assert ends["rolled back"] <= SETTINGS.alpha + _slack(SETTINGS.alpha, 200)
     assert ends["promoted"] > 0.7
 
 
 @pytest.mark.slow
 def test_version_worse_than_the_margin_is_promoted_no_more_often_than_beta() -> None:
-    assert _ends(SETTINGS.margin + 0.001, 100)["promoted"] <= SETTINGS.beta + _slack(SETTINGS.beta, 100)
+    assert _ends(SETTINGS.margin + 0.001, 200)["promoted"] <= SETTINGS.beta + _slack(SETTINGS.beta, 200)
 
 
 @pytest.mark.slow
