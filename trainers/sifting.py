@@ -75,7 +75,7 @@ def sift(known: Sequence[float | None], doubted: Sequence[Doubted]) -> Sifted:
     unlikely = [row for value, row in ranked if (1 + bisect_right(right, value)) / (1 + len(right)) <= LEVEL]
     explained = sum(one.wrong for one in doubted) + LEVEL * len(doubted) + math.sqrt(len(doubted))
     if len(unlikely) > explained:
-        found = f"{len(unlikely)} of {len(doubted)} are less likely than {1 - LEVEL:.0%} of {len(right)} known right answers"
+        found = f"{len(unlikely)} of {len(doubted)} are less likely than {100 * (1 - LEVEL):.0f} % of {len(right)} known right answers"
         return unchanged(len(doubted), f"{found}, more than the agreement explains; the teacher may write in another style")
     groups: dict[float, set[int]] = {}
     for one in doubted:
@@ -85,7 +85,7 @@ def sift(known: Sequence[float | None], doubted: Sequence[Doubted]) -> Sifted:
         out = [row for row in unlikely if row in rows][: math.ceil(wrong * len(rows))]
         weights |= dict.fromkeys(rows, _weight(wrong, len(rows), len(out))) | dict.fromkeys(out)
     left_out = sum(weight is None for weight in weights.values())
-    by = f"a model trained without teachers finds them less likely than {1 - LEVEL:.0%} of {len(right)} known right answers"
+    by = f"a model trained without teachers finds them less likely than {100 * (1 - LEVEL):.0f} % of {len(right)} known right answers"
     return Sifted(weights, len(doubted), left_out, f"{left_out} of {len(doubted)} answers of teachers are left out: {by}")
 
 

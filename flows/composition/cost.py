@@ -75,7 +75,7 @@ def _clusters_to_measure(plan: TrainingPlan, artifacts: Artifacts) -> int:
 
 def _taught(plan: TrainingPlan, artifacts: Artifacts) -> int:
     """Return the number of demonstrations by teachers that a run with a cross-validation compares."""
-    if plan.cross_validation is None or plan.demonstrations is None:
+    if plan.cross_validation is None:
         return 0
     from ratchet.contracts.data.records import Tier
     from ratchet.materializer.lake.schemas import read_parquet

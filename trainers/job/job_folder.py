@@ -74,7 +74,7 @@ class Job:
     """Event log of this incarnation."""
     adjustment: Adjustment = field(default_factory=Adjustment)
     """Adjustment that the health rules of the previous attempt proposed."""
-    weights: Mapping[int, float | None] = field(default_factory=dict)
+    row_weights: Mapping[int, float | None] = field(default_factory=dict)
     """Number of a demonstration -> its weight, where this run uses another one than that of the training set. None leaves it out."""
 
     @property

@@ -249,7 +249,7 @@ class _Control:
 
     The first fold ends as a run with development prompts does, once its scores no longer rise. It also ends if the attempt's timeout
     would not suffice for longer folds. The others train as long, so that all folds are measured at the same steps. A health verdict ends
-    a fold too.
+    a fold too. The model that compares answers of teachers has no prompts, is not measured, and ends at the chosen step.
     """
 
     def __init__(self, folds: Folds, number: int, prompts: Development, trainer: Any, until: int | None) -> None:

@@ -125,7 +125,7 @@ def _run(job: Job, recipe: Recipe, build: Build, stop: Stop) -> JobResult:
             return end
         folder = folder if folder is not None and (folder / STATE).exists() else None  # the folds have no weights to resume from
         if folds.sifted is not None:
-            job = replace(job, weights=folds.sifted.weights)
+            job = replace(job, row_weights=folds.sifted.weights)
     trainer = _built(build, job, recipe, arguments(job, recipe))
     watcher = _Watcher(job, recipe, stop, resume)
     if recipe.steps == "auto":

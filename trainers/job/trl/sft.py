@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ratchet.contracts.errors import Permanent
@@ -24,20 +23,19 @@ from ratchet.trainers.job.trl.runner import lora, main
 from ratchet.trainers.job.trl.sampler import drawn, weight
 from ratchet.trainers.recipes.sft import SFTRecipe
 
-NONE: Mapping[int, float | None] = MappingProxyType({})
 
-
-def rows(run: Path, recipe: SFTRecipe, weights: Mapping[int, float | None] = NONE) -> list[dict[str, Any]]:
+def rows(run: Path, recipe: SFTRecipe, weights: Mapping[int, float | None] | None = None) -> list[dict[str, Any]]:
     """Return prompts and completions of a run folder as conversations with their tools and weights.
 
-    `weights` has other weights than those of the file, by the number of the row. None leaves a row out.
+    `weights` has other weights than those of the file, by the number of the row. The weight None leaves a row out.
     Raises Permanent for an invalid row, or without a row.
     """
     found = demonstrations(run / RunFile.DEMONSTRATIONS)
     if not found:
         raise Permanent("the training set has no demonstrations, so the plan is not valid; plan again")
-    weighed = [(number, row | {"weight": weights.get(number, row["weight"])}) for number, row in enumerate(found)]
-    return [_row(row, f"demonstration {number}", recipe) for number, row in weighed if row["weight"] is not None or number not in weights]
+    other = weights or {}
+    weighed = [(number, row | {"weight": other.get(number, row["weight"])}) for number, row in enumerate(found)]
+    return [_row(row, f"demonstration {number}", recipe) for number, row in weighed if other.get(number, 0.0) is not None]
 
 
 def _row(row: Mapping[str, Any], name: str, recipe: SFTRecipe) -> dict[str, Any]:
@@ -105,7 +103,7 @@ def build(job: Job, shared: dict[str, Any]) -> Any:
     from ratchet.trainers.job.trl.start_model import policy
 
     recipe = job.recipe(SFTRecipe)
-    answers = rows(job.run, recipe, job.weights)
+    answers = rows(job.run, recipe, job.row_weights)
     tokenizer = load_tokenizer(job.run / RunFile.MODEL)
     usable, left = dataset_of(tokenizer, answers, row_limit(job.run / RunFile.MODEL, recipe.max_length))
     leave_out(job, left)
