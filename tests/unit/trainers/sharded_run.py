@@ -82,7 +82,9 @@ def sft_in(work: Path, model: Path, sharded: bool) -> Any:
     columns = {"prompt": [row[0] for row in rows], "answer": [row[1] for row in rows], "weight": [1.0] * len(rows)}
     pq.write_table(pa.table(columns), run / "demonstrations.parquet")
     recipe = complete(SFTRecipe, {"batch": 12, "micro_batch": 3, "max_length": 48, "steps": 3})
-    job: Any = SimpleNamespace(run=run, recipe=lambda _: recipe, plan=SimpleNamespace(seed=3), events=SimpleNamespace(write=print))
+    job: Any = SimpleNamespace(
+        run=run, recipe=lambda _: recipe, plan=SimpleNamespace(seed=3), events=SimpleNamespace(write=print), row_weights={}
+    )
     given = dpo_trainers.shared(work, 3) | {"save_strategy": "steps", "save_steps": 1} | (sharding(model, gpus=2) if sharded else {})
     return sft.build(job, given)
 
