@@ -173,7 +173,7 @@ def may_be_near(signatures: Signatures, threshold: float = THRESHOLD) -> npt.NDA
         sizes = np.diff(np.r_[begins, len(order)])
         for begin, size in zip(begins[sizes > _KEPT].tolist(), sizes[sizes > _KEPT].tolist(), strict=True):
             found[order[begin : begin + size]] = True  # a bucket keeps only some of them
-        for size in range(2, _KEPT + 1):
+        for size in np.unique(sizes[(sizes > 1) & (sizes <= _KEPT)]).tolist():
             members = order[begins[sizes == size][:, None] + np.arange(size)]
             for one, other in combinations(range(size), 2):
                 _mark(found, signatures, members[:, one], members[:, other], threshold - _MARGIN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
@@ -265,6 +265,7 @@ class DedupIndex:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._reads: dict[TableName, Read] = {}
+        self._held: sqlite3.Connection | None = None
         database = lake.place.database
         self._erased = None if database is None else ErasedKeys(database, _VERSION)
 
@@ -282,6 +283,24 @@ class DedupIndex:
         connection.execute("CREATE TABLE IF NOT EXISTS covered (name TEXT PRIMARY KEY, snapshot INTEGER NOT NULL)")
         return connection
 
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        if self._held is not None:
+            yield self._held
+            return
+        with closing(self._open()) as connection:
+            yield connection
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep one connection for all calls of a batch, which are about twenty. They come from one thread."""
+        with closing(self._open()) as connection:
+            self._held = connection
+            try:
+                yield
+            finally:
+                self._held = None
+
     def begin(self) -> None:
         """Begin the lookups of a batch. The caller has just taken the write lock."""
         self._reads.clear()
@@ -297,7 +316,7 @@ class DedupIndex:
         """Add the rows that were appended to `table` since the previous call."""
         current = self.lake.snapshot(table)
         self._reads.setdefault(table, Read(current))
-        with closing(self._open()) as connection, connection:
+        with self._connected() as connection, connection:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if current is None and row:  # the index is of another lake: this one has never had a row
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608
@@ -331,7 +350,7 @@ class DedupIndex:
         if commit is None:
             return
         self._reads[table] = Read(commit.after)
-        with closing(self._open()) as connection, connection:
+        with self._connected() as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:
                 if known is None and table == "traces":
@@ -365,7 +384,7 @@ class DedupIndex:
 
     def forget(self, table: TableName) -> None:
         """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
-        with closing(self._open()) as connection, connection:
+        with self._connected() as connection, connection:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608
             connection.execute("DELETE FROM covered WHERE name = ?", (table,))
 
@@ -376,7 +395,7 @@ class DedupIndex:
         were erased. The hashes must then outlive the index; those of old rows need not, because the next garbage collection deletes a copy.
         """
         traces = list(traces)
-        with closing(self._open()) as connection, connection:
+        with self._connected() as connection, connection:
             for row in traces:
                 own, signed = trace_key(row["source"], row["id"]), verified_key(row["source"], row["id"])
                 names = [own, *([response_key(row["source"], row["response_id"])] if row["response_id"] else [])]
@@ -412,7 +431,7 @@ class DedupIndex:
 
     def has_bare(self) -> bool:
         """Return whether a stored trace row has a `bare_key`. Most lakes have none, so that these keys need not be looked up."""
-        with closing(self._open()) as connection:
+        with self._connected() as connection:
             return connection.execute("SELECT 1 FROM traces WHERE key >= ? AND key < ? LIMIT 1", (b"w", b"y")).fetchone() is not None
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
@@ -451,7 +470,7 @@ class DedupIndex:
         return {key: has_content(key) for key in keys if key in named or key in kept}
 
     def _has_names(self) -> bool:
-        with closing(self._open()) as connection:
+        with self._connected() as connection:
             return connection.execute("SELECT 1 FROM names LIMIT 1").fetchone() is not None
 
     def _named(self, keys: Sequence[Key]) -> dict[Key, tuple[bool, Key]]:
@@ -460,7 +479,7 @@ class DedupIndex:
 
     def _select(self, columns: str, table: str, keys: Sequence[Key]) -> Iterator[tuple[Any, ...]]:
         """Yield some columns of the rows that have one of the keys. Joining the keys takes a quarter less time than `key IN (...)`."""
-        with closing(self._open()) as connection:
+        with self._connected() as connection:
             keys = sorted(keys)
             for begin in range(0, len(keys), _CHUNK):
                 chunk = keys[begin : begin + _CHUNK]

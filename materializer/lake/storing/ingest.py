@@ -110,7 +110,7 @@ def commit(
     keeping: Keeping,
 ) -> IngestReport:
     """Commit the rows of a decoded batch, and its quarantined records. The arguments are those of `ingest_batch`, and what it decodes."""
-    with lake.writing():
+    with lake.writing(), seen.held():
         stored = store(lake, seen, batch, decoded, limits, plain)
         kept = KeptRecords(lake.place)
         _quarantine(lake, seen, batch, decoded, limits, keeping, hide, kept)
