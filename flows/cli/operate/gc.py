@@ -50,6 +50,8 @@ def gc(line: str | None, dry_run: bool, as_json: bool) -> None:
     table(f"{'Would delete' if dry_run else 'Deleted'} in {context.line}", ["what", "number"], [*rows, ["bytes", done.bytes]])
     for text in done.left:
         say(f"not reached: {text}")
+    if done.postponed:
+        say("rows were left alone, because a cycle is open; run `ratchet gc` again after its end, or wait for the daily one of the service")
 
 
 def _change(both: tuple[int, int], dry_run: bool) -> str:

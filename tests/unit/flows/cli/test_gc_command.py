@@ -57,3 +57,10 @@ def test_what_could_not_be_deleted_is_said(loop: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("ratchet.flows.service.garbage.collect_line", lambda *_: refused)
     assert "not reached: former versions of objects in s3://a/ (AccessDenied)" in run("gc", loop).stderr
     assert json.loads(run("gc", loop, "--json").stdout)["left"] == list(refused.left)
+
+
+def test_rows_that_wait_for_the_end_of_a_cycle_are_said(loop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "rows were left alone, because a cycle is open"
+    assert said not in run("gc", loop).stderr
+    monkeypatch.setattr("ratchet.flows.service.garbage.collect_line", lambda *_: Collected(line="shop", postponed=True))
+    assert said in run("gc", loop).stderr
