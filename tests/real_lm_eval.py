@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import threading
@@ -9,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.command import ROOT
-from tests.needs import Need, lacks
+from tests.needs import Need, lacks, shared_data
 
 DOCUMENTS = 40
 _TASK = """task: {name}
@@ -67,6 +68,36 @@ def write_task(folder: Path, name: str, more: str = GENERATES, data: str | None 
     """Write a further task over the documents of `write_tasks`, or over others."""
     place = data or str(folder / "documents.jsonl")
     (folder / f"{name}.yaml").write_text(_TASK.format(name=name, kind="generate_until", data=place, more=more))
+
+
+class Answer(NamedTuple):
+    """An answer of a real model to a question of GSM8K."""
+
+    text: str
+    is_right: bool
+
+
+def write_gsm8k(folder: Path) -> dict[str, dict[str, Answer]]:
+    """Write the task `gsm8k` that comes with lm-eval, over a copy of its questions. Return question -> model -> answer of that model."""
+    (published,) = Path(real_lm_eval()).parents[1].glob("lib/python3*/site-packages/lm_eval/tasks/gsm8k/gsm8k.yaml")
+    text, place = published.read_text(), "dataset_path: openai/gsm8k\ndataset_name: main\n"
+    assert place in text
+    copies = f"dataset_path: json\ndataset_kwargs:\n  data_files:\n    train: {folder}/train.jsonl\n    test: {folder}/test.jsonl\n"
+    (folder / "gsm8k.yaml").write_text(text.replace(place, copies))
+    answers: dict[str, dict[str, Answer]] = {}
+    test: dict[str, str] = {}
+    with gzip.open(shared_data("gsm8k_traces", "golden.jsonl.gz"), "rt") as lines:
+        for row in map(json.loads, lines):
+            record = row["record"]
+            question = record["messages"][0]["content"]
+            answers.setdefault(question, {})[record["model"]] = Answer(record["response"], row["correct"])
+            test[question] = f"#### {record['reference']}"
+    examples = map(json.loads, shared_data("gsm8k_traces", "gsm8k_eval.jsonl").read_text().splitlines())
+    train = {row["question"]: row["solution"] for row in examples}
+    for name, documents in (("train", train), ("test", test)):
+        rows = (json.dumps({"question": question, "answer": answer}) + "\n" for question, answer in documents.items())
+        (folder / f"{name}.jsonl").write_text("".join(rows))
+    return answers
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ratchet.gates.model_client import HttpModelClient
 from ratchet.gates.suites.lm_eval import LmEvalSuite
 from ratchet.local.server import EmbeddedServer
 from ratchet.runtime.artifacts import FolderArtifacts
-from tests.real_lm_eval import DOCUMENTS, GENERATES, chat, prompt_logprobs, real_lm_eval, served, write_task, write_tasks
+from tests.real_lm_eval import DOCUMENTS, GENERATES, chat, prompt_logprobs, real_lm_eval, served, write_gsm8k, write_task, write_tasks
 from tests.tiny_adapter import write_adapter
 from tests.toy_line import write_model
 from tests.unit.gates.reports import report as a_report
@@ -390,3 +390,32 @@ def _word_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "eos_token": "[UNK]", "pad_token": "[UNK]"})
     )
+
+
+@pytest.mark.parametrize(("filter_name", "few_shot"), [("flexible-extract", 5), ("strict-match", 0)])
+def test_a_published_task_scores_the_answers_of_real_models(tmp_path: Path, filter_name: str, few_shot: int) -> None:
+    """GSM8K as lm-eval publishes it, over a copy of its 1,319 test questions; it is known which answers of the two models are right."""
+    artifacts = MemoryArtifacts()
+    one = suite(tmp_path, "gsm8k", artifacts, filter=filter_name, few_shot=few_shot)
+    answers = write_gsm8k(tmp_path / "tasks")
+
+    def model(name: str) -> Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]:
+        def answer(_path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            given = answers[_question(body["messages"])][name].text
+            return chat(given if filter_name == "flexible-extract" else given.replace("\nA: ", "\n#### "))
+
+        return answer
+
+    with served(model("175b_verification")) as large, served(model("6b_finetuning")) as small:
+        found = asked(one, large, small)
+    assert found.told == f"own (lm-eval {found.told.split()[2].rstrip(',')}, gsm8k exact_match ({filter_name})): 56.3% → 21.7% (n 1319)"
+    rows = [json.loads(line) for line in artifacts.get(found.answers).splitlines()]
+    assert len(rows) == len(answers) == 1319
+    for row in rows:
+        its = answers[_question(row["prompt"])]
+        rewards = [row[side]["reward"] for side in ("champion", "candidate")]
+        assert rewards == [its["175b_verification"].is_right, its["6b_finetuning"].is_right], row
+
+
+def _question(prompt: list[dict[str, str]]) -> str:
+    return prompt[-1]["content"].rpartition("Question: ")[2].removesuffix("\nAnswer:")
