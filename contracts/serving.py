@@ -281,6 +281,8 @@ class StepJudgement(Frozen):
 
     result: StepResult
     reasons: tuple[str, ...]
+    unavailable: bool = False
+    """Whether the evidence could not be read. The reason says why."""
     requests: Count = 0
     """Number of requests of both versions in the fresh window."""
     candidate_requests: Count = 0

@@ -37,7 +37,8 @@ class ScalingServer(Server, Protocol):
     def scale(self, version: ModelVersion, share: float, wait: bool = True) -> bool:
         """Give a version as many servers as `share` percent of the sessions need, at least one. Return whether their number has changed.
 
-        With `wait`, returns when all of them answer, and raises Retryable with the reason if they do not.
+        With `wait`, returns when all of them answer, and raises Retryable with the reason if they do not. Without, it returns at once, and
+        raises Retryable if none answers and the reason is known why none can start.
         """
         ...
 

@@ -96,17 +96,26 @@ def wanted_versions(line: LineView, cycle: CycleView | None) -> list[ModelVersio
     return list({version.tag: version for version in wanted if version}.values())
 
 
-def _servers(context: LineContext, line: LineView, cycle: CycleView | None, _rollout: RolloutView | None) -> list[str]:
+def _servers(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> list[str]:
+    """Start what must run, and stop what is drained.
+
+    On a cluster, only the start of the champion is waited for: a large model loads for half an hour, in which a tick could not roll back.
+    """
     running = {endpoint.tag for endpoint in context.server.running()}
     wanted = {version.tag: version for version in wanted_versions(line, cycle)}
+    shares = _shares(context, line, cycle, rollout) if context.server.capabilities.scales else {}
     repairs = []
     for tag, version in wanted.items():
         _drain_file(context, tag).unlink(missing_ok=True)
         if tag not in running:
             context.progress(f"starting the server of {tag} …", 0, 0)
             try:
-                context.server.ensure(version)
-                repairs.append(f"started the server of {tag}")
+                if tag in shares and version != line.champion:
+                    began = scale(context, version, shares[tag][1], wait=False)
+                    repairs.append(f"{'began to start' if began else 'waits for'} the server of {tag}")
+                else:
+                    context.server.ensure(version)
+                    repairs.append(f"started the server of {tag}")
             except RatchetError as error:  # a server that cannot start must not block the others
                 repairs.append(f"could not start the server of {tag}: {error}")
     for tag in running - wanted.keys():
@@ -123,6 +132,18 @@ def _capacity(context: LineContext, line: LineView, cycle: CycleView | None, rol
     """
     if not context.server.capabilities.scales:
         return []
+    running = {endpoint.tag for endpoint in context.server.running()}
+    return [
+        f"adapted the number of servers of {tag} to {share:g} % of the sessions"
+        for tag, (version, share) in _shares(context, line, cycle, rollout).items()
+        if tag in running and scale(context, version, share, wait=False)
+    ]
+
+
+def _shares(
+    context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None
+) -> dict[str, tuple[ModelVersion, float]]:
+    """Return tag -> version and percentage of the sessions for which it needs servers."""
     wanted: dict[str, tuple[ModelVersion, float]] = {}
     if cycle is not None and cycle.state in _HAS_CANDIDATE and cycle.candidate is not None:
         step = rollout.steps[-1] if rollout is not None and rollout.steps and rollout.end is None else None
@@ -135,11 +156,7 @@ def _capacity(context: LineContext, line: LineView, cycle: CycleView | None, rol
         wanted[line.champion.tag] = line.champion, 100
     if rollout is not None and rollout.end == "promoted" and cycle is not None and cycle.candidate is not None:
         wanted[cycle.candidate.tag] = cycle.candidate, 100  # it serves all sessions, and is the champion when the cycle ends
-    return [
-        f"adapted the number of servers of {tag} to {share:g} % of the sessions"
-        for tag, (version, share) in wanted.items()
-        if scale(context, version, share, wait=False)
-    ]
+    return wanted
 
 
 def _is_drained(context: LineContext, tag: str) -> bool:
@@ -196,8 +213,10 @@ def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollou
 
 
 def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
-    if rollout is not None and cycle is not None and rollout.end is None and rollout.steps:
+    if rollout is not None and cycle is not None and rollout.end is None and rollout.back is None and rollout.steps:
         step = rollout.steps[-1]
+        if context.server.capabilities.scales and rollout.candidate.tag not in {one.tag for one in context.server.running()}:
+            return None  # the route stays as it is until a server of the candidate answers; nothing waits here
         return step_route(rollout, SetWeight(step.index, step.weight), rollout.opened.settings, context)
     if rollout is not None and rollout.end == "promoted":
         return None  # the cycle's promote step sets and records this route

@@ -156,13 +156,16 @@ class ClusterServer:
     def scale(self, version: ModelVersion, share: float, wait: bool = True) -> bool:
         """Give a version as many servers as its share of the sessions, in percent, needs. Return whether their number has changed.
 
-        Never none. With `wait`, returns when all of them answer. Raises Retryable as `ensure`.
+        Never none. With `wait`, returns when all of them answer. Raises Retryable as `ensure`; without `wait` only if none answers, and an
+        obstacle is known, although nothing was changed.
         """
         wanted = replicas_for(share, self._replicas)
         there = self._deployment(version)
         changed = there is None or _wanted(there) != wanted
         if changed:
             self._apply(version, wanted)
+        elif not wait and there is not None and not ready(there) and (why := obstacle(there, self._pods(version))):
+            raise Retryable(f"the model server of {version.tag} cannot start: {why}")
         if wait:
             self._await(version, wanted)
             if version.tag not in self._seen:  # it is known before the first tick that its route follows

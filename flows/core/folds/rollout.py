@@ -13,6 +13,9 @@ from ratchet.contracts.schema import upgraded
 from ratchet.contracts.serving import ModelVersion, Outage
 from ratchet.flows.core.rollouts.shared_process import IN_FLIGHT
 
+_BEGUN = "a rollback that had begun goes on"
+"""Reason of a rollback that a former release has begun: its row has none."""
+
 
 @dataclass(frozen=True)
 class RolloutStep:
@@ -44,6 +47,8 @@ class RolloutView:
     """Times that count for neither version: the process that they share did not run, or no server of the candidate could be reached."""
     away: datetime | None = None
     """Since when no server of the candidate can be reached; None if one can."""
+    back: str | None = None
+    """Why a rollback has begun; None if none has. It is not taken back, whatever the evidence says later."""
     end: str | None = None
     """promoted | rolled_back"""
     reason: str = ""
@@ -68,6 +73,7 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
     """Fold a rollout's rows into its view. The first row must be `opened`."""
     entries = upgraded(entries)
     ended = next((entry for entry in entries if entry.kind == "ended"), None)
+    back = next((entry for entry in entries if entry.kind == "intended" and entry.key == "back"), None)
     return RolloutView(
         id=entries[0].stream,
         seq=entries[-1].seq,
@@ -81,6 +87,7 @@ def fold_rollout(entries: Sequence[Entry]) -> RolloutView:
             Outage(since=one.since, until=one.until) for entry in entries if entry.kind == "died" for one in [content_of(Died, entry)]
         ),
         away=_away(entries),
+        back=None if back is None else content_of(Reason, back).reason if back.data else _BEGUN,
         end=ended.key if ended else None,
         reason=content_of(Reason, ended).reason if ended else "",
     )

@@ -70,6 +70,16 @@ def decide_rollout(
     return Hold("; ".join(judgement.reasons) if judgement else "no evidence yet")
 
 
+def unavailable_since(view: RolloutView) -> datetime | None:
+    """Return when the evidence of the current step could not be read for the first time since it was read; None if it was read last."""
+    since, step = None, view.steps[-1]
+    for row in reversed(view.judgements):
+        if row.key != str(step.index) or row.at < step.since or not content_of(Judged, row).judgement.unavailable:
+            break
+        since = row.at
+    return since
+
+
 def _all_reasons(view: RolloutView, last: StepJudgement) -> str:
     """Summarise the evidence at each weight: the reasons of each step's last judgement. Weights with equal reasons share them."""
     judged = (content_of(Judged, row) for row in view.judgements)

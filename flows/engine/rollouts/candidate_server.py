@@ -31,11 +31,16 @@ def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[Rollout
         is_away_now = found is not None and found.until is None
         if is_away_now and (champion := server.newest_outage(view.champion)) is not None and champion.until is None:
             return view, held
+        was_away = view.away or (found.since if found is not None and not is_away_now else None)
+        answers = was_away is None or is_away_now or tag in {endpoint.tag for endpoint in server.running()}
     except Retryable:  # an API server that does not answer must not keep a harmful candidate in the route
         return view, held
     if found is not None and is_away_now and view.away is None:
         view = append_to_rollout(view, context, lease, row_of("away", Away(since=min(now, found.since)), number))
-    elif not is_away_now and (begun := view.away or (found.since if found is not None else None)) is not None:
-        view = append_to_rollout(view, context, lease, row_of("died", Died(since=min(now, begun), until=now), number))
+    elif not is_away_now and was_away is not None:
+        begun = min(now, was_away)
+        # A server that hung is ended by its kubelet at last, and then is not away, but does not answer either: nothing of that is excused.
+        died = Died(since=begun, until=now if answers else begun)
+        view = append_to_rollout(view, context, lease, row_of("died", died, number))
     stop = away_too_often(view.outages, view.away, tag)
     return view, ServerState(stop, is_away(tag) if is_away_now else None)

@@ -27,6 +27,7 @@ from ratchet.flows.core.rollouts.rollout import (
     incomplete,
     is_largest_concurrent,
     mismatch,
+    unavailable_since,
     weights,
     windows,
 )
@@ -73,7 +74,9 @@ def tick(rollout_id: str, context: LineContext) -> RolloutDecision:
 
 
 def _stop(view: RolloutView, context: LineContext) -> str | None:
-    """Return the reason to roll back independently of the evidence, or None."""
+    """Return the reason to roll back independently of the evidence, or None. A rollback that was interrupted goes on."""
+    if view.back:
+        return view.back
     line = context.line_view()
     if line.recall_asked:
         return line.recall_asked
@@ -96,10 +99,10 @@ def _judge_before_its_begin(seconds: float) -> StepJudgement | None:
 
 
 def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -> StepJudgement | None:
-    """Judge the current step. Return None if no step is running, or if the evidence fails within the first `settings.dark` seconds.
+    """Judge the current step. Return None if no step is running, or if the clock was set back a little.
 
-    The judgement is a rollback if the step is older than `settings.dark` seconds and the evidence still fails, or if a version is dark.
-    Without traffic nothing is dark, and the step waits.
+    The judgement is a rollback if a version is dark, or if the evidence has failed for `settings.dark` seconds; a shorter failure decides
+    nothing. Without traffic nothing is dark, and the step waits.
     """
     if not view.steps:
         return None
@@ -120,10 +123,10 @@ def _judge(view: RolloutView, settings: RolloutSettings, context: LineContext) -
     except Exception as error:
         if isinstance(error, RatchetError) and not isinstance(error, Retryable):
             raise
-        if seconds > settings.dark:
-            reason = str(error) if isinstance(error, Retryable) else f"they raised {type(error).__name__}"
-            return StepJudgement(result=StepResult.ROLL_BACK, reasons=(f"metrics unavailable: {reason}",))
-        return None
+        reason = str(error) if isinstance(error, Retryable) else f"they raised {type(error).__name__}"
+        failed_for = (now - (unavailable_since(view) or now)).total_seconds()
+        result = StepResult.ROLL_BACK if failed_for > settings.dark else StepResult.WAIT
+        return StepJudgement(result=result, unavailable=True, reasons=(f"metrics unavailable: {reason}",))
     darkness = dark(deliveries, settings.dark)
     if darkness:
         return StepJudgement(result=StepResult.ROLL_BACK, reasons=(darkness,))
@@ -190,14 +193,15 @@ def _deliveries(view: RolloutView, settings: RolloutSettings, context: LineConte
 
 def _note(view: RolloutView, judgement: StepJudgement | None, decision: RolloutDecision, context: LineContext, lease: Lease) -> RolloutView:
     """Record the judgement if it led to a decision, or if the number of requests or mirrored pairs has grown by a tenth since the last
-    record. Without attribution, also if the reasons have changed apart from their figures: a route that is not in force is told then."""
+    record, or if the evidence could not be read, or can be read again. Without attribution, also if the reasons have changed apart from
+    their figures: a route that is not in force is told then."""
     if judgement is None or not view.steps:
         return view
     step = view.steps[-1]
     last = next((row for row in reversed(view.judgements) if row.key == str(step.index)), None)
     if isinstance(decision, Hold) and last is not None:
         noted = content_of(Judged, last).judgement
-        is_new = not context.router.attribution and _wording(noted) != _wording(judgement)
+        is_new = noted.unavailable != judgement.unavailable or (not context.router.attribution and _wording(noted) != _wording(judgement))
         if not is_new and not _has_grown(noted, judgement):
             return view
     judged = row_of("judged", Judged(index=step.index, weight=step.weight, judgement=judgement), str(step.index))
@@ -242,11 +246,12 @@ def step_route(view: RolloutView, step: SetWeight, settings: RolloutSettings, co
 
 def _finish(decision: Finish, view: RolloutView, context: LineContext, lease: Lease) -> None:
     """End the rollout. On rollback, update the route before the ledger. On promotion, the cycle's promote step sets the route."""
-    if decision.end == "rolled_back" and "back" not in view.done:
-        if "back" not in view.intended:
-            view = append_to_rollout(view, context, lease, Row(kind="intended", key="back"))
+    if decision.end == "rolled_back":
+        if view.back is None:
+            view = append_to_rollout(view, context, lease, row_of("intended", Reason(reason=decision.reason), "back"))
         context.router.set(sole_route(context, context.line_view().champion or view.champion, f"{view.id}/back"))
-        view = append_to_rollout(view, context, lease, Row(kind="done", key="back"))
+        if "back" not in view.done:
+            view = append_to_rollout(view, context, lease, Row(kind="done", key="back"))
     if view.opened.settings.mirror:
         context.datasets.forget_mirror()
     append_to_rollout(view, context, lease, row_of("ended", Reason(reason=decision.reason), decision.end))

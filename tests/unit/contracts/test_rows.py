@@ -207,7 +207,9 @@ def _type(stream: str, row: Row) -> type[Frozen] | None:
     if (stream, row.kind) == ("cycle", "done"):
         return STEPS[Step(row.key.split("/")[0])].result
     if stream == "rollout" and row.kind in ("intended", "done"):
-        return rows.WeightSet if row.kind == "done" and row.key != "back" else None
+        if row.key == "back":
+            return rows.Reason if row.kind == "intended" else None
+        return rows.WeightSet if row.kind == "done" else None
     return TYPES[f"{stream} {row.kind}"]
 
 

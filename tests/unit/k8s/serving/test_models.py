@@ -192,6 +192,18 @@ def test_an_obstacle_is_reported_within_a_minute(status: dict[str, Any], expecte
     assert bench.server.ensure(version(1)).tag == "shop-1", "the Deployment stays, so that it goes on when there is room"
 
 
+def test_without_waiting_a_known_obstacle_is_reported_until_a_server_answers() -> None:
+    bench = Bench()
+    assert bench.server.scale(version(1), 25, wait=False)
+    assert not bench.server.scale(version(1), 25, wait=False), "its pod may start at any moment"
+    bench.pod(version(1), conditions=[{**UNSCHEDULED, "message": "no node has 8 GPUs"}])
+    with pytest.raises(Retryable, match=r"the model server of shop-1 cannot start: .*no node has 8 GPUs"):
+        bench.server.scale(version(1), 25, wait=False)
+    bench.answer()
+    assert not bench.server.scale(version(1), 25, wait=False)
+    assert bench.now == 0, "nothing has waited"
+
+
 def test_a_reached_quota_is_reported() -> None:
     bench = Bench()
     refused = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}]}

@@ -142,3 +142,17 @@ def test_a_server_that_stays_away_ends_the_rollout_when_the_step_is_over() -> No
     assert isinstance(decision, Finish)
     assert "undecided after" in decision.reason
     assert "can be reached" in decision.reason
+
+
+def test_nothing_is_excused_of_a_server_that_hung_until_it_was_ended() -> None:
+    line = Line()
+    line.sim.clock.sleep(120)
+    line.silence()
+    line.tick(15)
+    begun = line.view.away
+    del line.server.away[line.view.candidate.tag]  # its container has ended: the version is at fault
+    line.server.stop(line.view.candidate.tag)
+    line.tick(120)
+    assert line.kinds() == ["away", "died"]
+    assert [(one.since, one.until) for one in line.view.outages] == [(begun, begun)]
+    assert line.view.steps[1].since == begun, "the time in which it hung is evidence"
