@@ -371,7 +371,7 @@ class Died(RowContent):
     since: AwareDatetime
     """Last moment at which the process is known to have run, or a server to have answered."""
     until: AwareDatetime
-    """Moment at which the versions answered again, and the step began again."""
+    """Moment at which the versions answered again, and the step began again. It is `since` if the server ended by itself meanwhile."""
 
 
 class MirrorBegun(RowContent):

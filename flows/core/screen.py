@@ -248,8 +248,8 @@ _NAMES = {"ratings": "ratings", "mirrored": "mirrored prompts", "errors": "error
 
 def _rollout(view: RolloutView) -> ShownRollout:
     settings, step = view.opened.settings, view.steps[-1]
-    row = next((one for one in reversed(view.judgements) if one.key == str(step.index)), None)
-    judgement = content_of(Judged, row).judgement if row is not None else None
+    rows = [(one, content_of(Judged, one).judgement) for one in view.judgements if one.key == str(step.index)]
+    row, judgement = next(((one, it) for one, it in reversed(rows) if not it.unavailable), (None, None))  # with the newest figures
     evidence = []
     if judgement is not None:
         if judgement.requests or not settings.mirror:  # without attribution, requests are not counted, and mirrored prompts decide alone
@@ -267,7 +267,7 @@ def _rollout(view: RolloutView) -> ShownRollout:
         latest=step.since + timedelta(seconds=settings.max_seconds),
         judged=row.at if row is not None else None,
         evidence=tuple(evidence),
-        reasons=judgement.reasons if judgement is not None else (),
+        reasons=rows[-1][1].reasons if rows else (),
     )
 
 

@@ -24,6 +24,8 @@ from ratchet.flows.engine.rollouts.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.json_files import read_json
 
+STARTS, WAITS = "began to start", "waits for"
+"""First words of the texts about a server that nothing waits for, when its start was requested and until it answers."""
 KEPT_SECONDS = 3600.0
 """Seconds for which the version before the champion keeps all of its servers."""
 _HAS_CANDIDATE = {State.ACCEPTED, State.EVALUATED, State.VERDICT, State.REGISTERED, State.ROLLOUT_APPROVED, State.ROLLING}
@@ -112,7 +114,7 @@ def _servers(context: LineContext, line: LineView, cycle: CycleView | None, roll
             try:
                 if tag in shares and version != line.champion:
                     began = scale(context, version, shares[tag][1], wait=False)
-                    repairs.append(f"{'began to start' if began else 'waits for'} the server of {tag}")
+                    repairs.append(f"{STARTS if began else WAITS} the server of {tag}")
                 else:
                     context.server.ensure(version)
                     repairs.append(f"started the server of {tag}")
@@ -215,9 +217,10 @@ def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollou
 def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
     if rollout is not None and cycle is not None and rollout.end is None and rollout.back is None and rollout.steps:
         step = rollout.steps[-1]
-        if context.server.capabilities.scales and rollout.candidate.tag not in {one.tag for one in context.server.running()}:
-            return None  # the route stays as it is until a server of the candidate answers; nothing waits here
-        return step_route(rollout, SetWeight(step.index, step.weight), rollout.opened.settings, context)
+        if not context.server.capabilities.scales or rollout.candidate.tag in {one.tag for one in context.server.running()}:
+            return step_route(rollout, SetWeight(step.index, step.weight), rollout.opened.settings, context)
+        if context.router.read(line.line) is not None:
+            return None  # nothing waits here for the candidate; if there is no route, the champion answers everybody meanwhile
     if rollout is not None and rollout.end == "promoted":
         return None  # the cycle's promote step sets and records this route
     return sole_route(context, line.champion, line_stream(line.line)) if line.champion else None

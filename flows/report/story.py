@@ -425,7 +425,7 @@ def _judgement(row: Entry, mirror: bool) -> tuple[str, ...]:
     return (
         f"{row.at:%H:%M:%S}",
         f"{found.weight:g} %",
-        f"{word.candidate_requests} of {word.requests}" if word.requests or not mirror else "–",
+        f"{word.candidate_requests} of {word.requests}" if word.requests or not (mirror or word.unavailable) else "–",
         interval(word.quality) if word.quality else "–",
         interval(word.errors) if word.errors else "–",
         *([f"{pairs.n}: {pairs.estimate:+.3f} ± {pairs.error:.3f}" if pairs else "–"] if mirror else []),

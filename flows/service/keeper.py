@@ -31,7 +31,7 @@ from ratchet.flows.engine.advance import unforeseen
 from ratchet.flows.engine.context import LineContext, process_holder
 from ratchet.flows.engine.ingest import ingest
 from ratchet.flows.engine.line import note_name
-from ratchet.flows.engine.reconcile import go_back, names_differ, reconcile, wanted_versions
+from ratchet.flows.engine.reconcile import STARTS, WAITS, go_back, names_differ, reconcile, wanted_versions
 from ratchet.flows.engine.rollouts.bypass import bypass
 from ratchet.flows.engine.rollouts.rollout import tick
 from ratchet.flows.service.memory import give_back
@@ -234,9 +234,9 @@ class Keeper:
             self._swept = now
             with self._part(texts):
                 repairs = reconcile(context)
-                if unrepaired := [text for text in repairs if text.startswith("could not")]:
+                if any(text.startswith(("could not", STARTS, WAITS)) for text in repairs):
                     self._looked = now + SWEEP_SECONDS
-                    self._problems += unrepaired
+                self._problems += [text for text in repairs if text.startswith("could not")]
                 texts += repairs
         with self._part(texts):
             line = context.line_view()

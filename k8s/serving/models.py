@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -156,15 +156,15 @@ class ClusterServer:
     def scale(self, version: ModelVersion, share: float, wait: bool = True) -> bool:
         """Give a version as many servers as its share of the sessions, in percent, needs. Return whether their number has changed.
 
-        Never none. With `wait`, returns when all of them answer. Raises Retryable as `ensure`; without `wait` only if none answers, and an
-        obstacle is known, although nothing was changed.
+        Never none. With `wait`, returns when all of them answer. Raises Retryable as `ensure`; without `wait` only if none answers, nothing
+        was changed, and more than time is missing.
         """
         wanted = replicas_for(share, self._replicas)
         there = self._deployment(version)
         changed = there is None or _wanted(there) != wanted
         if changed:
             self._apply(version, wanted)
-        elif not wait and there is not None and not ready(there) and (why := obstacle(there, self._pods(version))):
+        elif not wait and there is not None and not ready(there) and (why := self._hindrance(there, self._pods(version))):
             raise Retryable(f"the model server of {version.tag} cannot start: {why}")
         if wait:
             self._await(version, wanted)
@@ -254,6 +254,19 @@ class ClusterServer:
                     f"`kubectl logs -n {self._site.namespace} deployment/{name}`, or raise serving.options.load"
                 )
             self._sleep(_POLL_SECONDS)
+
+    def _hindrance(self, deployment: Object, pods: Sequence[Object]) -> str:
+        """Return why no server of a Deployment answers, beyond the time in which one loads; empty if only that time is missing."""
+        logs = f"look at `kubectl logs -n {self._site.namespace} deployment/{deployment['metadata']['name']}`"
+        if why := obstacle(deployment, pods):
+            return why
+        if has_ended(pods):
+            return f"its container has ended by itself; {logs}"
+        begun = [datetime.fromisoformat(text) for pod in pods if (text := pod["metadata"].get("creationTimestamp"))]
+        seconds = (self._now() - min(begun)).total_seconds() if begun else 0.0
+        if seconds > self._site.load + self._placed:
+            return f"it does not answer after {seconds:.0f} s; {logs}, or raise serving.options.load"
+        return ""
 
     def _endpoint(self, tag: str, name: str) -> Endpoint:
         return Endpoint(tag=tag, url=server_url(name, self._site.namespace), model=tag)

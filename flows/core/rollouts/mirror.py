@@ -67,9 +67,10 @@ def is_wanted(settings: RolloutSettings, judgement: StepJudgement | None, index:
     """Return whether more prompts are to be asked at step `index`.
 
     They are, while the step waits and either the pairs have not excluded a loss of the margin or too many prompts are left out. `known` are
-    the batches so far, and `largest` is the position of the step that decides. No prompts are asked at later steps.
+    the batches so far, and `largest` is the position of the step that decides. No prompts are asked at later steps, and none while the
+    evidence cannot be read, because it may be complete.
     """
-    if not settings.mirror or judgement is None or judgement.result is not StepResult.WAIT or index > largest:
+    if not settings.mirror or judgement is None or judgement.unavailable or index > largest or judgement.result is not StepResult.WAIT:
         return False
     test = judgement.tests.get("mirrored")
     if known and mirrored(known).too_many_left_out(settings.margin):

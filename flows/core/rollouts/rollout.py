@@ -44,7 +44,7 @@ def decide_rollout(
 ) -> RolloutDecision:
     """Return the next decision of a rollout that has not ended.
 
-    `judgement` applies to the current step. It is None if no step is running or its evidence could not be read.
+    `judgement` applies to the current step. It is None if no step is running, or if nothing can be judged yet.
     `stop` is an outside reason to roll back, or None. `down` is the reason to hold while the process is down that both versions share, or
     while the candidate's server does not answer. A step that is undecided after `settings.max_seconds` is rolled back.
     """
@@ -71,7 +71,7 @@ def decide_rollout(
 
 
 def unavailable_since(view: RolloutView) -> datetime | None:
-    """Return when the evidence of the current step could not be read for the first time since it was read; None if it was read last."""
+    """Return since when the evidence of the current step cannot be read; None if the last read succeeded, or if there was none."""
     since, step = None, view.steps[-1]
     for row in reversed(view.judgements):
         if row.key != str(step.index) or row.at < step.since or not content_of(Judged, row).judgement.unavailable:

@@ -32,7 +32,7 @@ def look(view: RolloutView, context: LineContext, lease: Lease) -> tuple[Rollout
         if is_away_now and (champion := server.newest_outage(view.champion)) is not None and champion.until is None:
             return view, held
         was_away = view.away or (found.since if found is not None and not is_away_now else None)
-        answers = was_away is None or is_away_now or tag in {endpoint.tag for endpoint in server.running()}
+        answers = found is not None or was_away is None or tag in {endpoint.tag for endpoint in server.running()}
     except Retryable:  # an API server that does not answer must not keep a harmful candidate in the route
         return view, held
     if found is not None and is_away_now and view.away is None:

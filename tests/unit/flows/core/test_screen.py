@@ -214,3 +214,13 @@ def test_every_state_of_a_simulated_line_has_a_screen() -> None:
     assert shown.state == "promoted"
     assert {one.state for one in shown.steps} == {"done"}
     assert {"rolling", "attempt"} <= seen
+
+
+def test_evidence_that_cannot_be_read_keeps_the_figures_of_the_last_that_could() -> None:
+    view = rollout()
+    away = StepJudgement(result=StepResult.WAIT, unavailable=True, reasons=("metrics unavailable: S3: SlowDown",))
+    row = entry(row_of("judged", Judged(index=1, weight=50, judgement=away), "1"), 5, view.id)
+    before = screen(Seen(LINE, cycle=cycle(State.ROLLING), rollout=view), NOON).rollout
+    found = screen(Seen(LINE, cycle=cycle(State.ROLLING), rollout=replace(view, judgements=(*view.judgements, row))), NOON).rollout
+    assert before is not None
+    assert found == before.model_copy(update={"reasons": away.reasons})

@@ -199,6 +199,14 @@ def test_without_waiting_a_known_obstacle_is_reported_until_a_server_answers() -
     bench.pod(version(1), conditions=[{**UNSCHEDULED, "message": "no node has 8 GPUs"}])
     with pytest.raises(Retryable, match=r"the model server of shop-1 cannot start: .*no node has 8 GPUs"):
         bench.server.scale(version(1), 25, wait=False)
+    bench.pod(version(1), containerStatuses=[{"name": "server", "restartCount": 1, "state": {"running": {}}}])
+    with pytest.raises(Retryable, match=r"its container has ended by itself; look at `kubectl logs"):
+        bench.server.scale(version(1), 25, wait=False)
+    bench.pod(version(1))
+    (pod,) = bench.cluster.list(POD, "ratchet").items
+    bench.cluster.put(POD, {**pod, "metadata": {**pod["metadata"], "creationTimestamp": since(-161.0).isoformat()}})
+    with pytest.raises(Retryable, match=r"it does not answer after 161 s; .*, or raise serving\.options\.load"):
+        bench.server.scale(version(1), 25, wait=False)
     bench.answer()
     assert not bench.server.scale(version(1), 25, wait=False)
     assert bench.now == 0, "nothing has waited"

@@ -84,6 +84,7 @@ def judgement(result: StepResult = StepResult.WAIT, **test: Any) -> StepJudgemen
         (judgement(), 0, 100, True),
         (judgement(), 2, 100, False),
         (judgement(), 0, 0, False),
+        (judgement().model_copy(update={"unavailable": True}), 0, 100, False),
         (None, 0, 100, False),
         (judgement(StepResult.ADVANCE), 0, 100, False),
         (judgement(equal=2.9), 1, 100, True),

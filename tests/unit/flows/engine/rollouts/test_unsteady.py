@@ -6,12 +6,14 @@ import pytest
 
 from ratchet.contracts.cycle import Row
 from ratchet.contracts.errors import Retryable
-from ratchet.contracts.fakes import FakeScalingServer
+from ratchet.contracts.fakes import FakeDatasets, FakeScalingServer
+from ratchet.contracts.mirror import MirrorPrompt
 from ratchet.contracts.rows import Judged, content_of
 from ratchet.contracts.serving import Route, StepJudgement, StepResult
 from ratchet.flows.core.rollouts.rollout import Finish, Hold
 from ratchet.flows.engine.context import append_to_rollout, leased
 from ratchet.flows.engine.reconcile import reconcile
+from ratchet.flows.engine.rollouts.mirror import ask_batch
 from tests.unit.flows.engine.rollouts.rollout_line import RolloutLine
 
 LINE = "sim"
@@ -141,6 +143,9 @@ def test_nothing_waits_for_a_candidate_whose_server_loads(line: RolloutLine[Fake
     assert f"began to start the server of {candidate.tag}" in reconcile(line.sim.context)
     assert f"waits for the server of {candidate.tag}" in reconcile(line.sim.context)
     assert line.sim.router.read(LINE) == before
+    line.sim.router.routes.clear()
+    reconcile(line.sim.context)
+    assert served(line) == {champion.tag}, "without a route, no session would be answered"
     judge(line, StepResult.ROLL_BACK)
     line.tick()
     assert (line.view.end, served(line)) == ("rolled_back", {champion.tag})
@@ -156,3 +161,14 @@ def test_a_server_that_cannot_start_is_told_with_the_reason(line: RolloutLine[Fa
     monkeypatch.setattr(line.server, "scale", stuck)
     told = reconcile(line.sim.context)
     assert told[0] == f"could not start the server of {candidate.tag}: no node has 8 GPUs"
+
+
+def test_mirrored_prompts_do_not_wait_for_a_server_that_loads(line: RolloutLine[FakeScalingServer]) -> None:
+    datasets: FakeDatasets = line.sim.context.datasets  # type: ignore[assignment]
+    datasets.mirrored = [MirrorPrompt(key="k", person="p", messages=({"role": "user", "content": "text"},))]
+    line.server.stop(line.view.candidate.tag)
+    settings = line.view.opened.settings.model_copy(update={"mirror": 8})
+    with leased(line.sim.context, "a test") as lease:
+        ask_batch(line.view, settings, StepJudgement(result=StepResult.WAIT, reasons=()), line.sim.context, lease)
+    assert line.view.candidate.tag not in line.server.up
+    assert [row.kind for row in line.view.mirrored] == ["mirror_intended"], "the next tick asks this batch"
