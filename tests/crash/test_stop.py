@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from ratchet.contracts.serving import Backend, Endpoint, ModelVersion
+from ratchet.contracts.serving import Backend, Capabilities, Endpoint, ModelVersion
 from ratchet.flows.composition.ports import SystemClock
 from ratchet.flows.engine.reconcile import reconcile
 from ratchet.local.router import LocalRouter
@@ -53,6 +53,8 @@ server.serve_forever()
 
 class SlowServer:
     """`Server` whose processes run MODEL."""
+
+    capabilities = Capabilities(sampling=False, seed=False, logprobs=False)
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
