@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.ids import canonical
 from ratchet.contracts.loop import Loop
 from ratchet.flows.composition.credentials import open_credentials
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.reconcile import wanted_versions
 from ratchet.runtime.artifacts import write_atomic
 from ratchet.runtime.serving.exchange import is_in_pods
 
@@ -81,12 +83,24 @@ def stop_line(context: LineContext, home: Home) -> list[str]:
     if context.router.read(context.line) is not None:
         stopped.append(f"the router of {context.line}")
     context.router.stop()
-    for endpoint in context.server.running():
-        context.server.stop(endpoint.tag)
-        stopped.append(f"the model server of {endpoint.tag}")
+    running = [endpoint.tag for endpoint in context.server.running()]
+    for tag in [*running, *(_starting(context) - set(running))]:
+        context.server.stop(tag)
+        if tag in running:
+            stopped.append(f"the model server of {tag}")
     if receiver_process(home).remove(context.line):
         stopped.append(f"the receiver of {context.line}")
     return stopped
+
+
+def _starting(context: LineContext) -> set[str]:
+    """Return the versions whose servers may be about to start: one that loads is not among the running ones, and would stay."""
+    try:
+        line = context.line_view()
+        cycle = context.cycle_view(line.open_cycle) if line.open_cycle else None
+    except RatchetError:  # the servers that run can be stopped without the ledger
+        return set()
+    return {version.tag for version in [*wanted_versions(line, cycle), *([cycle.start] if cycle is not None else [])]}
 
 
 PREFECT_SERVER = "server"
