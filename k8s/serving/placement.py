@@ -32,14 +32,25 @@ def ready_pods(pods: Sequence[Object]) -> frozenset[tuple[str, str]]:
 def has_ended(pods: Sequence[Object]) -> bool:
     """Return whether a container of the pods has ended by itself, or because its memory was full: the model may be the cause.
 
-    Pods that are evicted or preempted do not count. `of_deployment` leaves out those that are deleted.
+    Pods that are evicted or preempted do not count, and neither does a container that ended with its node, which has come back.
+    `of_deployment` leaves out those that are deleted.
     """
     return any(
-        status.get("restartCount") or "terminated" in {*(status.get("state") or {}), *(status.get("lastState") or {})}
+        _has_ended(status)
         for pod in pods
         if not _is_disrupted(pod)
         for status in pod.get("status", {}).get("containerStatuses") or ()
     )
+
+
+_WITH_ITS_NODE = ("Unknown", "ContainerStatusUnknown")
+"""Reasons for the end of a container of which the runtime or the kubelet knows nothing, because they did not run."""
+
+
+def _has_ended(status: Object) -> bool:
+    ends = [end for when in ("state", "lastState") if (end := (status.get(when) or {}).get("terminated"))]
+    excused = sum(end.get("reason") in _WITH_ITS_NODE for end in ends)
+    return max(len(ends), int(status.get("restartCount") or 0)) > excused
 
 
 def _is_disrupted(pod: Object) -> bool:

@@ -395,6 +395,9 @@ def test_a_service_that_was_not_there_before_knows_of_no_outage_that_is_over(wat
         ({"containerStatuses": [{"restartCount": 1}]}, False),
         ({"containerStatuses": [{"restartCount": 0, "state": {"terminated": {"reason": "OOMKilled"}}}]}, False),
         ({"containerStatuses": [{"restartCount": 0, "state": {"running": {}}}]}, True),
+        ({"containerStatuses": [{"restartCount": 1, "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}]}, False),
+        ({"containerStatuses": [{"restartCount": 1, "lastState": {"terminated": {"reason": "Unknown", "exitCode": 255}}}]}, True),
+        ({"containerStatuses": [{"restartCount": 2, "lastState": {"terminated": {"reason": "Unknown", "exitCode": 255}}}]}, False),
         ({"containerStatuses": [{"state": {"terminated": {}}}], "conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True),
     ],
 )
