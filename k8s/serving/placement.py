@@ -36,10 +36,7 @@ def has_ended(pods: Sequence[Object]) -> bool:
     `of_deployment` leaves out those that are deleted.
     """
     return any(
-        _has_ended(status)
-        for pod in pods
-        if not _is_disrupted(pod)
-        for status in pod.get("status", {}).get("containerStatuses") or ()
+        _has_ended(status) for pod in pods if not _is_disrupted(pod) for status in pod.get("status", {}).get("containerStatuses") or ()
     )
 
 
