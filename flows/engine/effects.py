@@ -334,6 +334,16 @@ def scale(context: LineContext, version: ModelVersion, share: float, wait: bool 
     return server.capabilities.scales and cast(ScalingServer, server).scale(version, share, wait)
 
 
+def loading(context: LineContext, *versions: ModelVersion) -> set[str]:
+    """Return the tags of those versions of which no server answers, where `ensure` would wait for minutes: on servers that scale.
+
+    A tick, or a repair under the line's lease, must not wait that long, because a rollback needs the lease.
+    """
+    if not context.server.capabilities.scales:
+        return set()
+    return {version.tag for version in versions} - {endpoint.tag for endpoint in context.server.running()}
+
+
 def sole_route(context: LineContext, version: ModelVersion, annotation: str) -> Route:
     """Return a route that sends all sessions to one version. Its server is started if necessary."""
     endpoint = context.server.ensure(version)

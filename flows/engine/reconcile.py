@@ -18,7 +18,7 @@ from ratchet.flows.core.folds.line import LineView
 from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.rollout import SetWeight, candidate_share
 from ratchet.flows.engine.context import LineContext, leased
-from ratchet.flows.engine.effects import job_of, lay_resume_point, scale, served_names, sole_route
+from ratchet.flows.engine.effects import job_of, lay_resume_point, loading, scale, served_names, sole_route
 from ratchet.flows.engine.model_cards import card_of
 from ratchet.flows.engine.rollouts.rollout import step_route
 from ratchet.runtime.artifacts import write_atomic
@@ -217,7 +217,7 @@ def _route(context: LineContext, line: LineView, cycle: CycleView | None, rollou
 def _wanted_route(context: LineContext, line: LineView, cycle: CycleView | None, rollout: RolloutView | None) -> Route | None:
     if rollout is not None and cycle is not None and rollout.end is None and rollout.back is None and rollout.steps:
         step = rollout.steps[-1]
-        if not context.server.capabilities.scales or rollout.candidate.tag in {one.tag for one in context.server.running()}:
+        if not loading(context, rollout.candidate):
             return step_route(rollout, SetWeight(step.index, step.weight), rollout.opened.settings, context)
         if context.router.read(line.line) is not None:
             return None  # nothing waits here for the candidate; if there is no route, the champion answers everybody meanwhile

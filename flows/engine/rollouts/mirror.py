@@ -19,6 +19,7 @@ from ratchet.flows.core.folds.rollout import RolloutView
 from ratchet.flows.core.rollouts.mirror import Batch, batches, is_wanted, left, turns
 from ratchet.flows.core.rollouts.rollout import largest_concurrent
 from ratchet.flows.engine.context import LineContext, append_to_rollout
+from ratchet.flows.engine.effects import loading
 
 
 def ask_batch(view: RolloutView, settings: RolloutSettings, judgement: StepJudgement | None, context: LineContext, lease: Lease) -> None:
@@ -73,11 +74,10 @@ def _ask(view: RolloutView, found: MirrorPrompts, context: LineContext) -> list[
     """Return (person, outcome) of each prompt. Raises Retryable if a server is not available."""
     if not found.prompts:
         return []
-    client, server = context.mirror_client or context.client, context.server
-    missing = {view.champion.tag, view.candidate.tag} - {one.tag for one in server.running()} if server.capabilities.scales else ()
-    if missing:  # on a cluster, a start takes minutes, in which a tick could not roll back
+    if missing := loading(context, view.champion, view.candidate):
         raise Retryable(f"no server of {' and '.join(sorted(missing))} answers")
-    champion, candidate = (client(server.ensure(version)) for version in (view.champion, view.candidate))
+    client = context.mirror_client or context.client
+    champion, candidate = (client(context.server.ensure(version)) for version in (view.champion, view.candidate))
     outcomes = context.evaluator.mirror(found.prompts, champion, candidate, context.progress)
     return [(one.person, outcome) for one, outcome in zip(found.prompts, outcomes, strict=True)]
 

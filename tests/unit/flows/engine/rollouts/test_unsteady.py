@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ratchet.contracts.cycle import Row
+from ratchet.contracts.cycle import Append, Row
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.fakes import FakeDatasets, FakeScalingServer
 from ratchet.contracts.mirror import MirrorPrompt
@@ -41,20 +43,15 @@ def served(line: RolloutLine[FakeScalingServer]) -> set[str]:
     return {backend.tag for backend in route.backends if backend.weight > 0}
 
 
-@pytest.mark.parametrize("at", ["intended", "route", "done", "ended"])
-def test_a_rollback_that_was_interrupted_goes_on_whatever_the_evidence_says_then(
-    line: RolloutLine[FakeScalingServer], at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judge(line, StepResult.ROLL_BACK)
-    champion = line.view.champion.tag
+def crash(line: RolloutLine[FakeScalingServer], at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tick crash when it is about to set the route, or to append the row `at` about the rollback."""
     ledger, router = line.sim.context.ledger, line.sim.router
     append, change = ledger.append, router.set
 
-    def appended(appends: list[object], *rest: object) -> object:
-        rows = [row for one in appends for row in one.rows]  # type: ignore[attr-defined]
-        if any(row.kind == at and (row.kind == "ended" or row.key == "back") for row in rows):
+    def appended(appends: list[Append], *rest: Any) -> object:
+        if any(row.kind == at and (row.kind == "ended" or row.key == "back") for one in appends for row in one.rows):
             raise Crash
-        return append(appends, *rest)  # type: ignore[arg-type]
+        return append(appends, *rest)
 
     def routed(route: Route) -> None:
         if at == "route":
@@ -66,6 +63,15 @@ def test_a_rollback_that_was_interrupted_goes_on_whatever_the_evidence_says_then
         broken.setattr(router, "set", routed)
         with pytest.raises(Crash):
             line.tick()
+
+
+@pytest.mark.parametrize("at", ["intended", "route", "done", "ended"])
+def test_a_rollback_that_was_interrupted_goes_on_whatever_the_evidence_says_then(
+    line: RolloutLine[FakeScalingServer], at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge(line, StepResult.ROLL_BACK)
+    champion = line.view.champion.tag
+    crash(line, at, monkeypatch)
     judge(line, StepResult.WAIT)
     if at == "intended":  # nothing has happened yet
         assert isinstance(line.tick(), Hold)
@@ -75,23 +81,15 @@ def test_a_rollback_that_was_interrupted_goes_on_whatever_the_evidence_says_then
     assert line.tick() == Finish("rolled_back", line.view.reason)
     assert (line.view.end, served(line)) == ("rolled_back", {champion})
     assert line.view.reason.endswith("says roll_back")
-    assert [row.kind for row in ledger.read(line.id) if row.key == "back"] == ["intended", "done"]
+    assert [row.kind for row in line.sim.context.ledger.read(line.id) if row.key == "back"] == ["intended", "done"]
 
 
-def test_a_rollback_sets_the_route_again_that_something_has_changed_since(line: RolloutLine[FakeScalingServer]) -> None:
+def test_a_rollback_sets_the_route_again_that_something_has_changed_since(
+    line: RolloutLine[FakeScalingServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     judge(line, StepResult.ROLL_BACK)
-    ledger, champion, split = line.sim.context.ledger, line.view.champion.tag, line.sim.router.read(LINE)
-    append = ledger.append
-
-    def appended(appends: list[object], *rest: object) -> object:
-        if any(row.kind == "ended" for one in appends for row in one.rows):  # type: ignore[attr-defined]
-            raise Crash
-        return append(appends, *rest)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(ledger, "append", appended)
-        with pytest.raises(Crash):
-            line.tick()
+    champion, split = line.view.champion.tag, line.sim.router.read(LINE)
+    crash(line, "ended", monkeypatch)
     assert split is not None
     line.sim.router.set(split)
     line.tick()
