@@ -69,20 +69,26 @@ def rating_difference(strata: Sequence[tuple[Arm, Arm]]) -> Difference | None:
 
 def _table(strata: Sequence[tuple[Arm, Arm]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return numbers and sums of ratings by (stratum, version, person), and for each person whether its ratings are linked by a name."""
-    places: dict[object, int] = {}
-    cells: list[tuple[int, int, int, int, float]] = []
+    places: dict[str, int] = {}
+    linked: list[bool] = []
+    cells: list[tuple[int, int, Sequence[int], np.ndarray]] = []
     for stratum, arms in enumerate(strata):
         for side, arm in enumerate(arms):
-            names: Sequence[object] = arm.raters or [(stratum, side, number) for number in range(len(arm.rated))]
-            cells += [
-                (stratum, side, places.setdefault(name, len(places)), n, total) for name, (n, total) in zip(names, arm.rated, strict=True)
-            ]
-    counts = np.zeros((len(strata), 2, len(places)))
+            if arm.raters:
+                for name in arm.raters:
+                    if name not in places:
+                        places[name] = len(linked)
+                        linked.append(True)
+                place: Sequence[int] = [places[name] for name in arm.raters]
+            else:
+                place = range(len(linked), len(linked) + len(arm.rated))
+                linked += [False] * len(arm.rated)
+            cells.append((stratum, side, place, np.array(arm.rated, dtype=float).reshape(-1, 2)))
+    counts = np.zeros((len(strata), 2, len(linked)))
     sums = np.zeros_like(counts)
-    if cells:
-        stratum_, side_, place, n_, total_ = (np.array(column) for column in zip(*cells, strict=True))
-        counts[stratum_, side_, place], sums[stratum_, side_, place] = n_, total_
-    return counts, sums, np.array([isinstance(name, str) for name in places], dtype=bool)
+    for stratum, side, place, rated in cells:
+        counts[stratum, side, place], sums[stratum, side, place] = rated.T
+    return counts, sums, np.array(linked, dtype=bool)
 
 
 def mirrored_difference(pairs: Sequence[tuple[str, float]], margin: float) -> Difference | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -26,6 +26,9 @@ RETRY_SECONDS = 5
 """Value of the Retry-After header while a model server cannot be reached, in seconds."""
 _FAILED = (Unreachable, Lost)
 """Failures of a model server after which the champion is asked, as long as the caller has got nothing."""
+_PAUSES = (0.5, 1.5)
+"""Seconds before each further try of a version's servers if none can be reached. Nothing was sent, and a server that was replaced has a
+new address a moment later."""
 Headers = Callable[[], Mapping[str, str]]
 """Returns the headers of the answer. They depend on the version that gives it."""
 
@@ -80,12 +83,23 @@ async def _post(client: ModelClient, call: Call, request: Request) -> tuple[int,
         async with client.ask(call.url, call.asked()) as answer:
             return answer.status, await answer.read()
 
+    pauses = iter(_PAUSES)
     while True:
         try:
             return await while_connected(request, asked())
         except _FAILED as problem:
-            if not call.fall_back(_reason(problem)):
+            if not await _again(call, problem, pauses):
                 raise
+
+
+async def _again(call: Call, problem: ModelError, pauses: Iterator[float]) -> bool:
+    """Return whether a failed call is tried again: by the champion, or after a pause by the same version if it could not be reached."""
+    if call.fall_back(_reason(problem)):
+        return True
+    pause = next(pauses, None) if isinstance(problem, Unreachable) else None
+    if pause is not None:
+        await asyncio.sleep(pause)
+    return pause is not None
 
 
 def _json(reply: dict[str, Any], status: int, headers: Mapping[str, str]) -> Response:
@@ -159,6 +173,7 @@ class StreamedAnswer(Response):
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on the answer of the call's version, or that of the champion if the server of a candidate fails before the answer begins."""
+        pauses = iter(_PAUSES)
         while True:
             try:
                 async with self._client.ask(self._call.url, self._call.asked()) as answer:
@@ -168,7 +183,7 @@ class StreamedAnswer(Response):
                         await self._stream(answer, send)
                     return
             except _FAILED as problem:
-                if self._started or not self._call.fall_back(_reason(problem)):
+                if self._started or not await _again(self._call, problem, pauses):
                     raise
 
     async def _pass_error_on(self, answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,13 +6,22 @@ It uses aiohttp, which takes a third of the CPU time that httpx takes for a requ
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ssl import SSLContext
 
 import aiohttp
+from aiohttp.abc import ResolveResult
+from aiohttp.resolver import ThreadedResolver
 
 _CONNECT_SECONDS = 5.0
+_PROBE_AFTER, _PROBE_EVERY, _PROBES = 5, 2, 4
+"""A machine that vanishes closes no connection. The kernel asks it after this number of silent seconds, then at this interval, and gives
+the connection up after this number of questions without a reply: 13 seconds. It replies for a model server that is busy."""
+_NAME_SECONDS = 1
+"""How long an address is used without looking it up again: in a cluster, the name of a version has an address per server that is ready."""
+_RESOLVE_SECONDS = 3.0
 _ROOM_SECONDS = 60.0
 """How long a request waits for one of the connections."""
 _CONNECTIONS = 512
@@ -87,7 +96,14 @@ class ModelClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ssl=self._certificates)
+            connector = aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=_IDLE_SECONDS,
+                ttl_dns_cache=_NAME_SECONDS,
+                ssl=self._certificates,
+                socket_factory=_socket,
+                resolver=_Resolver(),
+            )
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, auto_decompress=False, read_bufsize=_PIECE, cookie_jar=aiohttp.DummyCookieJar()
@@ -98,6 +114,44 @@ class ModelClient:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
+
+
+class _Resolver(ThreadedResolver):
+    """Resolves host names. While the name server does not answer, a name keeps its last addresses.
+
+    A name that has no address, as that of model servers of which none is ready, keeps none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, int, int], list[ResolveResult]] = {}
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[ResolveResult]:
+        key = (host, port, family)
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                self._last[key] = await super().resolve(host, port, family)
+        except TimeoutError:
+            if key not in self._last:
+                raise socket.gaierror(socket.EAI_AGAIN, f"no name server answered within {_RESOLVE_SECONDS:g} s") from None
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_AGAIN:
+                self._last.pop(key, None)
+            if key not in self._last:
+                raise
+        return self._last[key]
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket on which a lost machine is noticed, also while its answer is waited for."""
+    family, kind, protocol, _, _ = address
+    opened = socket.socket(family=family, type=kind, proto=protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # macOS names the idle time differently; its connections keep the defaults of the system
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_EVERY)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    return opened
 
 
 _HEADERS = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "ratchet-router"}

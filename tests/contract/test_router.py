@@ -31,6 +31,7 @@ from ratchet.router.counts.report import figures
 from ratchet.router.state import Document
 from ratchet.runtime.extensions import ExtensionKind, load
 from tests import serving_site
+from tests.cluster.rig.site import free_ports
 from tests.serving_site import Site, route, started
 from tests.waiting import until
 
@@ -285,6 +286,25 @@ def test_a_candidate_never_answers_for_the_champion(local: LocalRouter, site: Si
     assert site.asked == []
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_request_waits_a_moment_for_a_champion_that_is_being_replaced(local: LocalRouter, site: Site, streamed: bool) -> None:
+    chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "from champion"}, "finish_reason": "stop"}]}
+    whole = site.answer("champion", {"model": "m"})
+    site.reply = lambda *_: (200, [b"data: " + json.dumps(chunk).encode() + b"\n\n", b"data: [DONE]\n\n"]) if streamed else whole
+    [port] = free_ports(1)
+    local.set(route(Backend(tag="champion", url=f"http://127.0.0.1:{port}", model="champion", weight=100)))
+
+    def reply(_request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes | Iterable[bytes]]:
+        return site.reply("champion", json.loads(body))
+
+    starts = threading.Timer(1.0, site.open, (reply, port))
+    starts.start()
+    got = ask(local.url(), "s1", body={"stream": streamed})
+    starts.join()
+    assert got.status_code == 200
+    assert "from champion" in got.text
+
+
 ODD: dict[str, tuple[int, bytes]] = {
     "no usage figures": (200, b'{"id": 1, "choices": [{"message": {"content": "x"}}], "usage": {}}'),
     "usage of text": (200, b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many", "completion_tokens": null}}'),
@@ -406,7 +426,7 @@ def test_every_sent_request_is_counted_for_its_version(local: LocalRouter, site:
     site.reply = lambda _name, body: (400, b'{"error": "no"}') if body["messages"][0]["content"] == "bad" else site.answer(_name, body)
     local.set(route(placed("gone", 50), site.backend("old", 50)))
     versions = Counter(ask(local.url(), f"s{i}", body={"messages": [{"role": "user", "content": "bad"}]}).headers["x-ratchet-version"]
-                       for i in range(30))  # fmt: skip
+                       for i in range(8))  # fmt: skip
     assert ask(local.url(), body={"stream": 1}).status_code == 400  # the router itself rejects it
     end = datetime.now(UTC) + timedelta(seconds=2)
     until(lambda: dict(local.forwarded("line", begin, end)) == dict(versions))
