@@ -71,7 +71,7 @@ def test_a_cycle_from_traces_on_s3_to_a_promotion_with_every_part_in_the_cluster
         whole.ratchet("rollback", LINE, "--by", "ada")
         until(lambda: answer(whole, client) == "no", 240, 0.2, whole.story)
         whole.told(f"every user is on the former version {time.monotonic() - began:.1f} s after `ratchet rollback` began")
-    assert traffic.failures == [], "no request fails because of a weight change, a promotion or a rollback"
+    assert traffic.failures == [], f"no request fails because of a weight change, a promotion or a rollback\n{whole.story()}"
     assert len(traffic.answers) > 30
     places = {key.partition("/")[0] for key in whole.marked(tmp_path / "before")}
     assert places >= {"artifacts", "jobs"}, places

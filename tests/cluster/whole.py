@@ -419,14 +419,19 @@ class Traffic:
             try:
                 reply = self._ask(client, number)
             except httpx.HTTPError as error:
-                self.failures.append(f"{type(error).__name__}: {error}")
+                self._failed(f"{type(error).__name__}: {error}")
                 continue
             if reply.status_code != 200:
-                self.failures.append(f"HTTP {reply.status_code}: {reply.text[:200]}")
+                self._failed(f"HTTP {reply.status_code}: {reply.text[:200]}")
                 continue
             text = reply.json()["choices"][0]["message"]["content"]
             self.answers.append((time.monotonic(), text))
             self._tell(client, number, reply, text, began)
+
+    def _failed(self, why: str) -> None:
+        """Count a request without an answer, and say when it failed: the steps of the test are said with the same clock."""
+        self.failures.append(why)
+        self._whole.told(f"a request failed: {why}")
 
     def _ask(self, client: httpx.Client, number: int) -> httpx.Response:
         return self._whole.ask(client, f"user-{number}", TRAINING[number % len(TRAINING)])
