@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.contracts.loop import RolloutSettings
 from ratchet.contracts.mirror import Mirrored
-from ratchet.contracts.serving import Arm, Evidence, StepJudgement, StepResult, Stratum, latency_buckets
+from ratchet.contracts.serving import Arm, Evidence, StepJudgement, StepResult, Stratum, latency_bucket, latency_buckets
 from ratchet.gates.rollout_judge import EvidenceJudge
 from ratchet.gates.statistics import sample_ratio_p
 from ratchet.router.assignment import position
@@ -35,7 +35,8 @@ def arm(
 ) -> Arm:
     """Return an arm in which each request is a session of its own."""
     latency = {"latency_p50_ms": p50, "latency_p95_ms": p95}
-    latencies = latency_buckets([10.0] * (requests - errors - refused)) if p50 else ()
+    answered = requests - errors - refused
+    latencies = ((latency_bucket(10.0), answered),) if p50 and answered else ()
     return Arm(tag=tag, requests=requests, errors=errors, refused=refused, sessions=requests, rated=rated, latencies=latencies, **latency)
 
 
