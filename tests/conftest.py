@@ -23,6 +23,7 @@ from tests import command, progress, toy_line
 from tests.example_plugin import build, on_path
 from tests.needs import REMEDIES, Need, need_of
 from tests.property_examples import EXPLORES
+from tests.soak_results import record
 from tests.warm import COMMAND, Warm
 
 CLUSTER = "tests/cluster/"
@@ -93,7 +94,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints how many tests passed, failed and were skipped, why they were skipped, and how to run the skipped ones."""
+    """Prints how many tests passed, failed and were skipped, why they were skipped, and how to run the skipped ones. Keeps results of soak tests."""
     counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "failed", "error", "skipped")}
     needs = Counter(need_of(reason) or f"reason not listed in tests/needs.py: {reason}" for reason in _skips(config))
     why = f" ({', '.join(f'{need}: {count}' for need, count in needs.most_common())})" if needs else ""
@@ -103,6 +104,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     seconds = Counter[str]()
     for report in (report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")):
         seconds[report.nodeid.partition("::")[0]] += report.duration
+    if config.option.markexpr == "soak":
+        for report in (*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())):
+            record(report.nodeid, {"outcome": report.outcome, "seconds": round(report.duration)})
     longest = [(file, spent) for file, spent in seconds.most_common(LONGEST) if spent >= 60]
     if longest:
         terminalreporter.write_line(f"files that took longest, of {sum(seconds.values()) / 60:.0f} minutes over all workers:")

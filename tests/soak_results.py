@@ -16,7 +16,7 @@ ROOMS = ("contracts", "runtime", "flows", "local", "materializer", "gates", "rou
 
 
 def record(name: str, result: Mapping[str, Any]) -> None:
-    """Append the result of the soak test `name`."""
+    """Append the result of the soak test `name`: the figures that it measured, or its outcome."""
     files = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
     code = digest([[path.relative_to(ROOT).as_posix(), digest_file(path)] for path in files])
     row = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "code": code[:12], "test": name, **result}

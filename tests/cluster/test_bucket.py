@@ -53,7 +53,8 @@ def pod_of(bench: Bench, end: str) -> str:
     return next(str(name) for pod in bench.rig.pods(bench.namespace) if (name := pod["metadata"]["name"]).endswith(end))
 
 
-@pytest.mark.parametrize("evicted", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("evicted", [False, True])
 def test_a_gang_over_a_bucket_is_stopped_and_killed_and_ends_where_an_undisturbed_run_ends(
     real_rig: Rig, real_namespace: str, s3: S3, workshop: Workshop, evicted: bool
 ) -> None:

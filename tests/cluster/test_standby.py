@@ -20,7 +20,7 @@ from tests.cluster.test_whole import answer, prepared, token_of
 from tests.cluster.whole import CHART, LINE, RELEASE, Traffic, Whole
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 TAKEN_OVER = 120.0
 """Seconds within which the other pod must lead after the first one was lost."""

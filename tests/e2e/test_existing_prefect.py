@@ -90,6 +90,7 @@ def test_server_with_a_login_carries_the_cycles_and_is_left_running(team: Team) 
     assert httpx.get(f"{team.url}/health", trust_env=False).status_code == 200
 
 
+@pytest.mark.soak
 def test_answer_counts_although_postgres_is_killed_around_it(team: Team) -> None:
     with team.serving(team.url, {}, PREFECT_API_AUTH_STRING=LOGIN) as service:
         run = service.suspended("restart")

@@ -18,7 +18,7 @@ from tests import command, toy_line
 from tests.command import ROOT
 from tests.judge_stub import Stub, grade, parts, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 KEY = "sk-secret-of-the-judge"
 JUDGE = """

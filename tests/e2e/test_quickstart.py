@@ -23,7 +23,13 @@ from tests.needs import Need, lacks
 from tests.warm import Warm
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
-PAGES = [page for page in FOLLOWED if runs(page) and begin(page) != NEW_FOLDER]
+SOAKED = ("add-a-candidate.md", "bypass-the-router.md", "connect-an-application.md")
+"""Pages that start the whole service for what `test_given.py`, `test_bypass.py` and `test_receiver.py` test without it."""
+PAGES = [
+    pytest.param(page, marks=pytest.mark.soak if page.name in SOAKED else (), id=page.relative_to(ROOT).as_posix())
+    for page in FOLLOWED
+    if runs(page) and begin(page) != NEW_FOLDER
+]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
@@ -63,7 +69,7 @@ def test_the_quickstart_ends_in_a_promotion_and_a_rejection(followed: Followed) 
     assert processes_of(followed.loop) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_succeed(page: Path, followed: Followed, tmp_path: Path, commands: Warm) -> None:
     if shutil.which("curl") is None and any(line.startswith("curl ") for block in blocks(page) for line in block.commands):
         lacks(Need.CURL, "the page calls it")

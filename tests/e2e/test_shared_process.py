@@ -76,7 +76,7 @@ def loaded(home: Home, tag: str) -> set[str]:
     return {row["id"] for row in rows if row.get("parent")}
 
 
-@pytest.mark.parametrize("server", ["embedded", "vllm"])
+@pytest.mark.parametrize("server", [pytest.param("embedded", marks=pytest.mark.soak), "vllm"])
 def test_an_adapter_is_judged_rolled_out_and_withdrawn_in_the_champions_process(tmp_path: Path, server: str) -> None:
     program = vllm_program(tmp_path) if server == "vllm" else None
     home, log = Home(tmp_path / "home"), tmp_path / "serve.log"

@@ -85,7 +85,9 @@ def test_after_a_lost_volume_an_erased_person_is_refused_and_the_receipt_is_show
     assert (again["id"], again["lines"][0]["rows"]["traces"]) == (receipt.id, 4)
 
 
-@pytest.mark.parametrize("step", ["evidence", "recall", "artifact", "forget the marks"])
+@pytest.mark.parametrize(
+    "step", ["artifact", *(pytest.param(step, marks=pytest.mark.soak) for step in ("evidence", "recall", "forget the marks"))]
+)
 def test_an_erasure_that_lost_its_volume_is_completed_from_the_marks(places: SharedPlaces, tmp_path: Path, step: str) -> None:
     """Without the marks, nothing would find the rows of artifacts whose texts the lake does not have any more."""
     installation, context = install(tmp_path, 6)
