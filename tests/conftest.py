@@ -94,7 +94,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints how many tests passed, failed and were skipped, why they were skipped, and how to run the skipped ones. Keeps results of soak tests."""
+    """Prints how many tests passed, failed and were skipped, why, and how to run the skipped ones. Keeps results of soak tests."""
     counts = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "failed", "error", "skipped")}
     needs = Counter(need_of(reason) or f"reason not listed in tests/needs.py: {reason}" for reason in _skips(config))
     why = f" ({', '.join(f'{need}: {count}' for need, count in needs.most_common())})" if needs else ""
