@@ -17,6 +17,7 @@ from ratchet.contracts.evaluation import ChatAnswer, ChatRequest
 from ratchet.contracts.ports import Progress
 from ratchet.contracts.serving import Endpoint, RouterHeader
 from ratchet.gates.server_reason import server_reason
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.http_replies import BoundedTransport, ReplyTooLarge, strict_json
 
 _TRIES = 3
@@ -68,7 +69,7 @@ class HttpModelClient:
         with (
             httpx.Client(
                 base_url=self.endpoint.url,
-                transport=BoundedTransport(_MAX_REPLY, limits=self._limits),
+                transport=BoundedTransport(_MAX_REPLY, limits=self._limits, verify=certificates(self.endpoint.url)),
                 timeout=self._timeout,
                 trust_env=False,
             ) as client,

@@ -19,6 +19,7 @@ from ratchet.contracts.errors import Permanent, Retryable
 from ratchet.contracts.ids import Digest, canonical
 from ratchet.contracts.serving import Outage
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.json_files import read_json
 from ratchet.runtime.serving.announcement import ALIVE
 
@@ -82,7 +83,7 @@ class Guests:
     def listed(self, url: str) -> dict[str, Loaded]:
         """Return the adapters that a process lists, by name. Raises Retryable if it does not answer."""
         try:
-            reply = httpx.get(f"{url}/v1/models", timeout=LIST_SECONDS, trust_env=False)
+            reply = httpx.get(f"{url}/v1/models", timeout=LIST_SECONDS, trust_env=False, verify=certificates(url))
             reply.raise_for_status()
             rows = reply.json()["data"]
             return {str(row["id"]): Loaded(Path(row["root"]), str(row["parent"])) for row in rows if row.get("parent")}
@@ -175,7 +176,7 @@ class Guests:
     def _post(url: str, path: str, body: dict[str, str]) -> None:
         """Call an endpoint. Raises Permanent if the process refuses, and Retryable if it does not answer or has too much to do."""
         try:
-            reply = httpx.post(f"{url}/v1/{path}", json=body, timeout=LOAD_SECONDS, trust_env=False)
+            reply = httpx.post(f"{url}/v1/{path}", json=body, timeout=LOAD_SECONDS, trust_env=False, verify=certificates(url))
         except httpx.HTTPError as error:
             raise Retryable(f"the model server at {url} does not answer /v1/{path} ({type(error).__name__})") from None
         if reply.is_success:

@@ -20,6 +20,7 @@ import httpx
 import psutil
 
 from ratchet.contracts.jobs.exit_codes import PERMANENT
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.serving.announcement import BEAT_SECONDS, announce, beat
 
 
@@ -38,7 +39,8 @@ def free_port() -> int:
 def vllm_is_healthy(port: int) -> bool:
     """Return whether the server on `port` answers /health with status 200."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2, trust_env=False).status_code == 200
+        url = f"http://127.0.0.1:{port}/health"
+        return httpx.get(url, timeout=2, trust_env=False, verify=certificates(url)).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
-from ssl import SSLContext
 
 import httpx
 
@@ -18,6 +16,7 @@ from ratchet.router.models import ModelClient
 from ratchet.router.settings import RouterLine
 from ratchet.router.state import FolderState
 from ratchet.router.traces.exporter import Exporter
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.http_limits import App
 from ratchet.runtime.http_replies import AsyncBoundedTransport
 
@@ -37,8 +36,8 @@ class RouterSite:
         self._report = Report(state, self._figures)
         self._exporter = Exporter(self._spans, base / line.receiver, base / line.token)
         # Each line has connections of its own, so that those to one model server cannot keep the others out.
-        self._client = ModelClient(_MAX_REPLY, _certificates())
-        receiver = AsyncBoundedTransport(_MAX_REPLY, verify=_certificates())
+        self._client = ModelClient(_MAX_REPLY, certificates("https:"))
+        receiver = AsyncBoundedTransport(_MAX_REPLY, verify=certificates("https:"))
         self._sender = httpx.AsyncClient(timeout=_SEND_SECONDS, trust_env=False, transport=receiver)
         self._closed = False
         settings = RouterSettings(line.assume_consent, line.name_versions, line.deadline, line.per_caller, line.pins)
@@ -70,9 +69,3 @@ class RouterSite:
         self._spans.close()
         await self._client.close()
         await self._sender.aclose()
-
-
-@lru_cache(maxsize=1)
-def _certificates() -> SSLContext:
-    """Return the certificates for model servers with an https address. They take a megabyte, so all lines share them."""
-    return httpx.create_ssl_context(trust_env=False)

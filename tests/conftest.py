@@ -12,9 +12,11 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
@@ -36,6 +38,8 @@ BESIDE = pytest.StashKey[bool]()
 # again on the same code. `make soak` tries new ones.
 settings.register_profile("shared-cores", deadline=None, derandomize=not EXPLORES)
 settings.load_profile("shared-cores")
+# Each client of httpx loads the certificates for https, which takes 36 ms of CPU, and tests make a client per request.
+httpx._transports.default.create_ssl_context = cache(httpx._transports.default.create_ssl_context)  # type: ignore[attr-defined]
 gc.disable()  # until the tests are collected: the imports create a million permanent objects, and each collection would visit them again
 
 

@@ -25,6 +25,7 @@ from ratchet.flows.composition.services import PREFECT_SERVER, announce_service,
 from ratchet.flows.config import variables
 from ratchet.flows.config.home import Home
 from ratchet.runtime.artifacts import write_atomic
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.telemetry import NO_TELEMETRY
 
 HOST = "127.0.0.1"
@@ -58,7 +59,7 @@ def _url(port: int) -> str:
 def api_is_healthy(url: str) -> bool:
     """Return whether the API's health endpoint answers with status 200 within 3 seconds."""
     try:
-        return httpx.get(f"{url}/health", timeout=3, trust_env=False).status_code == 200
+        return httpx.get(f"{url}/health", timeout=3, trust_env=False, verify=certificates(url)).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -88,7 +89,10 @@ def _answers(url: str, headers: Mapping[str, str]) -> bool:
     status = 0
     for _ in range(_BUSY_TRIES):
         try:
-            status = httpx.post(f"{url}/flow_runs/count", json={}, headers=dict(headers), timeout=30, trust_env=False).status_code
+            asked = httpx.post(
+                f"{url}/flow_runs/count", json={}, headers=dict(headers), timeout=30, trust_env=False, verify=certificates(url)
+            )
+            status = asked.status_code
         except httpx.HTTPError as error:
             raise Retryable(f"the Prefect server at {url} stopped responding ({type(error).__name__})") from error
         if status < 500:

@@ -15,6 +15,7 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.loop import TeacherSettings
 from ratchet.materializer.dialects.values import MAX_TEXT_BYTES
 from ratchet.rewards.judge.pace import retry_after
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.http_replies import BoundedTransport, ReplyTooLarge, strict_json
 from ratchet.runtime.secrets.api_key import api_key
 
@@ -65,7 +66,7 @@ class HttpTeacher:
 
     def _client(self, key: str | None) -> httpx.Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        transport = BoundedTransport(_MAX_REPLY, verify=httpx.create_ssl_context(trust_env=False))
+        transport = BoundedTransport(_MAX_REPLY, verify=certificates(self._settings.url))
         return httpx.Client(transport=transport, timeout=self._settings.timeout, headers=headers, trust_env=False, follow_redirects=False)
 
     def _once(self, client: httpx.Client, messages: Sequence[Mapping[str, Any]]) -> tuple[TeacherReply, float]:

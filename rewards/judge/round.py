@@ -20,6 +20,7 @@ from ratchet.rewards.judge.messages import Question, repaired
 from ratchet.rewards.judge.options import EndpointOptions
 from ratchet.rewards.judge.pace import Pace, retry_after
 from ratchet.rewards.judge.verdict import Outcome, read_reply, response_format
+from ratchet.runtime.certificates import certificates
 from ratchet.runtime.http_replies import AsyncBoundedTransport, ReplyTooLarge, strict_json
 
 _MAX_REPLY = 4_000_000
@@ -68,7 +69,7 @@ class Round:
         self._task = asyncio.current_task()
         width = min(self._options.concurrency, len(self._questions))
         async with contextlib.AsyncExitStack() as stack:
-            verify = httpx.create_ssl_context(trust_env=False)
+            verify = certificates(self._options.url)
             # Each worker has a connection of its own: the cost of a shared pool grows with the square of its connections.
             clients = [
                 await stack.enter_async_context(

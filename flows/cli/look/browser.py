@@ -83,13 +83,16 @@ def _prefect_page(home: Home, names: list[str]) -> str | None:
     import httpx
 
     from ratchet.flows.prefect.server import authorization, known_url
+    from ratchet.runtime.certificates import certificates
 
     ui, api = _prefect_ui(home), known_url(home)
     if ui is None or api is None:
         return None
     wanted = {"sort": "EXPECTED_START_TIME_DESC", "limit": 200}
     try:
-        reply = httpx.post(f"{api}/flow_runs/filter", json=wanted, headers=authorization(home), timeout=_SECONDS, trust_env=False)
+        reply = httpx.post(
+            f"{api}/flow_runs/filter", json=wanted, headers=authorization(home), timeout=_SECONDS, trust_env=False, verify=certificates(api)
+        )
     except httpx.HTTPError:
         return None
     runs = reply.json() if reply.status_code == 200 else []

@@ -167,12 +167,15 @@ def _prefect(home: Home) -> list[Finding]:
     import httpx
 
     from ratchet.flows.prefect.server import authorization, known_url
+    from ratchet.runtime.certificates import certificates
 
     url = known_url(home)
     if url is None:
         return [("note", "prefect", "no server is running; run `ratchet serve` to start one, or set PREFECT_API_URL")]
     try:
-        answer = httpx.post(f"{url}/flow_runs/count", json={}, headers=authorization(home), timeout=5, trust_env=False)
+        answer = httpx.post(
+            f"{url}/flow_runs/count", json={}, headers=authorization(home), timeout=5, trust_env=False, verify=certificates(url)
+        )
     except httpx.HTTPError as error:
         return [("error", "prefect", f"{url} does not respond ({type(error).__name__}); start the server, or unset PREFECT_API_URL")]
     return [("ok" if answer.status_code == 200 else "error", "prefect", f"{url} responds with HTTP {answer.status_code}")]
