@@ -108,7 +108,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     seconds = Counter[str]()
     for report in (report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")):
         seconds[report.nodeid.partition("::")[0]] += report.duration
-    if config.option.markexpr == "soak":
+    if config.option.markexpr == "soak" and not hasattr(config, "workerinput"):
         for report in (*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())):
             record(report.nodeid, {"outcome": report.outcome, "seconds": round(report.duration)})
     longest = [(file, spent) for file, spent in seconds.most_common(LONGEST) if spent >= 60]
