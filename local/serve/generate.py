@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, StoppingCriteria
 
 from ratchet.runtime.chat_template import CallFormat, call_format, prompt_text, token_ids
+from ratchet.runtime.hidden_package import hidden
 from ratchet.runtime.tokenizer import stop_tokens, with_ends
 
 
@@ -163,7 +164,8 @@ class Model:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, trust_remote_code=False)
         if adapter is not None:
-            from peft import PeftModel
+            with hidden("bitsandbytes"):  # PEFT would import it, for adapters over weights in 4 bits, and with it torch's compiler: 2 s
+                from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, adapter, use_safetensors=True).merge_and_unload()
         self._model = model.eval().to(self.device)
@@ -175,7 +177,8 @@ class Model:
 
     def load(self, name: str, adapter: Path) -> None:
         """Load an adapter beside the weights. An error of peft or torch about its files leaves the model as it was."""
-        from peft import PeftConfig, get_peft_model
+        with hidden("bitsandbytes"):
+            from peft import PeftConfig, get_peft_model
 
         if not self._adapters:
             config = PeftConfig.from_pretrained(adapter)
