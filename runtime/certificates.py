@@ -14,7 +14,7 @@ def certificates(url: str) -> SSLContext:
     Args:
         url: The address, or its scheme. A client of an `http` address gets no certificates: it trusts no server with an `https` address.
     """
-    return _public() if url.startswith("https:") else _none()
+    return _public() if url.lower().startswith("https:") else _none()
 
 
 @cache
