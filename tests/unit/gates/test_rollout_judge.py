@@ -36,7 +36,7 @@ def arm(
     """Return an arm in which each request is a session of its own."""
     latency = {"latency_p50_ms": p50, "latency_p95_ms": p95}
     answered = requests - errors - refused
-    latencies = ((latency_bucket(10.0), answered),) if p50 and answered else ()
+    latencies = ((latency_bucket(10.0), answered),) if p50 and answered > 0 else ()
     return Arm(tag=tag, requests=requests, errors=errors, refused=refused, sessions=requests, rated=rated, latencies=latencies, **latency)
 
 
