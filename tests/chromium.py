@@ -22,12 +22,18 @@ _SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 """Without its sandbox Chromium also runs as root; the pages are those of the project's own service."""
 
 
+_CUT_OFF = "net::ERR_NETWORK_CHANGED"
+"""Chromium ends all requests when an interface of the machine changes, as other tests cause. A page without its scripts stays empty."""
+
+
 class Page:
-    """One page of a running Chromium."""
+    """One page of a running Chromium. It loads again when a change of the machine's network ended the requests for its files."""
 
     def __init__(self, socket_: ClientConnection) -> None:
         self._socket = socket_
         self._number = 0
+        self._is_cut_off = False
+        self.call("Network.enable")
 
     def call(self, method: str, **given: Any) -> dict[str, Any]:
         """Call a method of the DevTools protocol and return its result."""
@@ -37,11 +43,15 @@ class Page:
             answer = json.loads(self._socket.recv(timeout=120))
             if answer.get("id") == self._number:
                 return dict(answer.get("result", {}))
+            told = answer.get("params", {})
+            if told.get("errorText") == _CUT_OFF and told.get("type") in ("Document", "Script", "Stylesheet"):
+                self._is_cut_off = True
 
     def open(self, url: str, width: int = 1280, height: int = 1100) -> None:
         """Open a URL in a window of this size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
-        self.call("Page.navigate", url=url)
+        self._is_cut_off = False
+        until(lambda: self.call("Page.navigate", url=url).get("errorText") != _CUT_OFF, 60, pause=0.5)
 
     def run(self, script: str) -> Any:
         """Evaluate an expression in the page and return its value; None while the page loads."""
@@ -63,7 +73,14 @@ class Page:
     def click(self, text: str) -> None:
         """Wait for a button with this text, and click it."""
         found = f"[...document.querySelectorAll('button')].find(one => one.textContent.trim() === {json.dumps(text)} && !one.disabled)"
-        until(lambda: self.run(f"!!{found} && ({found}.click(), true)"), 120, pause=0.2, why=lambda: self.run("document.body.innerText"))
+
+        def clicked() -> bool:
+            if self._is_cut_off:
+                self._is_cut_off = False
+                self.call("Page.reload")
+            return bool(self.run(f"!!{found} && ({found}.click(), true)"))
+
+        until(clicked, 120, pause=0.2, why=lambda: self.run("document.body.innerText"))
 
     def picture(self, path: Path) -> None:
         """Write the visible part of the page as a PNG file."""
