@@ -36,7 +36,7 @@ from benchmarks.closed_loops.line import ClosedLine, Sides
 from benchmarks.closed_loops.oracles import form_of_a_plan, on_evidence, on_truth, training_questions
 from benchmarks.closed_loops.people import PLEA, TRAPS, People
 from benchmarks.closed_loops.picture import draw
-from benchmarks.closed_loops.tasks import EVERY, FRESH
+from benchmarks.closed_loops.tasks import EVERY, FRESH, SECTIONS
 from benchmarks.closed_loops.teachers import SHARES, TEACHER, SimulatedTeacher
 from benchmarks.recipe_cell import pretrained, right
 from benchmarks.recipe_worlds import Question, Task, World
@@ -119,7 +119,7 @@ def run(wanted: Wanted, given: argparse.Namespace, folder: Path) -> dict[str, An
     data: TrainingSet | None = None
     with judging(trap, known) as judge:
         teacher = _teacher(source, EVERY[task], seed, known)
-        more = judge + (TEACHER if teacher else "")
+        more = judge + (TEACHER if teacher else "") + SECTIONS.get(task, "")
         sides = Sides.of(vars(given))
         line = ClosedLine(folder / "line", base, world.golden, people, given.start, given.search, more, teacher, sides)
         for number in range(given.cycles):

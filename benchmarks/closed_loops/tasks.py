@@ -191,6 +191,9 @@ FRESH = {
 """Name -> generator, kinds of request, those that users began to request after the base was built, and the training
 steps of the base."""
 
+SECTIONS = {"mails": '\n[privacy]\nmask = ["phone", "card", "iban", "national_id", "secret", "ip"]\n'}
+"""Task -> what an operator adds to the loop file. Right answers of `mails` are addresses, and nothing can be learnt from masked ones."""
+
 
 def _task(name: str) -> Task:
     generate, kinds, new, steps = FRESH[name]

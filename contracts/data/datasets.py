@@ -355,8 +355,13 @@ class TrainingSet(Frozen):
     """Number of clusters of near-duplicates in `cross_validation` that a run can measure at least."""
     evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
     """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot."""
+    slices: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """Artifact (pairs, prompts or demonstrations) -> slice -> its rows. Rows without a slice have the empty name. An artifact with more
+    than MOST_SLICES slices is left out; sets that an earlier version of Ratchet built have none."""
 
 
+MOST_SLICES = 1000
+"""Maximum number of slices in `TrainingSet.slices`. An application that names a slice per user would fill the ledger with names."""
 EXPORT_FORMATS = ("trl", "nemo-rl", "openai", "parquet")
 """Formats in which a training set can be exported."""
 CROSS_VALIDATED_BELOW = 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ratchet.contracts.data.beliefs import SignalBelief
 from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, PromptCluster, Snapshot
@@ -26,6 +26,9 @@ MASKED_SHARE = 0.1
 """Share of the answers, or of the right answers, above which masked values in them are reported."""
 _LEAST_MASKED = 5
 """Number of masked answers below which they are not reported."""
+
+_NAMED = 5
+"""Maximum number of slices that a warning names."""
 
 _CONSEQUENCE = {
     "train": "all of them are for training, so that the gate does not measure this kind of request",
@@ -96,6 +99,26 @@ def masked_answers(counts: Mapping[str, int]) -> str | None:
         f"{' and '.join(many)} contain a masked value that the prompt does not have, so that nothing can be learned from them; if such "
         "values are no personal data here, name them in privacy.allow, or take their kind out of privacy.mask. Values that were masked "
         "before stay masked"
+    )
+
+
+def untaught_slices(asked: Mapping[str, int], taught: Collection[str], least: int) -> str | None:
+    """Return a warning, with the remedy, if the gate judges slices of which a training shows the model no row; otherwise None.
+
+    Args:
+        asked: Slice -> prompts of the holdout and the golden set.
+        taught: Slices of the rows that the training reads; rows without a slice have the empty name, and can be of any.
+        least: Prompts from which the gate judges a slice (`gate.min_slice`).
+    """
+    found = {name: n for name, n in asked.items() if n >= least and name not in taught}
+    if not found or "" in taught:
+        return None
+    largest = sorted(found, key=lambda name: (-found[name], name))
+    named = ", ".join(f"{name} with {found[name]:,}" for name in largest[:_NAMED]) + (" and others" if len(largest) > _NAMED else "")
+    return (
+        f"the gate judges {len(found):,} slices of which the training has no row ({named} prompts), {sum(found.values()):,} of its "
+        f"{sum(asked.values()):,} prompts: the model can forget them, and the gate then rejects it. Collect ratings or right answers for "
+        "these slices; what the report says about the data tells why their answers are left out, if they are"
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from ratchet.contracts.data.datasets import Facts, ProbeReport, ScorerVersion
+from ratchet.contracts.data.datasets import MOST_SLICES, Facts, ProbeReport, ScorerVersion
 from ratchet.contracts.data.records import Tier
 from ratchet.materializer.labels.label_confidence import MOST_VOTES
 from ratchet.materializer.training_sets.pairs import Pairs
@@ -39,6 +39,12 @@ def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> floa
         ratings += count
         answers += 1
     return wrong / ratings if answers >= _LEAST_COMPARED else None
+
+
+def rows_by_slice(frames: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, int]]:
+    """Return the value of `TrainingSet.slices` for the frames of its artifacts by name."""
+    counted = {name: frame.group_by(pl.col("slice").fill_null("")).len().sort("slice") for name, frame in frames.items()}
+    return {name: dict(found.iter_rows()) for name, found in counted.items() if len(found) <= MOST_SLICES}
 
 
 def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:

@@ -7,18 +7,21 @@ An invalid recipe is an error that the user must correct.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import chain
 from math import ceil
 from typing import Any
 
-from ratchet.contracts.data.datasets import Facts, TrainingSet
+from ratchet.contracts.data.datasets import Facts, HoldoutEdition, TrainingSet
 from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.contracts.jobs.training import Attempt, BeforeTraining, Choice, Cost, JobSpec, Method, RuleResult, TrainingPlan
 from ratchet.contracts.loop import Loop, TrainingSettings
 from ratchet.contracts.model import ModelRef
 from ratchet.contracts.ports.data import ProbedChampion
 from ratchet.contracts.serving import ModelVersion
+from ratchet.flows.core.asking.parquet_rows import rows_of
+from ratchet.flows.core.data_notes import untaught_slices
 from ratchet.flows.engine.choice.adapters import cannot_share, no_adapter
 from ratchet.flows.engine.context import LineContext
 from ratchet.flows.engine.line import trainings
@@ -34,6 +37,8 @@ NOTHING_KNOWN = BeforeTraining(left_out=())
 
 Draft = Callable[[Method, dict[str, Any]], TrainingPlan]
 """Builds the plan from a method and its complete recipe."""
+Cautions = Callable[[JobSpec], tuple[str, ...]]
+"""Returns what can spoil the result of a job, each with its remedy."""
 
 
 def probed_champion(context: LineContext, champion: ModelVersion, start: ModelVersion) -> ProbedChampion:
@@ -71,8 +76,27 @@ def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: 
     return draft
 
 
-def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, draft: Draft) -> tuple[Choice, TrainingPlan | None]:
-    """Choose the method and build its plan.
+def forgotten(context: LineContext, loop: Loop, dataset: TrainingSet, edition: HoldoutEdition) -> Cautions:
+    """Return a function that warns of slices which the gate judges with `edition`, and of which a job has no row."""
+    artifacts = {"pairs": dataset.pairs, "prompts": dataset.prompts, "demonstrations": dataset.demonstrations}
+
+    def cautions(job: JobSpec) -> tuple[str, ...]:
+        read = [name for name, key in artifacts.items() if key in job.inputs.values()]
+        if not read or not all(name in dataset.slices for name in read):
+            return ()
+        sets = [context.artifacts.get(key) for key in (edition.prompts, edition.golden) if key is not None]
+        asked = Counter(row["slice"] for found in sets for row in rows_of(found, ("slice",)) if row["slice"])
+        taught = {name for one in read for name in dataset.slices[one]}
+        warning = untaught_slices(asked, taught, loop.gate.min_slice)
+        return (warning,) if warning else ()
+
+    return cautions
+
+
+def choose_plan(
+    context: LineContext, facts: Facts, settings: TrainingSettings, draft: Draft, cautions: Cautions
+) -> tuple[Choice, TrainingPlan | None]:
+    """Choose the method and build its plan. `cautions` gives the choice its warnings about a job.
 
     Return the choice, which contains a row for each check against the machines, and the plan. The plan is None if nothing is to be trained.
     Raises ConfigError if the recipe of a chosen method has a wrong key or value.
@@ -84,7 +108,7 @@ def choose_plan(context: LineContext, facts: Facts, settings: TrainingSettings, 
     known = NOTHING_KNOWN
     while plan is None and choice.method is not Method.NONE:
         context.trainers[choice.method].recipe(settings.recipe(choice.method))  # an invalid recipe must raise, not reject the method
-        plan, tried[choice.method], known = _tried(context, facts, settings, choice.method, draft)
+        plan, tried[choice.method], known = _tried(context, facts, settings, choice.method, draft, cautions)
         if plan is None:
             left = left.model_copy(update={"methods": tuple(name for name in left.methods if name != choice.method.value)})
             choice = context.choose(facts, left, unseen)
@@ -105,7 +129,7 @@ def _reason(choice: Choice, plan: TrainingPlan | None, tried: Mapping[Method, tu
 
 
 def _tried(
-    context: LineContext, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft
+    context: LineContext, facts: Facts, settings: TrainingSettings, method: Method, draft: Draft, cautions: Cautions
 ) -> tuple[TrainingPlan | None, tuple[RuleResult, ...], BeforeTraining]:
     """Check a method: its first attempt's job must build and keep a row, and its estimate must fit time and budget.
 
@@ -130,10 +154,9 @@ def _tried(
     if not all(check.holds for check in checks):
         return None, checks, NOTHING_KNOWN
     usable, known = _usable(context, method, job)
-    cautions: Callable[[TrainingPlan], tuple[str, ...]] | None = getattr(context.trainers[method], "cautions", None)
-    if cautions is not None:
-        known = known.model_copy(update={"warnings": (*cautions(plan), *known.warnings)})
-    known = known.model_copy(update={"warnings": (*_judge_cautions(context, plan), *known.warnings)})
+    of_trainer: Callable[[TrainingPlan], tuple[str, ...]] = getattr(context.trainers[method], "cautions", lambda _: ())
+    warnings = (*_judge_cautions(context, plan), *of_trainer(plan), *cautions(job), *known.warnings)
+    known = known.model_copy(update={"warnings": warnings})
     checks += usable
     return plan if all(check.holds for check in checks) else None, checks, known
 

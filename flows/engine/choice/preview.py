@@ -15,7 +15,7 @@ from ratchet.contracts.jobs.training import Choice, Method, Search
 from ratchet.contracts.model import count_parameters, read_config
 from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.core.folds.line import LineView
-from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_champion
+from ratchet.flows.engine.choice.choosing import choose_plan, drafts, forgotten, probed_champion
 from ratchet.flows.engine.choice.search import last_winner, with_search
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.line import not_adopted, start_of
@@ -66,7 +66,8 @@ def preview(context: LineContext, probe: bool) -> Preview:
     seen = digest([context.datasets.cursor().model_dump(mode="json"), context.loop.model_dump(mode="json"), start.tag, champion.tag, probe])
     name = f"preview/{line.line}/{seen[:16]}"
     context.progress("freezing the data …", 0, 0)
-    snapshot = context.datasets.freeze(f"{name}/freeze", context.clock.now(), context.datasets.edition(EDITION))
+    edition = context.datasets.edition(EDITION)
+    snapshot = context.datasets.freeze(f"{name}/freeze", context.clock.now(), edition)
     report: ProbeReport | None = None
     if probe and context.loop.probe.prompts:
         context.progress(f"starting the server of {start.tag} …", 0, 0)
@@ -79,7 +80,7 @@ def preview(context: LineContext, probe: bool) -> Preview:
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
     draft = drafts(context, context.loop, f"{name}/plan", start.model.whole, context.loop.line.seed, data)
     settings = context.loop.training
-    choice, plan = choose_plan(context, data.facts, settings, draft)
+    choice, plan = choose_plan(context, data.facts, settings, draft, forgotten(context, context.loop, data, edition))
     if plan is not None and settings.search.budget:
         plan = with_search(context, plan, data, settings, draft, last_winner(context, line.line, line.cycles + 1))
     folder = context.artifacts.fetch(start.model.whole.files, context.scratch / "models" / start.model.whole.files)

@@ -19,6 +19,7 @@ from ratchet.flows.core.data_notes import (
     near_note,
     references_note,
     spare_holdout,
+    untaught_slices,
     warned,
 )
 from tests.builders import make_facts
@@ -108,6 +109,17 @@ def test_many_answers_with_masked_values_are_reported_with_the_remedy() -> None:
     assert said.startswith("46 of 300 answers and 6 of 8 right answers contain")
     assert masked_answers({"considered": 300, "out:masked_answer": 30}) is None
     assert masked_answers({}) is None
+
+
+def test_slices_without_a_row_are_named_the_largest_first_and_only_if_the_gate_judges_them() -> None:
+    asked = {"a": 30, "b": 19, "c": 40, "d": 1, **{f"e{n}": 20 for n in range(5)}}
+    said = untaught_slices(asked, {"a"}, 20)
+    assert said
+    assert "judges 6 slices of which the training has no row (c with 40, e0 with 20, e1 with 20, e2 with 20, e3 with 20 and others" in said
+    assert "140 of its 190 prompts" in said
+    assert untaught_slices({"a": 30, "b": 19}, {"a"}, 20) is None
+    assert untaught_slices(asked, {"a", ""}, 20) is None, "a row without a slice can be of any"
+    assert untaught_slices({}, set(), 20) is None
 
 
 def test_many_near_duplicates_of_golden_prompts_are_reported_with_the_remedy() -> None:

@@ -11,19 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.contracts.data.datasets import Facts
+from ratchet.contracts.data.datasets import Facts, HoldoutEdition
 from ratchet.contracts.errors import ConfigError, Retryable
+from ratchet.contracts.fakes import MemoryArtifacts
 from ratchet.contracts.fakes.serving import FakeRewards
 from ratchet.contracts.jobs.training import BeforeTraining, Choice, Cost, JobSpec, LeftOut, Method, TrainingPlan
-from ratchet.contracts.loop import TrainingSettings
+from ratchet.contracts.loop import GateSettings, TrainingSettings
 from ratchet.flows.config.load import load_loop
-from ratchet.flows.engine.choice.choosing import choose_plan
+from ratchet.flows.core.asking.parquet_rows import parquet_of
+from ratchet.flows.engine.choice.choosing import choose_plan, forgotten
 from ratchet.trainers.backends.nemo.backend import NemoGRPO
 from ratchet.trainers.backends.trl import DPO, GRPO, SFT
 from ratchet.trainers.choose import choose
 from ratchet.trainers.estimate import estimate
 from ratchet.trainers.recipes.completion import KINDS, complete
 from tests.builders import make_facts, make_plan
+from tests.unit.flows.cycles import plan_result
 
 FACTS = make_facts()
 
@@ -40,6 +43,7 @@ def chosen(
     fits: Any = None,
     loop: Any = None,
     rewards: Any = None,
+    cautions: Any = lambda _: (),
     **settings: Any,
 ) -> tuple[Choice, TrainingPlan | None]:
     trainers = {Method.SFT: SFT(), Method.DPO: DPO(), Method.GRPO: trainer or GRPO()}
@@ -53,7 +57,7 @@ def chosen(
         loop=loop,
         progress=lambda *_: None,
     )
-    return choose_plan(context, facts, TrainingSettings(**settings), draft)
+    return choose_plan(context, facts, TrainingSettings(**settings), draft, cautions)
 
 
 def test_method_that_fits_the_machines_is_planned() -> None:
@@ -220,6 +224,46 @@ def test_rows_that_cannot_be_counted_here_do_not_reject_a_method() -> None:
     assert plan is not None
     assert choice.rules[-1].evidence == "not counted: transformers is not installed on this machine; the job counts them"
     assert choice.left_out == ()
+
+
+def parquet(*slices: str | None) -> bytes:
+    return parquet_of([{"slice": one} for one in slices])
+
+
+def cautions_of(slices: dict[str, dict[str, int]], golden: bytes | None, held: bytes) -> Callable[[JobSpec], tuple[str, ...]]:
+    """Return the cautions about jobs on the artifacts of the plans of `draft`, where the gate asks golden and held-out prompts."""
+    artifacts, plan = MemoryArtifacts(), make_plan(Method.SFT, {})
+    loop = SimpleNamespace(gate=GateSettings(min_slice=2))
+    edition = HoldoutEdition(
+        line="sim",
+        number=1,
+        prompts=artifacts.put(held),
+        size=1,
+        golden=None if golden is None else artifacts.put(golden),
+        normaliser=1,
+        fraction=0.2,
+    )
+    named = {name: getattr(plan, name) for name in ("pairs", "prompts", "demonstrations")}
+    dataset = plan_result(slices=slices, **named).dataset
+    return forgotten(SimpleNamespace(artifacts=artifacts), loop, dataset, edition)  # type: ignore[arg-type]
+
+
+def test_slices_that_the_gate_judges_and_that_the_training_does_not_show_are_warned_of() -> None:
+    golden, held = parquet("long", "long", "list", "list", None), parquet("long", "short", "few")
+    shown = {"demonstrations": {"list": 49}, "pairs": {"list": 9, "short": 1}, "prompts": {"long": 7}}
+    choice, plan = chosen(cautions=cautions_of(shown, golden, held), methods=("sft",))
+    assert plan is not None, "a warning does not reject a method"
+    (warning,) = choice.warnings
+    assert warning.startswith("the gate judges 1 slices of which the training has no row (long with 3 prompts), 3 of its 7 prompts: ")
+    assert chosen(cautions=cautions_of(shown, parquet("list", "list"), parquet("short")), methods=("sft",))[0].warnings == ()
+    choice, plan = chosen(cautions=cautions_of(shown, None, parquet("short", "short", "list")), methods=("dpo",))
+    assert plan is not None
+    assert choice.warnings == (), "pairs have the slice"
+
+
+@pytest.mark.parametrize("shown", [{}, {"pairs": {"list": 1}}, {"demonstrations": {"list": 1, "": 1}}])
+def test_nothing_is_warned_of_if_the_slices_of_the_rows_are_not_known(shown: dict[str, dict[str, int]]) -> None:
+    assert chosen(cautions=cautions_of(shown, parquet("long", "long"), parquet("list")), methods=("sft",))[0].warnings == ()
 
 
 def test_method_whose_adapter_the_champions_process_cannot_load_is_rejected_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
