@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.closed_loops.tasks import EVERY
+from benchmarks.closed_loops.tasks import EVERY, SECTIONS
 from benchmarks.recipe_grid import Cell
 from benchmarks.recipe_worlds import Question, World, build_world
 from ratchet.contracts.data.datasets import RawBatch, TrainingSet
@@ -181,7 +181,7 @@ class Bench:
         self.world = build_world(EVERY[cell.task], cell.quality, cell.seed, cell.tests, cell.asked)
         golden = [{"prompt": q.prompt, "reference": q.answer, "slice": q.slice} for q in self.world.golden]
         (folder / "golden.jsonl").write_text("".join(json.dumps(row) + "\n" for row in golden))
-        (folder / "loop.toml").write_text(cell.loop())
+        (folder / "loop.toml").write_text(cell.loop() + SECTIONS.get(cell.task, ""))
         self.loop: Loop = load_loop(folder / "loop.toml")
         self.artifacts = FolderArtifacts(folder / "artifacts")
         self.scorer_set: ScorerSet = build_scorer_set(self.loop.rewards)

@@ -114,11 +114,12 @@ def untaught_slices(asked: Mapping[str, int], taught: Collection[str], least: in
     if not found or "" in taught:
         return None
     largest = sorted(found, key=lambda name: (-found[name], name))
-    named = ", ".join(f"{name} with {found[name]:,}" for name in largest[:_NAMED]) + (" and others" if len(largest) > _NAMED else "")
+    named = ", ".join(f"{name} ({found[name]:,} prompts)" for name in largest[:_NAMED])
+    named += f" and {len(largest) - _NAMED:,} others" if len(largest) > _NAMED else ""
     return (
-        f"the gate judges {len(found):,} slices of which the training has no row ({named} prompts), {sum(found.values()):,} of its "
-        f"{sum(asked.values()):,} prompts: the model can forget them, and the gate then rejects it. Collect ratings or right answers for "
-        "these slices; what the report says about the data tells why their answers are left out, if they are"
+        f"the gate judges slices of which the training has no row: {named}; together {sum(found.values()):,} of its "
+        f"{sum(asked.values()):,} prompts. The model can forget them, and the gate then rejects it. Collect ratings or right answers for "
+        "these slices, or mend the rule that leaves their answers out (`ratchet explain`, section Data)"
     )
 
 

@@ -115,7 +115,7 @@ def test_slices_without_a_row_are_named_the_largest_first_and_only_if_the_gate_j
     asked = {"a": 30, "b": 19, "c": 40, "d": 1, **{f"e{n}": 20 for n in range(5)}}
     said = untaught_slices(asked, {"a"}, 20)
     assert said
-    assert "judges 6 slices of which the training has no row (c with 40, e0 with 20, e1 with 20, e2 with 20, e3 with 20 and others" in said
+    assert "no row: c (40 prompts), e0 (20 prompts), e1 (20 prompts), e2 (20 prompts), e3 (20 prompts) and 1 others; together" in said
     assert "140 of its 190 prompts" in said
     assert untaught_slices({"a": 30, "b": 19}, {"a"}, 20) is None
     assert untaught_slices(asked, {"a", ""}, 20) is None, "a row without a slice can be of any"

@@ -254,7 +254,7 @@ def test_slices_that_the_gate_judges_and_that_the_training_does_not_show_are_war
     choice, plan = chosen(cautions=cautions_of(shown, golden, held), methods=("sft",))
     assert plan is not None, "a warning does not reject a method"
     (warning,) = choice.warnings
-    assert warning.startswith("the gate judges 1 slices of which the training has no row (long with 3 prompts), 3 of its 7 prompts: ")
+    assert warning.startswith("the gate judges slices of which the training has no row: long (3 prompts); together 3 of its 7 prompts. ")
     assert chosen(cautions=cautions_of(shown, parquet("list", "list"), parquet("short")), methods=("sft",))[0].warnings == ()
     choice, plan = chosen(cautions=cautions_of(shown, None, parquet("short", "short", "list")), methods=("dpo",))
     assert plan is not None
