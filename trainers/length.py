@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 POINTS = 7
@@ -28,11 +29,10 @@ LEAST = 10
 """Minimum number of development prompts with a score. With fewer, the run trains for `unmeasured_steps`."""
 LEAST_IN_SLICE = 10
 """Minimum number of development prompts for a standard error of a slice. Smaller slices are compared by a sign test."""
-SLICE_ERRORS = 2.0
-"""A model is not published if a slice is worse than the start model's by more than this many standard errors."""
 CHANCE = 0.025
-"""Largest probability at which a sign test or a binomial test does not take its result for chance; for a sign test of small slices, all of
-them together. Six losses without a gain show that a single small slice is worse."""
+"""Largest probability at which a test does not take its result for chance: for a test of slices, all large ones together and all small ones
+together. A single large slice is then worse by two standard errors, one of four by 2.5, and a single small one by six losses without a
+gain."""
 AGREEMENT_WEIGHT = 0.5
 """Weight of the agreement with known right answers beside the scores."""
 RIGHT, OTHERS = 0.5, 0.1
@@ -207,18 +207,23 @@ def accepts_many(scores: Sequence[float | None], answers: Sequence[str], known: 
 
 
 def worse_slices(one: Measurement, start: Measurement, slices: Sequence[str | None]) -> list[str]:
-    """Return the slices that are worse than the start model's beyond chance, in alphabetical order."""
+    """Return the slices that are worse than the start model's beyond chance, in alphabetical order.
+
+    The bound of a slice allows for the number of slices (Bonferroni). Otherwise, one of ten runs with four slices would lose its best model
+    by chance.
+    """
     places: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(slices):
         if name is not None:
             places[name].append(place)
     worse, small = [], sum(len(among) < LEAST_IN_SLICE for among in places.values())
+    errors = NormalDist().inv_cdf(1 - CHANCE / max(1, len(places) - small))
     for name, among in sorted(places.items()):
         lost, error = difference(start, one, among)
         both = [(one.scores[place], start.scores[place]) for place in among]
         pairs = [(after, before) for after, before in both if after is not None and before is not None]
         if len(pairs) >= LEAST_IN_SLICE:
-            is_worse = lost > SLICE_ERRORS * error and lost > 0
+            is_worse = lost > errors * error and lost > 0
         elif small and all(0 <= score <= 1 for pair in pairs for score in pair):  # a likelihood changes in every prompt
             losses, gains = sum(a < b for a, b in pairs), sum(a > b for a, b in pairs)
             is_worse = _at_least(losses, losses + gains, 0.5) <= CHANCE / small

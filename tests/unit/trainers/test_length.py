@@ -138,6 +138,30 @@ def test_a_model_with_a_worse_slice_is_not_published() -> None:
     assert "worse in a slice (b)" in only.reason
 
 
+def test_one_of_several_slices_needs_a_larger_loss_than_a_single_one() -> None:
+    start = (1.0,) * 24 + (0.0,) * 6
+    after = (0.0,) * 4 + (1.0,) * 20 + (0.0,) * 6
+    lost, error = difference(Measurement(0, start), Measurement(26, after))
+    assert 2.0 < lost / error < 2.2
+    assert worse_slices(Measurement(26, after), Measurement(0, start), ["a"] * 30) == ["a"]
+    slices, others = [name for name in "abcd" for _ in range(30)], (1.0,) * 90
+    assert worse_slices(Measurement(26, after + others), Measurement(0, start + others), slices) == [], "one of four slices, by chance"
+    forgets = (0.0,) * 8 + (1.0,) * 16 + (0.0,) * 6
+    assert worse_slices(Measurement(26, forgets + others), Measurement(0, start + others), slices) == ["a"]
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
+def test_equal_models_rarely_have_a_worse_slice(seed: int) -> None:
+    draw, slices = random.Random(seed), [str(i // 25) for i in range(200)]
+
+    def answered() -> Measurement:
+        return Measurement(26, tuple(float(draw.random() < 0.5) for _ in slices))
+
+    found = sum(bool(worse_slices(answered(), answered(), slices)) for _ in range(100))
+    assert found <= 12, "2.5 % are expected, and 17 % without the allowance for eight slices"
+
+
 def test_small_slices_are_compared_by_their_losses_and_gains() -> None:
     slices = ["a"] * 51 + ["b"] * 9
     start = Measurement(0, (1.0,) * 51 + (1.0,) * 8 + (0.0,))

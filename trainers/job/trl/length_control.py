@@ -23,7 +23,6 @@ from ratchet.trainers.job.trl.figures import STATE
 from ratchet.trainers.job.trl.private_methods import load_weights
 from ratchet.trainers.length import (
     LEAST,
-    SLICE_ERRORS,
     Length,
     Measurement,
     cooldown_steps,
@@ -39,6 +38,8 @@ from ratchet.trainers.recipes.recipe import Recipe
 
 LEAST_WATCHED = 5
 """Minimum number of development prompts on which the result of a cross-validated run is compared with the start model."""
+WORSE_ERRORS = 2.0
+"""Standard errors from which it is called worse."""
 SCORES = "development_scores"
 AGREEMENT = "development_agreement"
 """Keys of a measurement in the history of the library's trainer state."""
@@ -152,7 +153,7 @@ class LengthControl:
     def _is_worse(self) -> bool:
         """Whether the final model is worse than the start model on the development prompts, beyond chance."""
         lost, error = difference(self._measured[0], self._measured[-1])
-        return len(self._measured[0].scores) >= LEAST_WATCHED and lost > SLICE_ERRORS * error and lost > 0
+        return len(self._measured[0].scores) >= LEAST_WATCHED and lost > WORSE_ERRORS * error and lost > 0
 
     def scores_of(self, step: int) -> dict[str, float]:
         """Return the mean scores of the model after `step`, by the name of their figure. Those of folds are of their models."""
