@@ -355,9 +355,10 @@ class TrainingSet(Frozen):
     """Number of clusters of near-duplicates in `cross_validation` that a run can measure at least."""
     evidence: dict[str, dict[str, int]] = Field(default_factory=dict)
     """Kind of evidence -> what it became, or why it became nothing -> rows of the snapshot."""
-    slices: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """Artifact (pairs, prompts or demonstrations) -> slice -> its rows. Rows without a slice have the empty name. An artifact with more
-    than MOST_SLICES slices is left out; sets that an earlier version of Ratchet built have none."""
+    slices: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Artifact (pairs, prompts or demonstrations) -> slices of its rows. Rows without a slice have the empty name. An artifact with more
+    than MOST_SLICES slices is left out; sets that an earlier version of Ratchet built have none. They are kept here because an artifact
+    can be too large to be read for a plan."""
 
 
 MOST_SLICES = 1000

@@ -40,7 +40,7 @@ from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.core.triggers import edition_history, edition_number, evaluation_level
 from ratchet.flows.engine.asking.teaching import ask_before
 from ratchet.flows.engine.choice.adapters import served_form
-from ratchet.flows.engine.choice.choosing import choose_plan, drafts, forgotten, probed_champion
+from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_champion, slice_cautions
 from ratchet.flows.engine.choice.search import last_winner, with_search
 from ratchet.flows.engine.choice.training_curves import accepted_line, read_event_logs
 from ratchet.flows.engine.context import LineContext
@@ -75,7 +75,7 @@ def plan(context: LineContext, cycle: CycleView, key: str) -> PlanResult:
     dataset = context.datasets.assemble(effect_name(cycle.id, key), frozen.snapshot, probed)
     settings = cycle.loop.training
     draft = drafts(context, cycle.loop, cycle.id, cycle.start.model.whole, cycle.loop.line.seed + cycle.number, dataset)
-    cautions = forgotten(context, cycle.loop, dataset, frozen.edition)
+    cautions = slice_cautions(context, cycle.loop, dataset, frozen.edition)
     choice, training = choose_plan(context, dataset.facts, settings, draft, cautions)
     if training is not None and settings.search.budget:
         training = with_search(context, training, dataset, settings, draft, last_winner(context, cycle.line, cycle.number))

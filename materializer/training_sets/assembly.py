@@ -24,7 +24,7 @@ from ratchet.materializer.training_sets.development import (
     development_rows,
     prompts_by_part,
 )
-from ratchet.materializer.training_sets.facts import label_noise, measure, rows_by_slice
+from ratchet.materializer.training_sets.facts import label_noise, measure, slices_of
 from ratchet.materializer.training_sets.pairs import make_pairs
 from ratchet.materializer.training_sets.probe import group_rewards, in_order, scorable
 from ratchet.materializer.training_sets.split import Split
@@ -95,7 +95,7 @@ class Assembly:
             evidence=account(
                 with_equal_calls(samples), evidence, prompts, parts, pairs, shown, self._loop.snapshot, snapshot.scorers, noise
             ),
-            slices=rows_by_slice({"pairs": pairs.frame, "prompts": usable, "demonstrations": shown}),
+            slices=slices_of({"pairs": pairs.frame, "prompts": usable, "demonstrations": shown}),
         )
 
     def _shown(self, evidence: pl.DataFrame, prompts: pl.DataFrame, snapshot: Snapshot, noise: float | None) -> pl.DataFrame:

@@ -41,10 +41,10 @@ def label_noise(samples: pl.DataFrame, scorers: Sequence[ScorerVersion]) -> floa
     return wrong / ratings if answers >= _LEAST_COMPARED else None
 
 
-def rows_by_slice(frames: Mapping[str, pl.DataFrame]) -> dict[str, dict[str, int]]:
+def slices_of(frames: Mapping[str, pl.DataFrame]) -> dict[str, tuple[str, ...]]:
     """Return the value of `TrainingSet.slices` for the frames of its artifacts by name."""
-    counted = {name: frame.group_by(pl.col("slice").fill_null("")).len().sort("slice") for name, frame in frames.items()}
-    return {name: dict(found.iter_rows()) for name, found in counted.items() if len(found) <= MOST_SLICES}
+    named = {name: tuple(frame["slice"].fill_null("").unique().sort()) for name, frame in frames.items()}
+    return {name: slices for name, slices in named.items() if len(slices) <= MOST_SLICES}
 
 
 def off_policy(own: Sequence[tuple[bool, bool]]) -> float | None:

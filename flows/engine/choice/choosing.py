@@ -76,7 +76,7 @@ def drafts(context: LineContext, loop: Loop, cycle: str, start: ModelRef, seed: 
     return draft
 
 
-def forgotten(context: LineContext, loop: Loop, dataset: TrainingSet, edition: HoldoutEdition) -> Cautions:
+def slice_cautions(context: LineContext, loop: Loop, dataset: TrainingSet, edition: HoldoutEdition) -> Cautions:
     """Return a function that warns of slices which the gate judges with `edition`, and of which a job has no row."""
     artifacts = {"pairs": dataset.pairs, "prompts": dataset.prompts, "demonstrations": dataset.demonstrations}
 

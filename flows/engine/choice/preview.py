@@ -15,7 +15,7 @@ from ratchet.contracts.jobs.training import Choice, Method, Search
 from ratchet.contracts.model import count_parameters, read_config
 from ratchet.contracts.serving import ModelVersion
 from ratchet.flows.core.folds.line import LineView
-from ratchet.flows.engine.choice.choosing import choose_plan, drafts, forgotten, probed_champion
+from ratchet.flows.engine.choice.choosing import choose_plan, drafts, probed_champion, slice_cautions
 from ratchet.flows.engine.choice.search import last_winner, with_search
 from ratchet.flows.engine.context import LineContext, leased
 from ratchet.flows.engine.line import not_adopted, start_of
@@ -80,7 +80,7 @@ def preview(context: LineContext, probe: bool) -> Preview:
     data = context.datasets.assemble(f"{name}/plan", snapshot, report)
     draft = drafts(context, context.loop, f"{name}/plan", start.model.whole, context.loop.line.seed, data)
     settings = context.loop.training
-    choice, plan = choose_plan(context, data.facts, settings, draft, forgotten(context, context.loop, data, edition))
+    choice, plan = choose_plan(context, data.facts, settings, draft, slice_cautions(context, context.loop, data, edition))
     if plan is not None and settings.search.budget:
         plan = with_search(context, plan, data, settings, draft, last_winner(context, line.line, line.cycles + 1))
     folder = context.artifacts.fetch(start.model.whole.files, context.scratch / "models" / start.model.whole.files)

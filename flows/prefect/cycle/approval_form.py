@@ -118,7 +118,8 @@ def _training(evidence: Mapping[str, Any]) -> list[str]:
     ]
     facts = [[name.replace("_", " "), _figure(value)] for name, value in choice["facts"].items() if value not in (None, {}, [])]
     probe = evidence["probe"]
-    sections = ["**Rules of the choice**", _points(rules)] if rules else []
+    sections = [f"**Warning:** {_cell(one)}." for one in choice.get("warnings", ())]
+    sections += ["**Rules of the choice**", _points(rules)] if rules else []
     sections += ["**Measured facts**", fitting(["fact", "value"], facts)]
     if probe:
         rows = [[name.replace("_", " "), _figure(value)] for name, value in probe.items() if isinstance(value, int | float)]

@@ -150,16 +150,14 @@ def test_one_of_several_slices_needs_a_larger_loss_than_a_single_one() -> None:
     assert worse_slices(Measurement(26, forgets + others), Measurement(0, start + others), slices) == ["a"]
 
 
-@given(st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
-def test_equal_models_rarely_have_a_worse_slice(seed: int) -> None:
-    draw, slices = random.Random(seed), [str(i // 25) for i in range(200)]
+def test_equal_models_rarely_have_a_worse_slice() -> None:
+    draw, slices = random.Random(7), [str(i // 25) for i in range(200)]
 
     def answered() -> Measurement:
         return Measurement(26, tuple(float(draw.random() < 0.5) for _ in slices))
 
-    found = sum(bool(worse_slices(answered(), answered(), slices)) for _ in range(100))
-    assert found <= 12, "2.5 % are expected, and 17 % without the allowance for eight slices"
+    found = sum(bool(worse_slices(answered(), answered(), slices)) for _ in range(2000))
+    assert found <= 140, "6 %, as few prompts give it; without the allowance for eight slices, 23 %"
 
 
 def test_small_slices_are_compared_by_their_losses_and_gains() -> None:

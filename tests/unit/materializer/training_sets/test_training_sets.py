@@ -20,7 +20,7 @@ from ratchet.contracts.loop import SnapshotSettings
 from ratchet.contracts.ports import Progress
 from ratchet.contracts.ports.data import ProbedChampion
 from ratchet.materializer.lake.schemas import frame_of
-from ratchet.materializer.training_sets.facts import off_policy, rows_by_slice
+from ratchet.materializer.training_sets.facts import off_policy, slices_of
 from ratchet.materializer.training_sets.pairs import Pairs, make_pairs
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import T0, batch, evaluation, log, logs, span, spans
@@ -37,18 +37,18 @@ def test_correction_is_a_reference_and_the_chosen_answer_of_a_pair(tmp_path: Pat
         ("A: 2", "A: 3", "verifiable", 1.0),
     }
     assert training.facts.corrections == 1
-    assert training.slices == {"pairs": {"": 2}, "prompts": {"": 1}, "demonstrations": {"": 2}}
+    assert training.slices == {"pairs": ("",), "prompts": ("",), "demonstrations": ("",)}
     prompts = rows(datasets, training.prompts)
     assert [(row["reference"], row["reference_kind"]) for row in prompts] == [("1 + 1 = 2\nA: 2", "correction")]
 
 
-def test_rows_are_counted_by_slice_unless_there_are_too_many_slices() -> None:
+def test_the_slices_of_an_artifact_are_named_unless_there_are_too_many() -> None:
     few = pl.DataFrame({"slice": ["a", None, "b", "a"]})
     many = pl.DataFrame({"slice": [str(n) for n in range(MOST_SLICES + 1)]})
     none = few.clear()
-    assert rows_by_slice({"pairs": few, "prompts": many, "demonstrations": none}) == {
-        "pairs": {"": 1, "a": 2, "b": 1},
-        "demonstrations": {},
+    assert slices_of({"pairs": few, "prompts": many, "demonstrations": none}) == {
+        "pairs": ("", "a", "b"),
+        "demonstrations": (),
     }
 
 

@@ -19,7 +19,7 @@ from ratchet.contracts.jobs.training import BeforeTraining, Choice, Cost, JobSpe
 from ratchet.contracts.loop import GateSettings, TrainingSettings
 from ratchet.flows.config.load import load_loop
 from ratchet.flows.core.asking.parquet_rows import parquet_of
-from ratchet.flows.engine.choice.choosing import choose_plan, forgotten
+from ratchet.flows.engine.choice.choosing import choose_plan, slice_cautions
 from ratchet.trainers.backends.nemo.backend import NemoGRPO
 from ratchet.trainers.backends.trl import DPO, GRPO, SFT
 from ratchet.trainers.choose import choose
@@ -230,7 +230,7 @@ def parquet(*slices: str | None) -> bytes:
     return parquet_of([{"slice": one} for one in slices])
 
 
-def cautions_of(slices: dict[str, dict[str, int]], golden: bytes | None, held: bytes) -> Callable[[JobSpec], tuple[str, ...]]:
+def cautions_of(slices: dict[str, tuple[str, ...]], golden: bytes | None, held: bytes) -> Callable[[JobSpec], tuple[str, ...]]:
     """Return the cautions about jobs on the artifacts of the plans of `draft`, where the gate asks golden and held-out prompts."""
     artifacts, plan = MemoryArtifacts(), make_plan(Method.SFT, {})
     loop = SimpleNamespace(gate=GateSettings(min_slice=2))
@@ -245,12 +245,12 @@ def cautions_of(slices: dict[str, dict[str, int]], golden: bytes | None, held: b
     )
     named = {name: getattr(plan, name) for name in ("pairs", "prompts", "demonstrations")}
     dataset = plan_result(slices=slices, **named).dataset
-    return forgotten(SimpleNamespace(artifacts=artifacts), loop, dataset, edition)  # type: ignore[arg-type]
+    return slice_cautions(SimpleNamespace(artifacts=artifacts), loop, dataset, edition)  # type: ignore[arg-type]
 
 
 def test_slices_that_the_gate_judges_and_that_the_training_does_not_show_are_warned_of() -> None:
     golden, held = parquet("long", "long", "list", "list", None), parquet("long", "short", "few")
-    shown = {"demonstrations": {"list": 49}, "pairs": {"list": 9, "short": 1}, "prompts": {"long": 7}}
+    shown = {"demonstrations": ("list",), "pairs": ("list", "short"), "prompts": ("long",)}
     choice, plan = chosen(cautions=cautions_of(shown, golden, held), methods=("sft",))
     assert plan is not None, "a warning does not reject a method"
     (warning,) = choice.warnings
@@ -261,8 +261,8 @@ def test_slices_that_the_gate_judges_and_that_the_training_does_not_show_are_war
     assert choice.warnings == (), "pairs have the slice"
 
 
-@pytest.mark.parametrize("shown", [{}, {"pairs": {"list": 1}}, {"demonstrations": {"list": 1, "": 1}}])
-def test_nothing_is_warned_of_if_the_slices_of_the_rows_are_not_known(shown: dict[str, dict[str, int]]) -> None:
+@pytest.mark.parametrize("shown", [{}, {"pairs": ("list",)}, {"demonstrations": ("list", "")}])
+def test_nothing_is_warned_of_if_the_slices_of_the_rows_are_not_known(shown: dict[str, tuple[str, ...]]) -> None:
     assert chosen(cautions=cautions_of(shown, parquet("long", "long"), parquet("list")), methods=("sft",))[0].warnings == ()
 
 

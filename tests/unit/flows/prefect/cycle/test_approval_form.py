@@ -49,6 +49,14 @@ def test_training_form_shows_method_facts_and_recipe() -> None:
     assert "500 new traces" in page
 
 
+def test_training_form_shows_the_warnings_of_the_choice_before_its_rules() -> None:
+    evidence: dict[str, Any] = dict(_waiting(ApprovalKind.TRAINING))
+    assert "Warning" not in evidence_page("r", evidence, EXPIRES)
+    evidence["choice"] = evidence["choice"] | {"warnings": ["the training has no row of long"]}
+    page = evidence_page("r", evidence, EXPIRES)
+    assert page.index("**Warning:** the training has no row of long.") < page.index("**Measured facts**")
+
+
 def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
     assert "replacing v-" in page
@@ -115,7 +123,7 @@ def test_no_text_of_a_person_is_read_as_markup() -> None:
     for kind in ApprovalKind:
         evidence: dict[str, Any] = dict(_waiting(kind)) | {"opened": image}
         if kind is ApprovalKind.TRAINING:
-            evidence["choice"] = evidence["choice"] | {"reason": image}
+            evidence["choice"] = evidence["choice"] | {"reason": image, "warnings": [image]}
         for text in (form_text("r", evidence, EXPIRES, ""), evidence_page("r", evidence, EXPIRES)):
             assert "![" not in text
             assert not re.search(r"(?<!\\)<img", text)
