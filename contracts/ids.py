@@ -62,6 +62,9 @@ def person_id(text: str) -> str:
     return text if len(text) <= _LONGEST_PERSON_ID else f"sha256-{digest(text.encode('utf-8', 'surrogatepass'))}"
 
 
+INSTRUCTIONS = ("system", "developer")
+"""Roles of messages that instruct the model."""
+
 NORMALISER = 1
 """Version of `normalise`. The holdout split depends on it, so every change of `normalise` needs a new version."""
 
@@ -102,18 +105,28 @@ def content_text(content: Any) -> str:
     return "\n".join(str(text) for text in shown)
 
 
-def root_id(messages: Sequence[Mapping[str, Any]]) -> Digest:
-    """Return the digest of the normalised first user message, or of the first message if there is no user message.
+def root_id(messages: Sequence[Mapping[str, Any]], skipped: int = 0) -> Digest:
+    """Return the digest of `root_text`.
 
     All turns of a conversation have the same root. The holdout split and the clusters of the gate use it.
     """
-    return digest(root_text(messages).encode())
+    return digest(root_text(messages, skipped).encode())
 
 
-def root_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the normalised first user message, or the first message if there is no user message."""
-    first = next((message for message in messages if message["role"] == "user"), messages[0] if messages else {"content": ""})
-    return normalise(content_text(first["content"]))
+def root_text(messages: Sequence[Mapping[str, Any]], skipped: int = 0) -> str:
+    """Return the normalised first user message after the `skipped` ones that are no question (`holdout.skip_user_messages`).
+
+    With fewer user messages, it is the last one, and without any, the first message.
+    """
+    asked = [message for message in messages if message["role"] == "user"] or messages[:1]
+    return normalise(content_text(asked[min(skipped, len(asked) - 1)]["content"])) if asked else ""
+
+
+def without_opening(messages: Sequence[Mapping[str, Any]], skipped: int) -> list[Mapping[str, Any]]:
+    """Return the messages without the `skipped` user messages and the answers to them, as `root_text` skips them. Instructions stay."""
+    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    begin = asked[min(skipped, len(asked) - 1)] if skipped and asked else 0
+    return [message for place, message in enumerate(messages) if place >= begin or message["role"] in INSTRUCTIONS]
 
 
 def checkpoint_name(plan: Digest, attempt: int, incarnation: int) -> str:

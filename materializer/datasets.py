@@ -53,7 +53,7 @@ from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.mirror import MirrorReader, forget_key
 from ratchet.materializer.partitioned.partitions import Partitions
-from ratchet.materializer.partitioned.prompts import Identities
+from ratchet.materializer.partitioned.prompts import Identities, PromptRoots
 from ratchet.materializer.partitioned.trained import Totals, Trained
 from ratchet.materializer.privacy.masked_values import placeholder_pattern
 from ratchet.materializer.privacy.masking import Masker
@@ -64,11 +64,12 @@ from ratchet.materializer.teacher.sendable import Statements, sendable
 from ratchet.materializer.texts import digest_open, filled_parts, key_of, unnamed_file
 from ratchet.materializer.training_sets.assembly import Assembly
 from ratchet.materializer.training_sets.became import Became, side_of
-from ratchet.materializer.training_sets.development import Part, prompts_by_part
+from ratchet.materializer.training_sets.development import Part
 from ratchet.materializer.training_sets.holdout import choose_edition, independent, read_golden
 from ratchet.materializer.training_sets.probe import ask, best_of, choose_prompts, coverage, group_rewards, mean_reward, scorable, usual
-from ratchet.materializer.training_sets.questions import questions_of
-from ratchet.materializer.training_sets.split import Split
+from ratchet.materializer.training_sets.prompt_sides import Placed
+from ratchet.materializer.training_sets.questions import Question, questions_of
+from ratchet.materializer.training_sets.split import Split, edition_name
 from ratchet.materializer.usable import Usable, usable
 from ratchet.materializer.workers.labelling import AT_ONCE, Labeller
 from ratchet.rewards.scorer_set import ScorerSet
@@ -109,7 +110,7 @@ class LakeDatasets:
         self._split = Split(loop, artifacts, self.lake, rewards)
         self._settled = SettledReader(self.lake, placeholder_pattern(loop.privacy))
         self._identities: Identities | None = None
-        self._mirror = MirrorReader(self.lake, loop, rewards, self._split.similarity)
+        self._mirror = MirrorReader(self.lake, loop, rewards, self._split.nearness)
 
     def ingest(self, batch: RawBatch) -> IngestReport:
         """Commit one batch to the lake, exactly once.
@@ -146,7 +147,7 @@ class LakeDatasets:
         would fill the edition with the model's failures. Later calls return the same prompts, without those whose users have withdrawn
         their consent since. Raises Inconclusive if no prompt qualifies.
         """
-        name = f"edition/{self.loop.line.name}/{number}"
+        name = edition_name(self.loop.line.name, number)
         if self.artifacts.resolve(name) is None:  # it is made with the present consent
             return self._once(name, HoldoutEdition, lambda: self._edition(name, number))
         return self._with_consent(self._once(name, HoldoutEdition, lambda: self._edition(name, number)))
@@ -199,7 +200,7 @@ class LakeDatasets:
 
     def _golden(self) -> pl.DataFrame | None:
         golden = self.loop.holdout.golden
-        return None if golden is None else read_golden(self.loop_folder / golden)
+        return None if golden is None else read_golden(self.loop_folder / golden, self.loop.holdout.skip_user_messages)
 
     def _golden_roots(self, newest: int) -> dict[Digest, str]:
         """Return the roots of all golden prompts, as written and masked: those of the current file and of all editions up to `newest`.
@@ -211,12 +212,13 @@ class LakeDatasets:
         golden = self._golden()
         prompts: list[str] = [] if golden is None else golden["prompt"].to_list()
         for number in range(1, newest + 1):
-            known = self.artifacts.resolve(f"edition/{self.loop.line.name}/{number}")
+            known = self.artifacts.resolve(edition_name(self.loop.line.name, number))
             edition = parse(HoldoutEdition, self.artifacts.get(known)) if known else None
             if edition is not None and edition.golden is not None:
                 prompts += read_parquet(self.artifacts.get(edition.golden))["prompt"].to_list()
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
-        return {root_id(messages): root_text(messages) for messages in map(orjson.loads, both)}
+        skipped = self.loop.holdout.skip_user_messages
+        return {root_id(messages, skipped): root_text(messages, skipped) for messages in map(orjson.loads, both)}
 
     def _store_parts(self, parts: Iterable[pl.DataFrame], columns: Sequence[Column], order: Sequence[str]) -> Digest:
         """Store rows that are never in memory together. No part has a row that would be before a row of an earlier part."""
@@ -230,11 +232,15 @@ class LakeDatasets:
     def _usable(self, settled: Settled, as_of: datetime | None = None) -> Usable:
         """Return what may be used. A cycle freezes its edition and then its snapshot, from the same prompts, so their ids are kept once."""
         known, self._identities = self._identities, None
-        place = self._split.place
-        found = usable(settled, self.loop, lambda roots, more: place(roots, lambda: questions_of(self._golden()) + more()), as_of, known)
+        found = usable(settled, self.loop, self._placed, as_of, known)
         if as_of is None:
             self._identities = found.identities
         return found
+
+    def _placed(self, roots: PromptRoots, more: Callable[[], list[Question]]) -> Callable[[Sequence[Digest]], list[Placed]]:
+        """Decide the sides of new prompts. Right answers of the golden set and of the traffic may raise the least similarity before."""
+        skipped = self.loop.holdout.skip_user_messages
+        return self._split.place(roots, lambda: questions_of(self._golden(), skipped) + more())
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
         """Return the edition without the prompts and references that are no longer used with consent."""
@@ -264,8 +270,10 @@ class LakeDatasets:
         self._split.pin(number)
         golden = self._golden()
         settled = self._settled.read(None, name)
-        parts, roots, traces = list[pl.DataFrame](), list[pl.DataFrame](), 0
-        for part in self._usable(settled):
+        parts, roots, traces, asked = list[pl.DataFrame](), list[pl.DataFrame](), 0, 0
+        every = self._usable(settled)
+        for part in every:
+            asked += part.every()["prompt_id"].n_unique()
             held = part.where(pl.col("held"))
             known = references(held.asked, held.feedback.filter(pl.col("kind") != FeedbackKind.CORRECTION.value))
             parts.append(prompts_of(held.every(), known).filter(pl.col("reference").is_not_null()))
@@ -279,8 +287,8 @@ class LakeDatasets:
                 raise Inconclusive("no trace is in the lake yet; run `ratchet ingest`, or send traces to the receiver")
             raise Inconclusive(
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({traces} held-out "
-                "traces); record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or "
-                "reviewer_reference"
+                f"traces){_same_openings(asked, every.sides.roots)}; record right answers for more prompts: `reference` in JSON Lines, "
+                "`metadata.reference` in OTLP, or reviewer_reference"
             )
         prompts = independent(prompts, pl.concat(roots), self.loop.line.salt)
         chosen = settled.texts.filled(choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size))
@@ -293,10 +301,16 @@ class LakeDatasets:
             golden_size=0 if golden is None else len(golden),
             normaliser=NORMALISER,
             fraction=self.loop.holdout.fraction,
+            skip_user_messages=self.loop.holdout.skip_user_messages,
         )
 
     def _freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         self._split.pin(edition.number)
+        if edition.skip_user_messages != self.loop.holdout.skip_user_messages:
+            raise Permanent(
+                f"edition {edition.number} was split with holdout.skip_user_messages = {edition.skip_user_messages}; restore this "
+                "value, or create a new line"
+            )
         if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
             raise Permanent(
                 f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
@@ -376,7 +390,7 @@ class LakeDatasets:
             raise ConfigError("the loop file names no teacher; add a section [teacher]")
         settled, prompts = self._settled.read(snapshot.as_of, snapshot.name), read_parquet(self.artifacts.get(snapshot.prompts))
         said = Statements((now := self._settled.current()).settled(), now.consent)  # a refusal counts at once
-        trained = prompts_by_part(prompts, self._split.parts)[Part.TRAIN]
+        trained = self._split.by_part(prompts)[Part.TRAIN]
         asked = (part.asked.join(prompts, on="prompt_id", how="semi") for part in self._usable(settled, snapshot.as_of))
         agreed = [said.agreeing(rows, self.loop.teacher.consent == "required") for rows in asked]
         return sendable(prompts, pl.concat(agreed), trained, self._masker.masked_messages, self.rewards.proves_alone())
@@ -410,3 +424,16 @@ class LakeDatasets:
             usual_error=error,
             new_prompts=None if champion.trained_on is None else new,
         )
+
+
+def _same_openings(prompts: int, roots: PromptRoots) -> str:
+    """Return a remark on a lake of many prompts in which few different user messages come first; nothing for another one."""
+    first = sum(len(roots.range(number)) for number in range(roots.count))
+    if prompts < 20 or first * 10 > prompts:
+        return ""
+    same = "the same user message, and count as one conversation"
+    messages = same if first == 1 else f"one of {first:,} user messages, and count as {first:,} conversations"
+    return (
+        f"; all {prompts:,} prompts begin with {messages}: if these messages are examples, or the environment that an agent describes, set "
+        "holdout.skip_user_messages to their number in a prompt"
+    )

@@ -35,7 +35,7 @@ from ratchet.materializer.labels.masked_answers import without_masked
 from ratchet.materializer.labels.scores import attach, references
 from ratchet.materializer.lake.tables import Lake, preferred
 from ratchet.materializer.privacy.masked_values import placeholder_pattern
-from ratchet.materializer.training_sets.near_duplicates import NearIndex, shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import NearIndex, Shingler, signature
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.documents import LAYOUT as DOCUMENTS
 from ratchet.runtime.documents import Documents, FolderDocuments, copy_documents, open_documents
@@ -57,14 +57,14 @@ _Known = tuple[str, str, dict[str, Any]]
 class MirrorReader:
     """Reads the prompts of a line's rollout from its lake.
 
-    `rewards` are the scorers of the loop file, and `similarity` returns the least similarity of near-duplicates.
+    `rewards` are the scorers of the loop file, and `near` returns the arguments of `NearIndex`.
     """
 
-    def __init__(self, lake: Lake, loop: Loop, rewards: ScorerSet, similarity: Callable[[], float]) -> None:
+    def __init__(self, lake: Lake, loop: Loop, rewards: ScorerSet, near: Callable[[], tuple[float, Shingler]]) -> None:
         self._lake = lake
         self._loop = loop
         self._rewards = rewards
-        self._similarity = similarity
+        self._near = near
         self._placeholder = placeholder_pattern(loop.privacy)
         self._known: set[str] = set()  # users who do not wait any more
         self._begin: Any = None  # when the line's first trace was ingested
@@ -139,11 +139,12 @@ class MirrorReader:
 
     def _chosen(self, known: list[_Known], asks: MirrorAsk) -> Iterator[_Known]:
         """Yield prompts in turns of people, those with the fewest turns first, and for each person in the order of the keys."""
-        taken, index = Counter(asks.turns), NearIndex(self._similarity())
+        threshold, make = self._near()
+        taken, index = Counter(asks.turns), NearIndex(threshold, make)
         for key, _, row in known:
             if key in asks.asked:
-                text = _text(row)
-                index.add(key, signature(shingles(text)), text)
+                text = self._text(row)
+                index.add(key, signature(make(text)), text)
         waiting: dict[str, list[_Known]] = {}
         for one in reversed(known):
             if one[0] not in asks.asked:
@@ -156,8 +157,8 @@ class MirrorReader:
             one = waiting[person].pop()
             if not waiting[person]:
                 del waiting[person]
-            text = _text(one[2])
-            signed = signature(shingles(text))
+            text = self._text(one[2])
+            signed = signature(make(text))
             if index.near(text, signed):
                 continue
             index.add(one[0], signed, text)
@@ -167,6 +168,9 @@ class MirrorReader:
             if here[person] == _PER_PERSON:
                 waiting.pop(person, None)
             yield one
+
+    def _text(self, row: dict[str, Any]) -> str:
+        return root_text(orjson.loads(row["messages"]), self._loop.holdout.skip_user_messages)
 
 
 def forget_key(lake: Lake) -> None:
@@ -202,10 +206,6 @@ def _hash(key: bytes, kind: str, text: str) -> str:
 
 def _joined(rows: pl.DataFrame, identified: pl.DataFrame) -> pl.DataFrame:
     return rows.join(identified, on=["messages", "tools"], how="left", nulls_equal=True, maintain_order="left")
-
-
-def _text(row: dict[str, Any]) -> str:
-    return root_text(orjson.loads(row["messages"]))
 
 
 def _prompt(key: str, person: str, row: dict[str, Any]) -> MirrorPrompt:

@@ -198,6 +198,8 @@ class HoldoutEdition(Frozen):
     """Version of the prompt normaliser used to hash prompts for the split."""
     fraction: float
     """Share of prompts in the holdout, in (0, 1)."""
+    skip_user_messages: int = 0
+    """See `HoldoutSettings.skip_user_messages`."""
 
 
 class PromptCluster(Frozen):
@@ -252,6 +254,8 @@ class NearRule(Frozen):
     """Least Jaccard similarity of near-duplicates."""
     measured: tuple[NearRung, ...] = ()
     """What `holdout.similarity = "auto"` has measured. Empty: the loop file sets the similarity."""
+    template: int = 0
+    """Number of character 5-grams of a template that the prompts share. They are left out of the comparison. 0: no template was found."""
 
 
 class Snapshot(Frozen):

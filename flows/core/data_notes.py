@@ -50,8 +50,11 @@ def crowding(cluster: PromptCluster | None) -> str | None:
 
 def near_note(rule: NearRule | None) -> str | None:
     """Return which prompts count as near-duplicates and what was measured; None if nothing was."""
-    if rule is None or not rule.measured:
+    if rule is None:
         return None
+    left_out = ". The prompts share a template, which is left out when they are compared" if rule.template else ""
+    if not rule.measured:
+        return left_out.removeprefix(". ") or None
     begin = rule.measured[0].least
     told = [
         f"{rung.different:,} of {rung.pairs:,} with a similarity of {rung.least:g} to {rung.below:g}"
@@ -59,10 +62,10 @@ def near_note(rule: NearRule | None) -> str | None:
         if rung.pairs
     ]
     if rule.similarity == begin and not told:
-        return None
+        return left_out.removeprefix(". ") or None
     risen = ", as this or an earlier cycle has measured" if rule.similarity > begin else ""
     found = f"; of pairs with known right answers, different questions are {', '.join(told)}" if told else ""
-    return f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{risen}{found}"
+    return f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{risen}{found}{left_out}"
 
 
 def masking_note(masked: MaskedData) -> str:

@@ -42,6 +42,8 @@ class Question:
     reference: str | None
     slice: str | None
     tools: tuple[dict[str, Any], ...] = ()
+    skipped: int = 0
+    """User messages that are no question (`HoldoutEdition.skip_user_messages`)."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -51,7 +53,7 @@ class Question:
     @cached_property
     def cluster(self) -> str:
         """Conversation of the prompt; its prompts are averaged first."""
-        return root_id(self.prompt)
+        return root_id(self.prompt, self.skipped)
 
     @cached_property
     def key(self) -> str:
@@ -59,13 +61,14 @@ class Question:
         return _key(self.set, list(self.prompt), self.reference)
 
 
-def read_questions(name: str, parquet: bytes) -> list[Question]:
-    """Return the prompts of a Parquet file with the schema records.PROMPTS, as questions of the prompt set `name`."""
+def read_questions(name: str, parquet: bytes, skipped: int = 0) -> list[Question]:
+    """Return the prompts of a Parquet file with the schema records.PROMPTS, as questions of the prompt set `name`.
+
+    `skipped` are the user messages that are no question.
+    """
     rows = pq.read_table(io.BytesIO(parquet)).to_pylist()
-    return [
-        Question(name, tuple(json.loads(row["prompt"])), row["reference"], row["slice"], tuple(json.loads(row.get("tools") or "[]")))
-        for row in rows
-    ]
+    read = ((json.loads(row["prompt"]), row["reference"], row["slice"], json.loads(row.get("tools") or "[]")) for row in rows)
+    return [Question(name, tuple(prompt), reference, part, tuple(tools), skipped) for prompt, reference, part, tools in read]
 
 
 def requests_for(questions: Iterable[Question], edition: HoldoutEdition, decoding: Decoding, max_tokens: int) -> list[ChatRequest]:

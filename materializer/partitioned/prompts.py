@@ -35,14 +35,14 @@ Place = Callable[["PromptRoots"], Callable[[Sequence[Digest]], list[Placed]]]
 class Identities:
     """The ids of prompts, by the partitions of their traces. They are kept for a second call with the same partitions."""
 
-    def __init__(self, folder: Path, count: int, known: Identities | None = None) -> None:
-        """`known` are former identities. Prompts of a partition there are not identified again."""
-        self._ids = Partitions(folder, count)
+    def __init__(self, folder: Path, count: int, known: Identities | None = None, skipped: int = 0) -> None:
+        """`known` are former identities. Prompts of a partition there are not identified again. `skipped` is that of `root_id`."""
+        self._ids, self._skipped = Partitions(folder, count), skipped
         self._known: Partitions | None = known._ids if known is not None and known._ids.count == count else None
 
     def identify(self, number: int, prompts: pl.DataFrame, texts: TextFile) -> pl.DataFrame:
         """Return messages, tools, prompt_id, root_id and PLACE of the distinct `prompts` (messages, tools and PLACE) of a partition."""
-        found = identify_prompts(prompts, None if self._known is None else self._known.read(number), texts)
+        found = identify_prompts(prompts, None if self._known is None else self._known.read(number), texts, self._skipped)
         self._ids.put(found.drop(PLACE), number)
         return found
 
@@ -50,8 +50,9 @@ class Identities:
 class PromptRoots:
     """The roots of identified prompts, in ranges."""
 
-    def __init__(self, folder: Path, count: int, texts: TextFile) -> None:
-        self._texts = texts
+    def __init__(self, folder: Path, count: int, texts: TextFile, skipped: int = 0) -> None:
+        """`texts` has the texts of the prompts. `skipped` is that of `root_text`."""
+        self._texts, self._skipped = texts, skipped
         none = pl.DataFrame(schema={"root_id": pl.String, "messages": pl.Binary, PLACE: pl.UInt32, _RANGE: pl.UInt64})
         self._rows = Partitions(folder, count, none)
         self._last: tuple[int, pl.DataFrame] | None = None
@@ -86,7 +87,8 @@ class PromptRoots:
             rows = self.rows(int(number)).join(some, on="root_id", how="semi").unique("root_id")
             for part in rows.iter_slices(_AT_ONCE):
                 texts = self._texts.filled(part.select("root_id", "messages", PLACE))
-                found |= {root: root_text(orjson.loads(messages)) for root, messages in texts.select("root_id", "messages").iter_rows()}
+                pairs = texts.select("root_id", "messages").iter_rows()
+                found |= {root: root_text(orjson.loads(messages), self._skipped) for root, messages in pairs}
         return found
 
 

@@ -22,7 +22,6 @@ from ratchet.materializer.training_sets.development import (
     clusters_to_measure,
     cross_validation_rows,
     development_rows,
-    prompts_by_part,
 )
 from ratchet.materializer.training_sets.facts import label_noise, measure, slices_of
 from ratchet.materializer.training_sets.pairs import make_pairs
@@ -56,7 +55,7 @@ class Assembly:
         every = with_equal_calls(pl.concat([samples, answers]))
         evidence = pooled(every)
         usable = scorable(prompts, self._rewards, in_jobs=True)
-        parts = prompts_by_part(prompts, self._split.parts)
+        parts = self._split.by_part(prompts)
         measured = evidence.filter(pl.col("origin") != TEACHER)  # a teacher's error must not decide how long to train
         development = self._development(prompts, parts[Part.DEVELOPMENT], usable, measured, snapshot, noise)
         trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])

@@ -47,9 +47,14 @@ def is_development(salt: str, fraction: float) -> Callable[[str], bool]:
     return lambda cluster: hash_share("development", salt, cluster) < fraction
 
 
-def prompts_by_part(prompts: pl.DataFrame, parts: Callable[[Iterable[Digest]], Mapping[Digest, Part]]) -> dict[Part, list[str]]:
-    """Return the ids of the prompts (records.PROMPTS) of each part. `parts` maps roots of conversations to their parts."""
-    roots = {row["prompt_id"]: root_id(orjson.loads(row["prompt"])) for row in prompts.select("prompt_id", "prompt").to_dicts()}
+def prompts_by_part(
+    prompts: pl.DataFrame, parts: Callable[[Iterable[Digest]], Mapping[Digest, Part]], skipped: int = 0
+) -> dict[Part, list[str]]:
+    """Return the ids of the prompts (records.PROMPTS) of each part. `parts` maps roots of conversations to their parts.
+
+    `skipped` is that of `root_id`.
+    """
+    roots = {row["prompt_id"]: root_id(orjson.loads(row["prompt"]), skipped) for row in prompts.select("prompt_id", "prompt").to_dicts()}
     found = parts(set(roots.values()))
     return {part: sorted(prompt for prompt, root in roots.items() if found[root] is part) for part in Part}
 

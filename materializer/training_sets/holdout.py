@@ -1,8 +1,8 @@
 """The permanent holdout split and golden sets.
 
-The split hashes the root of a conversation (its first user message, normalised) with the line's salt, so that all turns of a
-conversation are on the same side. Where near-duplicates are considered, a new root follows a similar one that is known (prompt_sides.py).
-A paraphrase in other words is not recognised, and may be on the other side.
+The split hashes the root of a conversation (its first user message that is a question, normalised) with the line's salt, so that all
+turns of a conversation are on the same side. Where near-duplicates are considered, a new root follows a similar one that is known
+(prompt_sides.py). A paraphrase in other words is not recognised, and may be on the other side.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def held_out(root: Digest, salt: str, fraction: float) -> bool:
     return hash_share("holdout", salt, root) < fraction
 
 
-def identify_prompts(prompts: pl.DataFrame, known: pl.DataFrame | None = None, texts: Texts = _IN_MEMORY) -> pl.DataFrame:
+def identify_prompts(prompts: pl.DataFrame, known: pl.DataFrame | None = None, texts: Texts = _IN_MEMORY, skipped: int = 0) -> pl.DataFrame:
     """Return one row per distinct prompt (messages and tools, both JSON), with prompt_id and root_id.
 
     `known` is a former result: its prompts need not be identified again. `texts` has the texts of `prompts`, whose column PLACE is kept.
+    `skipped` are the user messages that `root_id` skips.
     """
     distinct = prompts.unique(_PROMPT)
     before = distinct.clear() if known is None else known
@@ -46,7 +47,7 @@ def identify_prompts(prompts: pl.DataFrame, known: pl.DataFrame | None = None, t
             for text, tools in part.select(_PROMPT).iter_rows():
                 parsed = orjson.loads(text)
                 prompt_ids.append(prompt_id(parsed, orjson.loads(tools) if tools else ()))
-                roots.append(root_id(parsed))
+                roots.append(root_id(parsed, skipped))
     new = new.with_columns(pl.Series("prompt_id", prompt_ids, dtype=pl.String), pl.Series("root_id", roots, dtype=pl.String))
     if known is None:
         return new
@@ -75,10 +76,11 @@ def choose_edition(prompts: pl.DataFrame, number: int, salt: str, most: int) -> 
     return prompts.with_columns(pl.Series("rank", ranks)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
-def read_golden(path: Path) -> pl.DataFrame:
+def read_golden(path: Path, skipped: int = 0) -> pl.DataFrame:
     """Read a golden set and return it as records.PROMPTS plus the column root_id.
 
-    The file has one object {prompt | question | messages, reference, slice?} per line. Raises ConfigError with the line number for a
+    The file has one object {prompt | question | messages, reference, slice?} per line. `skipped` are the user messages that `root_id`
+    skips. Raises ConfigError with the line number for a
     line that cannot be read. A golden set is written by hand, so errors are reported instead of skipped.
     """
     rows = {}
@@ -88,7 +90,7 @@ def read_golden(path: Path) -> pl.DataFrame:
         raise ConfigError(f"holdout.golden: {path} cannot be read: {error.strerror}; correct the path in the loop file") from error
     for number, line in enumerate(lines, 1):
         if line.strip():
-            row = _golden_row(line, f"{path}, line {number}")
+            row = _golden_row(line, f"{path}, line {number}", skipped)
             rows[row["prompt_id"]] = row
     if not rows:
         raise ConfigError(f"holdout.golden: {path} has no prompts; add prompts to the file, or remove the key")
@@ -96,7 +98,7 @@ def read_golden(path: Path) -> pl.DataFrame:
     return frame_of(ordered, PROMPTS).with_columns(pl.Series("root_id", [row["root_id"] for row in ordered]))
 
 
-def _golden_row(line: bytes, where: str) -> dict[str, Any]:
+def _golden_row(line: bytes, where: str, skipped: int) -> dict[str, Any]:
     try:
         record = parse_json(line)
         asked = next((record[key] for key in ("messages", "prompt", "question") if record.get(key)), None)
@@ -112,7 +114,7 @@ def _golden_row(line: bytes, where: str) -> dict[str, Any]:
         raise ConfigError(f"holdout.golden: {where} needs a prompt (prompt, question or messages) and a reference")
     return {
         "prompt_id": prompt_id(messages, tools),
-        "root_id": root_id(messages),
+        "root_id": root_id(messages, skipped),
         "prompt": orjson.dumps(messages).decode(),
         "reference": str(reference),
         "reference_kind": "reference",

@@ -1,7 +1,8 @@
 """Finds near-duplicate texts: similarity signatures, locality-sensitive hashing in bands, and a check of the pairs that are found.
 
 Two texts are near-duplicates if the Jaccard similarity of their sets of character 5-grams, after normalisation, is at least 0.8
-(`benchmarks/near_duplicates.py` compares other shingles and thresholds). The recipe has a version. Signatures are stored, so a change of
+(`benchmarks/near_duplicates.py` compares other shingles and thresholds). Where most of every text is a template, its shingles are left
+out (`template_of`). The recipe has a version. Signatures are stored, so a change of
 what they mean needs a new version; a test compares them with recorded values.
 
 The search of one text looks at a limited number of others, so its cost does not grow with their number, even if all were made from one
@@ -12,20 +13,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
+from statistics import median
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ratchet.contracts.ids import content_text, normalise
+from ratchet.contracts.ids import INSTRUCTIONS, content_text, normalise, without_opening
 
 RECIPE = 2
 """Version of shingles, hashes, signatures, bands and threshold."""
+_WITH_TEMPLATE = 1000
+"""Added to the version where the shingles of a template are left out."""
 THRESHOLD = 0.8
 """Least Jaccard similarity of near-duplicates."""
+_LEAST_TEXTS, _TEMPLATE_SHARE = 20, 0.2
+"""Number of texts that show a template, and the share of texts that have it."""
+_LEAST_OWN = 20
+"""Shingles that a text must have beside the template: about four words. With fewer, the texts are variants of one text."""
 SHINGLE = 5
 """Characters of a shingle."""
 BANDS, _ROWS = 25, 5
@@ -76,9 +85,58 @@ def jaccard(one: Shingles, other: Shingles) -> float:
     return common / (len(one) + len(other) - common)
 
 
+@dataclass(frozen=True)
+class Shingler:
+    """Makes the shingles of texts without those of a template."""
+
+    template: bytes = b""
+    """The shingles of the template as they are in memory, sorted; empty without a template."""
+
+    @property
+    def recipe(self) -> int:
+        """Version of the signatures that are made of these shingles."""
+        return RECIPE if not self.template else _WITH_TEMPLATE + RECIPE
+
+    def __call__(self, text: str) -> Shingles:
+        """Return the shingles of a normalised text. A text that has only shingles of the template has all of these."""
+        every = shingles(text)
+        own = self._without_template(every)
+        return own if len(own) else every
+
+    def own(self, text: str) -> int:
+        """Return the number of shingles of a normalised text that are not in the template."""
+        return len(self._without_template(shingles(text)))
+
+    def _without_template(self, every: Shingles) -> Shingles:
+        if not self.template:
+            return every
+        known = np.frombuffer(self.template, dtype=np.uint32)
+        own: Shingles = every[known[np.minimum(known.searchsorted(every), len(known) - 1)] != every]
+        return own
+
+
+WHOLE = Shingler()
+"""Makes the shingles of whole texts."""
+
+
+def template_of(texts: Sequence[str], threshold: float = THRESHOLD) -> Shingler | None:
+    """Return what makes the shingles of these normalised texts without those of their template; None if they have none.
+
+    They have one if as many of their pairs are similar as if a fifth of the texts were, and if the similar ones differ by more than a few
+    words. Its shingles are those of a fifth of the texts. The cost grows with the square of the number of texts, so pass a sample.
+    """
+    sets = [shingles(text) for text in texts]
+    near = [pair for pair in combinations(range(len(sets)), 2) if jaccard(sets[pair[0]], sets[pair[1]]) >= threshold]
+    if len(texts) < _LEAST_TEXTS or len(near) < _TEMPLATE_SHARE**2 * len(texts) * (len(texts) - 1) / 2:
+        return None
+    found, counts = np.unique(np.concatenate(sets), return_counts=True)
+    shingler = Shingler(found[counts >= _TEMPLATE_SHARE * len(texts)].tobytes())
+    return shingler if median(shingler.own(texts[at]) for at in {at for pair in near for at in pair}) >= _LEAST_OWN else None
+
+
 @lru_cache(maxsize=2048)
-def _remembered(text: str) -> Shingles:
-    return shingles(text)
+def _remembered(make: Shingler, text: str) -> Shingles:
+    return make(text)
 
 
 def signature(found: Shingles) -> Signature:
@@ -225,11 +283,12 @@ class NearIndex:
     """Texts by keys, of which the near-duplicates of another text are found.
 
     The text of a stored signature need not be known. A pair with it is checked by the signatures, whose standard error is 0.036.
-    `threshold` is the least Jaccard similarity of near-duplicates. A bucket keeps the texts that were added first.
+    `threshold` is the least Jaccard similarity of near-duplicates, and `make` makes the shingles of texts; the signatures are of the same
+    shingles. A bucket keeps the texts that were added first.
     """
 
-    def __init__(self, threshold: float = THRESHOLD) -> None:
-        self._threshold = threshold
+    def __init__(self, threshold: float = THRESHOLD, make: Shingler = WHOLE) -> None:
+        self._threshold, self._make = threshold, make
         self._keys: list[str] = []
         self._known: set[str] = set()
         self._signatures = np.empty((64, PERMUTATIONS), dtype=np.uint32)
@@ -267,7 +326,7 @@ class NearIndex:
         numbers, shared = np.unique(np.concatenate(kept), return_counts=True)
         numbers = numbers[np.argsort(-shared, kind="stable")[:_COMPARED]]
         alike = (self._signatures[numbers] == signed).mean(axis=1)
-        found, result, missed = shingles(text), list[str](), 0
+        found, result, missed = self._make(text), list[str](), 0
         tried: dict[object, int] = {}
         for at in np.argsort(-alike, kind="stable").tolist():
             if alike[at] < self._threshold - _MARGIN or missed == _MISSES:
@@ -288,16 +347,16 @@ class NearIndex:
         other = self._texts.get(key)
         if other is None:
             return estimate
-        return jaccard(found, _remembered(other) if len(other) <= _CACHED else shingles(other))
+        return jaccard(found, _remembered(self._make, other) if len(other) <= _CACHED else self._make(other))
 
 
-def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str, str]:
+def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD, make: Shingler = WHOLE) -> dict[str, str]:
     """Map the key of each text to the key of its cluster. Texts in a chain of near-duplicates are in one cluster.
 
-    `texts` are normalised. The result depends on the texts only, not on their order.
+    `texts` are normalised; the other arguments are those of `NearIndex`. The result depends on the texts only, not on their order.
     """
-    index, joined, keys = NearIndex(threshold), Joined(), sorted(texts)
-    every = np.array([signature(shingles(texts[key])) for key in keys], dtype=np.uint32).reshape(-1, PERMUTATIONS)
+    index, joined, keys = NearIndex(threshold, make), Joined(), sorted(texts)
+    every = np.array([signature(make(texts[key])) for key in keys], dtype=np.uint32).reshape(-1, PERMUTATIONS)
     for at in np.flatnonzero(may_be_near(InMemorySignatures(every), threshold)).tolist():
         key, signed = keys[at], every[at]
         bands = buckets(signed)
@@ -307,13 +366,18 @@ def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str
     return {key: joined.root(key) for key in texts}
 
 
-def prompt_clusters(prompts: Mapping[str, str], threshold: float = THRESHOLD) -> dict[str, str]:
-    """Map the ids of prompts to clusters of near-duplicates. `prompts` are JSON lists of messages, which are compared as whole texts."""
+def prompt_clusters(prompts: Mapping[str, str], threshold: float = THRESHOLD, make: Shingler = WHOLE, skipped: int = 0) -> dict[str, str]:
+    """Map the ids of prompts to clusters of near-duplicates. `prompts` are JSON lists of messages, which are compared as one text.
+
+    Instructions (messages of the system or the developer) are left out, and the `skipped` user messages with the answers to them
+    (`root_text`): where they are long, they would make different questions of an application near-duplicates.
+    """
     texts = {}
     for identity, prompt in prompts.items():
-        messages = orjson.loads(prompt)
+        every = orjson.loads(prompt)
+        messages = [message for message in without_opening(every, skipped) if message["role"] not in INSTRUCTIONS] or every
         texts[identity] = "\n".join(f"{message['role']}: {normalise(content_text(message['content']))}" for message in messages)
-    return clusters(texts, threshold)
+    return clusters(texts, threshold, make)
 
 
 class Joined:

@@ -21,14 +21,14 @@ from ratchet.materializer.lake.places.place import LakePlace, place_of
 from ratchet.materializer.partitioned.signature_file import SignatureFile
 from ratchet.materializer.training_sets.near_duplicates import (
     PERMUTATIONS,
-    RECIPE,
     THRESHOLD,
+    WHOLE,
     Joined,
     NearIndex,
+    Shingler,
     Signature,
     buckets,
     may_be_near,
-    shingles,
     signature,
 )
 from ratchet.runtime.sql_store import Statements, StoreLayout
@@ -123,14 +123,14 @@ class RootsInMemory:
 class PromptSides:
     """The assignments of one line. The caller of `assign` holds the lake's write lock.
 
-    `where` is the place of the lake; a path is the folder of a local one. `threshold` is the least Jaccard similarity of near-duplicates.
+    `where` is the place of the lake; a path is the folder of a local one. `threshold` and `make` are those of `NearIndex`.
     """
 
-    def __init__(self, where: LakePlace | Path, threshold: float = THRESHOLD) -> None:
+    def __init__(self, where: LakePlace | Path, threshold: float = THRESHOLD, make: Shingler = WHOLE) -> None:
         place = place_of(where)
         self._folder = place.folder
         self._store = place.store(LAYOUT, FILE)
-        self._threshold = threshold
+        self._threshold, self._make = threshold, make
         self._joined: Joined | None = None
 
     def assign(self, texts: Mapping[Digest, str], is_held: Callable[[Digest], bool], founding: bool = False) -> dict[Digest, Placed]:
@@ -151,8 +151,8 @@ class PromptSides:
         self._joined = None
         with self._store.changing() as connection:
             if any(_new(connection, roots.range(number)) for number in range(roots.count)):
-                _renew(connection, roots)
-                placing = _Placing(connection, roots, self._threshold, self._folder)
+                _renew(connection, roots, self._make)
+                placing = _Placing(connection, roots, self._threshold, self._make, self._folder)
                 for number in range(roots.count):
                     placing.place(number, is_held, founding)
                 connection.execute("DELETE FROM signatures WHERE root IN (SELECT root FROM prompts)")
@@ -179,7 +179,7 @@ class PromptSides:
                 root
                 for table in ("prompts", "signatures")
                 for (root,) in connection.execute(
-                    f"SELECT root FROM {table} WHERE recipe = {RECIPE} AND root IN ({marks})",  # noqa: S608
+                    f"SELECT root FROM {table} WHERE recipe = {self._make.recipe} AND root IN ({marks})",  # noqa: S608
                     list(roots),
                 )
             }
@@ -187,25 +187,26 @@ class PromptSides:
 
     def keep(self, signatures: Mapping[Digest, bytes]) -> None:
         """Store the signatures of prompts that were `unsigned`: beside the side, if a prompt has one."""
+        recipe = self._make.recipe
         with self._store.changing() as connection:
-            connection.executemany(_RENEW, [(signed, RECIPE, root, RECIPE) for root, signed in signatures.items()])
+            connection.executemany(_RENEW, [(signed, recipe, root, recipe) for root, signed in signatures.items()])
             connection.executemany(
                 "INSERT INTO signatures SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM prompts WHERE root = ?) "
                 "ON CONFLICT (root) DO UPDATE SET signature = excluded.signature, recipe = excluded.recipe",
-                [(root, signed, RECIPE, root) for root, signed in signatures.items()],
+                [(root, signed, recipe, root) for root, signed in signatures.items()],
             )
 
     def signed(self) -> int | None:
         """Return the last argument of `sign_until`; None without any, or if the signatures of the lake have an earlier recipe."""
         with self._store.changing() as connection:
-            row = connection.execute("SELECT snapshot FROM signed_until WHERE recipe = ?", (RECIPE,)).fetchone()
+            row = connection.execute("SELECT snapshot FROM signed_until WHERE recipe = ?", (self._make.recipe,)).fetchone()
         return row[0] if row else None
 
     def sign_until(self, snapshot: int) -> None:
         """Remember that the prompts of an Iceberg snapshot of the traces have signatures."""
         with self._store.changing() as connection:
             connection.execute("DELETE FROM signed_until")
-            connection.execute("INSERT INTO signed_until VALUES (?, ?)", (RECIPE, snapshot))
+            connection.execute("INSERT INTO signed_until VALUES (?, ?)", (self._make.recipe, snapshot))
 
     def signatures(self, roots: Sequence[Digest]) -> dict[Digest, Signature]:
         """Return the signatures of those of the sorted roots that have a side."""
@@ -215,7 +216,7 @@ class PromptSides:
         with self._store.reading() as connection:
             if connection is None:
                 return {}
-            query = f"SELECT root, signature FROM prompts WHERE recipe = {RECIPE} AND root IN ({marks})"  # noqa: S608
+            query = f"SELECT root, signature FROM prompts WHERE recipe = {self._make.recipe} AND root IN ({marks})"  # noqa: S608
             return {root: np.frombuffer(data, dtype=np.uint32) for root, data in connection.execute(query, roots)}
 
     def clusters(self) -> dict[Digest, tuple[str, tuple[str, ...]]]:
@@ -251,26 +252,26 @@ class _Placing:
     of the other one; hence there is an index per side. Signatures are on disk, and those of the searched prompts in the indexes.
     """
 
-    def __init__(self, connection: Statements, roots: Roots, threshold: float, folder: Path) -> None:
-        self._connection, self._roots = connection, roots
+    def __init__(self, connection: Statements, roots: Roots, threshold: float, make: Shingler, folder: Path) -> None:
+        self._connection, self._roots, self._recipe = connection, roots, make.recipe
         self._joined = Joined(connection.execute("SELECT one, other FROM joins").fetchall())
         self._is_first = connection.execute("SELECT 1 FROM prompts LIMIT 1").fetchone() is None
         self._signatures, count = SignatureFile(folder), 0
-        for found in _parts(connection, "signature"):
+        for found in _parts(connection, "signature", make.recipe):
             count += len(found)
             self._signatures.append(np.frombuffer(b"".join(data for _, data in found), dtype=np.uint32).reshape(-1, PERMUTATIONS))
         for number in range(roots.count):
             new = _new(connection, roots.range(number))
             for at in range(0, len(new), _SIGNATURES):
-                self._signatures.append(_signed(connection, roots, new[at : at + _SIGNATURES]))
+                self._signatures.append(_signed(connection, roots, new[at : at + _SIGNATURES], make))
         near = may_be_near(self._signatures, threshold)
         self._at, self._is_searched = count, near
-        self._indexes = {side: NearIndex(threshold) for side in Side}
+        self._indexes = {side: NearIndex(threshold, make) for side in Side}
         self._clusters: dict[str, str] = {}
         self._joins: list[tuple[str, str]] = []
         known = list[tuple[Digest, int, str, bytes]]()
         if near[:count].any():
-            every = chain.from_iterable(_parts(connection, "side, cluster, signature"))
+            every = chain.from_iterable(_parts(connection, "side, cluster, signature", make.recipe))
             known = [row for row, is_near in zip(every, near[:count].tolist(), strict=True) if is_near]
         texts = roots.texts([root for root, *_ in known])
         for root, side, cluster, signed in known:
@@ -292,7 +293,7 @@ class _Placing:
             self._connection.executemany(
                 "INSERT INTO prompts VALUES (?, ?, ?, ?, ?)",
                 (
-                    (root, int(one.side), one.cluster, signed.tobytes(), RECIPE)
+                    (root, int(one.side), one.cluster, signed.tobytes(), self._recipe)
                     for root, one, signed in zip(some, placed, signatures, strict=True)
                 ),
             )
@@ -328,32 +329,32 @@ class _Placing:
         return Placed(side, cluster)
 
 
-def _parts(connection: Statements, columns: str) -> Iterator[list[Any]]:
+def _parts(connection: Statements, columns: str, recipe: int) -> Iterator[list[Any]]:
     """Yield root and columns of the prompts with sides and present signatures, in the order of their roots, _SIGNATURES at a time."""
     query = f"SELECT root, {columns} FROM prompts WHERE recipe = ? AND root > ? ORDER BY root LIMIT {_SIGNATURES}"  # noqa: S608
     last = ""
-    while found := connection.execute(query, (RECIPE, last)).fetchall():
+    while found := connection.execute(query, (recipe, last)).fetchall():
         yield found
         last = found[-1][0]
 
 
-def _renew(connection: Statements, roots: Roots) -> None:
-    """Compute the signatures of prompts with a side and a signature of an earlier recipe, if their texts are known.
+def _renew(connection: Statements, roots: Roots, make: Shingler) -> None:
+    """Compute the signatures of prompts with a side and a signature of another recipe, if their texts are known.
 
     After an upgrade, `Split.sign` does so in parts; this is for a line that freezes before. A prompt whose text is not known any more is
     not compared with others.
     """
-    former = [root for (root,) in connection.execute("SELECT root FROM prompts WHERE recipe <> ? ORDER BY root", (RECIPE,))]
+    former = [root for (root,) in connection.execute("SELECT root FROM prompts WHERE recipe <> ? ORDER BY root", (make.recipe,))]
     for at in range(0, len(former), _SIGNATURES):
         texts = roots.texts(former[at : at + _SIGNATURES])
-        rows = ((signature(shingles(text)).tobytes(), RECIPE, root, RECIPE) for root, text in texts.items())
+        rows = ((signature(make(text)).tobytes(), make.recipe, root, make.recipe) for root, text in texts.items())
         connection.executemany(_RENEW, rows)
 
 
-def _signed(connection: Statements, roots: Roots, new: Sequence[Digest]) -> npt.NDArray[np.uint32]:
+def _signed(connection: Statements, roots: Roots, new: Sequence[Digest], make: Shingler) -> npt.NDArray[np.uint32]:
     """Return the signatures of sorted new prompts (roots x PERMUTATIONS): the stored ones, and those that are computed now."""
     stored = "SELECT root, signature FROM signatures WHERE recipe = ? AND root BETWEEN ? AND ?"
-    known: dict[str, bytes] = dict(connection.execute(stored, (RECIPE, new[0], new[-1])).fetchall())
+    known: dict[str, bytes] = dict(connection.execute(stored, (make.recipe, new[0], new[-1])).fetchall())
     texts = roots.texts([root for root in new if root not in known])
-    signed = [known[root] if root in known else signature(shingles(texts[root])).tobytes() for root in new]
+    signed = [known[root] if root in known else signature(make(texts[root])).tobytes() for root in new]
     return np.frombuffer(b"".join(signed), dtype=np.uint32).reshape(-1, PERMUTATIONS)

@@ -17,11 +17,11 @@ import polars as pl
 from ratchet.contracts.conversation import person_answer
 from ratchet.contracts.data.datasets import NearRung
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.ids import hash_share, root_text
+from ratchet.contracts.ids import INSTRUCTIONS, hash_share, root_text, without_opening
 from ratchet.materializer.labels.scores import references
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.texts import PLACE, Texts
-from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, NearIndex, jaccard, shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, WHOLE, NearIndex, Shingler, jaccard, signature
 
 RUNGS = (THRESHOLD, 0.9, 0.95, 1.0)
 """Similarities from which prompts may count as near-duplicates, from the first one."""
@@ -41,7 +41,7 @@ _RIGHT = 0.5
 
 
 class Question(NamedTuple):
-    """A prompt with one user message and a known right answer."""
+    """A prompt with one question and a known right answer."""
 
     text: str
     """Its normalised text."""
@@ -63,11 +63,11 @@ Compare = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, float | 
 """Returns the scores of each answer, by the names of the scorers that compare with the right answer. None: the scorer abstains."""
 
 
-def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt: str) -> list[Question]:
+def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt: str, skipped: int = 0) -> list[Question]:
     """Return up to MEASURED prompts with a right answer that the application has logged or a reviewer has given, chosen by salted hashes.
 
     A user's correction is no such answer: otherwise a user could separate prompts by wrong corrections. Of a conversation, only its first
-    call counts. `asked` and `feedback` are those of `Usable.rows`.
+    call counts. `asked` and `feedback` are those of `Usable.rows`. `skipped` is that of `root_text`.
     """
     found = list[pl.DataFrame]()
     for number in range(asked.count):
@@ -79,35 +79,38 @@ def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt:
         both = pl.concat([*found, ranked]).sort("rank", "time").unique("root_id", keep="first", maintain_order=True)
         few = pl.col("user").is_null() | (pl.int_range(pl.len()).over("user") < _PER_USER)
         found = [both.filter(few).head(MEASURED)]
-    return _questions(texts.filled(found[0]).select("messages", "tools", "reference"))
+    return _questions(texts.filled(found[0]).select("messages", "tools", "reference"), skipped)
 
 
-def questions_of(golden: pl.DataFrame | None) -> list[Question]:
-    """Return up to MEASURED prompts of a golden set (records.PROMPTS) with a right answer, those with the least ids; none without a set."""
+def questions_of(golden: pl.DataFrame | None, skipped: int = 0) -> list[Question]:
+    """Return up to MEASURED prompts of a golden set (records.PROMPTS) with a right answer, those with the least ids; none without a set.
+
+    `skipped` is that of `root_text`.
+    """
     if golden is None:
         return []
     known = golden.filter(pl.col("reference").is_not_null()).sort("prompt_id").head(MEASURED)
-    return _questions(known.select("prompt", "tools", "reference"))
+    return _questions(known.select("prompt", "tools", "reference"), skipped)
 
 
-def _questions(known: pl.DataFrame) -> list[Question]:
+def _questions(known: pl.DataFrame, skipped: int) -> list[Question]:
     """Return the questions among the rows, which have messages, tools and a right answer."""
     every = ((orjson.loads(messages), tools, reference) for messages, tools, reference in known.iter_rows())
     return [
-        Question(root_text(messages), messages, tools, reference)
+        Question(root_text(messages, skipped), messages, tools, reference)
         for messages, tools, reference in every
-        if [message["role"] for message in messages if message["role"] not in ("system", "developer")] == ["user"]
+        if [message["role"] for message in without_opening(messages, skipped) if message["role"] not in INSTRUCTIONS] == ["user"]
     ]
 
 
-def compared(questions: Sequence[Question], compare: Compare) -> tuple[NearRung, ...]:
+def compared(questions: Sequence[Question], compare: Compare, make: Shingler = WHOLE) -> tuple[NearRung, ...]:
     """Compare near-duplicates, and return for each rung how many pairs were found and how many of them are different questions.
 
     Two questions are different if the right answer of each would be a wrong answer to the other. A pair counts only if a scorer accepts the
     right answer of each as an answer to itself, and if no such scorer abstains on the answer of the other. Both have the same context. A
-    question begins one pair of a rung.
+    question begins one pair of a rung. `make` is that of `NearIndex`.
     """
-    pairs = _pairs(questions)
+    pairs = _pairs(questions, make)
     members = sorted({place for rung in pairs for pair in rung for place in pair})
     own = dict(zip(members, compare([questions[place].sample(questions[place]) for place in members]), strict=True))
 
@@ -130,15 +133,15 @@ def compared(questions: Sequence[Question], compare: Compare) -> tuple[NearRung,
     return tuple(found)
 
 
-def _pairs(questions: Sequence[Question]) -> list[list[tuple[int, int]]]:
+def _pairs(questions: Sequence[Question], make: Shingler) -> list[list[tuple[int, int]]]:
     """Return for each rung the places of near-duplicates with the same context, at most _MOST_PAIRS."""
-    index, pairs = NearIndex(RUNGS[0]), [list[tuple[int, int]]() for _ in RUNGS[1:]]
+    index, pairs = NearIndex(RUNGS[0], make), [list[tuple[int, int]]() for _ in RUNGS[1:]]
     for place, one in enumerate(questions):
-        found = shingles(one.text)
+        found = make(one.text)
         signed, seen = signature(found), {len(pairs)}
         for key in index.near(one.text, signed)[:_ALIKE]:
             other = questions[int(key)]
-            rung = sum(jaccard(found, shingles(other.text)) >= least for least in RUNGS) - 1
+            rung = sum(jaccard(found, make(other.text)) >= least for least in RUNGS) - 1
             if rung not in seen and len(pairs[rung]) < _MOST_PAIRS and one.context() == other.context():
                 pairs[rung].append((place, int(key)))
                 seen.add(rung)

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 
+import numpy as np
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.datasets import NearRule, NearRung, TrainingSides
+from ratchet.contracts.data.datasets import HoldoutEdition, NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
-from ratchet.contracts.schema import stamped, unstamped
+from ratchet.contracts.schema import parse, stamped, unstamped
 from ratchet.materializer.lake.tables import Lake
 from ratchet.materializer.training_sets.development import Part, is_development, part_of, prompts_by_part
 from ratchet.materializer.training_sets.holdout import held_out
-from ratchet.materializer.training_sets.near_duplicates import RECIPE, NearIndex, prompt_clusters, shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import (
+    RECIPE,
+    WHOLE,
+    NearIndex,
+    Shingler,
+    prompt_clusters,
+    signature,
+    template_of,
+)
 from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Roots, Side
 from ratchet.materializer.training_sets.questions import RUNGS, Question, compared, least_similarity
-from ratchet.materializer.workers.signing import signatures_of
+from ratchet.materializer.workers.signing import Signing
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.compute.inline import InlineCompute
 
+_SAMPLED = 100
+"""Prompts that are compared with one another to find a template: 5,000 pairs, a tenth of a second for texts of 1 KB."""
 _SIGNED = 2000
 """Prompts whose signatures are stored with one commit: a quarter of a second of work."""
+
+
+def edition_name(line: str, number: int) -> str:
+    """Return the name that a holdout edition of a line is bound to."""
+    return f"edition/{line}/{number}"
 
 
 class Split:
@@ -34,6 +51,7 @@ class Split:
     def __init__(self, loop: Loop, artifacts: Artifacts, lake: Lake, rewards: ScorerSet) -> None:
         self._line = loop.line
         self._settings = loop.holdout
+        self._skipped = loop.holdout.skip_user_messages
         self._artifacts = artifacts
         self._lake = lake
         self._rewards = rewards
@@ -47,6 +65,7 @@ class Split:
         split with other settings.
         """
         self.near()
+        self._check_skipped()
         self._pin_development(is_preview=edition == 0)
         name, split = self._line.name, {"salt": self._line.salt, "fraction": self._settings.fraction, "normaliser": NORMALISER}
         bound = self._artifacts.bind(f"split/{name}", self._artifacts.put(stamped(split)))
@@ -54,6 +73,16 @@ class Split:
             raise ConfigError(
                 f"line {name!r} was split with other values of line.salt, holdout.fraction or normaliser than {split}; "
                 "restore the old values, or create a line with a new name"
+            )
+
+    def _check_skipped(self) -> None:
+        """Raise ConfigError if the first edition was split by other user messages: prompts would change their sides."""
+        first = self._artifacts.resolve(edition_name(self._line.name, 1))
+        known = self._skipped if first is None else parse(HoldoutEdition, self._artifacts.get(first)).skip_user_messages
+        if known != self._skipped:
+            raise ConfigError(
+                f"line {self._line.name!r} was split with holdout.skip_user_messages = {known}, and prompts would change their sides; "
+                "restore this value, or create a line with a new name"
             )
 
     def near(self) -> bool:
@@ -85,8 +114,9 @@ class Split:
             return lambda found: [Placed(Side(is_held(root)), root) for root in found]
         bound = self._artifacts.resolve(f"near/{self._line.name}")
         founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
+        self._look_for_a_template(roots)
         self._measure(known)
-        sides = PromptSides(self._lake.place, self.similarity())
+        sides = PromptSides(self._lake.place, *self.nearness())
         with self._lake.writing():
             sides.place(roots, is_held, founding)
         return sides.placed
@@ -97,9 +127,37 @@ class Split:
             return self._settings.similarity
         return max([RUNGS[0], *(rung for rung in RUNGS[1:] if self._artifacts.resolve(self._risen(rung)) is not None)])
 
+    def nearness(self) -> tuple[float, Shingler]:
+        """Return the least similarity of near-duplicates, and what makes the shingles that are compared."""
+        return self.similarity(), self._shingler()
+
+    def _shingler(self) -> Shingler:
+        """Return what makes the shingles of prompts: without those of a template, if one was ever found."""
+        bound = self._artifacts.resolve(self._template())
+        return WHOLE if bound is None else Shingler(bytes.fromhex(unstamped(self._artifacts.get(bound), "template")["shingles"]))
+
     def rule(self) -> NearRule | None:
         """Return what counts as a near-duplicate, with what the last call of `place` has measured. None: nothing does."""
-        return NearRule(similarity=self.similarity(), measured=self._measured) if self.near() else None
+        if not self.near():
+            return None
+        template = len(self._shingler().template) // np.dtype(np.uint32).itemsize
+        return NearRule(similarity=self.similarity(), measured=self._measured, template=template)
+
+    def _template(self) -> str:
+        return f"template/{self._line.name}"
+
+    def _look_for_a_template(self, roots: Roots) -> None:
+        """Bind the template of the prompts for good, if those of a sample share one.
+
+        Otherwise all prompts of an application that writes a long instruction into each user message would count as one. Roots are hashes,
+        so the least ones are a random sample.
+        """
+        if self._artifacts.resolve(self._template()) is not None:
+            return
+        sample = list(islice(chain.from_iterable(roots.range(number) for number in range(roots.count)), _SAMPLED))
+        texts = roots.texts(sample)
+        if (found := template_of([texts[root] for root in sample], self.similarity())) is not None:
+            self._artifacts.bind(self._template(), self._artifacts.put(stamped({"shingles": found.template.hex()})))
 
     def _risen(self, similarity: float) -> str:
         return f"similarity/{self._line.name}/{similarity:g}"
@@ -107,7 +165,7 @@ class Split:
     def _measure(self, known: Callable[[], Sequence[Question]]) -> None:
         """Raise the similarity for good if known right answers show that more similar prompts are different questions."""
         if self._settings.similarity == "auto":
-            self._measured = compared(known(), self._rewards.compare)
+            self._measured = compared(known(), self._rewards.compare, self._shingler())
             if (least := least_similarity(self._measured)) > self.similarity():
                 self._artifacts.bind(
                     self._risen(least), self._artifacts.put(stamped({"measured": [one.model_dump() for one in self._measured]}))
@@ -119,13 +177,13 @@ class Split:
         Does nothing if near-duplicates are not considered. Decides no side: that happens when a prompt may first be used.
         """
         newest = self._lake.snapshot("traces")
-        sides = PromptSides(self._lake.place)
+        sides = PromptSides(self._lake.place, *self.nearness())
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
         for part in self._lake.parts_added("traces", since, ("messages",)):
             added = part["messages"].drop_nulls().unique()
             engine = compute if len(added) > _SIGNED else InlineCompute()
-            for signatures in engine.map(signatures_of, self._unsigned(added, sides)):
+            for signatures in engine.map(Signing(self._shingler()), self._unsigned(added, sides)):
                 with self._lake.writing():
                     sides.keep(signatures)
         with self._lake.writing():
@@ -135,7 +193,7 @@ class Split:
         """Yield the roots and texts of the prompts without a signature, _SIGNED prompts at a time."""
         for at in range(0, len(added), _SIGNED):
             prompts = [orjson.loads(messages) for messages in added[at : at + _SIGNED]]
-            texts = {root_id(messages): root_text(messages) for messages in prompts}
+            texts = {root_id(messages, self._skipped): root_text(messages, self._skipped) for messages in prompts}
             with self._lake.writing():
                 unsigned = sides.unsigned(texts)
             yield Item(f"prompts {at + 1:,} and on", {root: texts[root] for root in unsigned})
@@ -162,11 +220,16 @@ class Split:
 
     def training_sides(self, prompts: pl.DataFrame) -> TrainingSides:
         """Return the parts and the clusters of `prompts` (records.PROMPTS) of the training side."""
-        parts = prompts_by_part(prompts, self.parts)
+        parts = self.by_part(prompts)
         known = PromptSides(self._lake.place).clusters() if self.near() else {}
-        roots = {row["prompt_id"]: root_id(orjson.loads(row["prompt"])) for row in prompts.select("prompt_id", "prompt").to_dicts()}
+        rows = prompts.select("prompt_id", "prompt").iter_rows()
+        roots = {prompt: root_id(orjson.loads(text), self._skipped) for prompt, text in rows}
         clusters = {prompt: known[root][1][0] for prompt, root in roots.items() if root in known}
         return TrainingSides(development=tuple(parts[Part.DEVELOPMENT]), neither=tuple(parts[Part.NEITHER]), clusters=clusters)
+
+    def by_part(self, prompts: pl.DataFrame) -> dict[Part, list[str]]:
+        """Return the ids of the `prompts` (records.PROMPTS) of the training side by their parts."""
+        return prompts_by_part(prompts, self.parts, self._skipped)
 
     def parts(self, roots: Iterable[Digest]) -> dict[Digest, Part]:
         """Return the part of each prompt of the training side."""
@@ -177,7 +240,7 @@ class Split:
 
     def clusters(self, prompts: Mapping[str, str]) -> dict[str, str]:
         """Map the ids of prompts, which are JSON lists of messages, to clusters of near-duplicates."""
-        return prompt_clusters(prompts, self.similarity())
+        return prompt_clusters(prompts, *self.nearness(), self._skipped)
 
     def like(self, roots: Roots, golden: Mapping[Digest, str], is_asked: Callable[[Sequence[Digest]], Sequence[Digest]]) -> list[Digest]:
         """Return the roots that are near-duplicates of golden prompts, which are no part of the split.
@@ -186,16 +249,14 @@ class Split:
         """
         if not golden or not self.near():
             return []
-        index, sides = NearIndex(self.similarity()), PromptSides(self._lake.place)
+        (threshold, make), alike = self.nearness(), list[Digest]()
+        index, sides = NearIndex(threshold, make), PromptSides(self._lake.place, threshold, make)
         for root, text in golden.items():
-            index.add(root, signature(shingles(text)), text)
-        alike = []
+            index.add(root, signature(make(text)), text)
         for number in range(roots.count):
             asked = is_asked(roots.range(number))
             for at in range(0, len(asked), _SIGNED):
                 some = asked[at : at + _SIGNED]
                 known, texts = sides.signatures(some), roots.texts(some)
-                alike += [
-                    root for root in some if index.near(texts[root], known[root] if root in known else signature(shingles(texts[root])))
-                ]
+                alike += [root for root in some if index.near(texts[root], known[root] if root in known else signature(make(texts[root])))]
         return alike

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ratchet.contracts.ids import Digest
-from ratchet.materializer.training_sets.near_duplicates import shingles, signature
+from ratchet.materializer.training_sets.near_duplicates import Shingler, signature
 
 
-def signatures_of(texts: Mapping[Digest, str]) -> dict[Digest, bytes]:
+@dataclass(frozen=True)
+class Signing:
     """The function of workers: roots and normalised texts of prompts -> their signatures."""
-    return {root: signature(shingles(text)).tobytes() for root, text in texts.items()}
+
+    make: Shingler
+
+    def __call__(self, texts: Mapping[Digest, str]) -> dict[Digest, bytes]:
+        """Return the signatures."""
+        return {root: signature(self.make(text)).tobytes() for root, text in texts.items()}

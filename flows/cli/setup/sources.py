@@ -161,6 +161,7 @@ def _as_json(found: Recognised, trial: SourceTrial | None, block: str | None, gi
         "quarantined": [{"reason": reason, "detail": detail, "records": n} for (reason, detail), n in trial.quarantined.items()],
         "coverage": vars(trial.coverage),
         "repeated": trial.repeated,
+        "opening": trial.opening,
         "examples": [{"position": one.position, "record": one.record, "read": _read(one)} for one in trial.examples],
     }
 
@@ -204,8 +205,9 @@ def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str |
     )
     if trial.coverage.calls:
         table(f"Of {trial.coverage.calls} calls", ["have", "calls", ""], _coverage(trial.coverage, assumed))
-    if trial.repeated:
-        say(trial.repeated)
+    for finding in (trial.repeated, trial.opening):
+        if finding:
+            say(finding)
     for example in trial.examples:
         table(
             f"Record: {example.position}",

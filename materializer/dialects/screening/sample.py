@@ -1,17 +1,23 @@
-"""A look at the first records of a source: what they say about their users, and whether one text answers everything. It stores nothing."""
+"""A look at the first records of a source: what they say about their users, and whether one text answers everything, or begins everything.
+
+It stores nothing.
+"""
 
 from __future__ import annotations
 
 import io
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
+
+import orjson
 
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import RatchetError
+from ratchet.contracts.ids import root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
@@ -79,6 +85,55 @@ def repeated_answer(rows: Iterable[Row]) -> RepeatedAnswer | None:
     return None if most is None else RepeatedAnswer(most[1], most[0], calls)
 
 
+@dataclass(frozen=True)
+class SameOpening:
+    """User messages with which many different prompts begin, and with which none ends: few-shot examples, or an agent's environment."""
+
+    text: str
+    """The first of these messages."""
+    messages: int
+    """Number of these messages."""
+    prompts: int
+    """Number of different prompts that begin with them."""
+    of: int
+    """Number of different prompts."""
+
+    @property
+    def sentence(self) -> str:
+        """The finding for an operator."""
+        shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
+        same = f"the same {self.messages} user messages" if self.messages > 1 else "the same user message"
+        return (
+            f"{self.prompts:,} of {self.of:,} different prompts begin with {same} ({shown!r}), and would count as one conversation, on one "
+            "side of the holdout; if these are examples, or the environment that an agent describes, set "
+            f"holdout.skip_user_messages = {self.messages}"
+        )
+
+
+def asked_in(messages: str) -> tuple[str, ...]:
+    """Return the beginnings of the user messages of a prompt, which is a JSON list of messages."""
+    texts = (root_text([message]) for message in orjson.loads(messages) if message["role"] == "user")
+    return tuple(text[:_SHORT] for text in texts)
+
+
+def same_opening(asked: Collection[tuple[str, ...]]) -> SameOpening | None:
+    """Return the user messages with which at least 10 prompts, and a fifth of all, begin; None if there are none.
+
+    `asked` are the results of `asked_in` for different prompts. The first message of a real conversation is also the only one of a prompt,
+    that of its first call.
+    """
+    opening: tuple[str, ...] = ()
+    inside, every = list(asked), set(asked)
+    while True:
+        at = len(opening)
+        following = Counter(texts[at] for texts in inside if len(texts) > at + 1)
+        text, count = max(following.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+        if count < max(_LEAST_PROMPTS, len(asked) * _MOST_SHARE) or (*opening, text) in every:
+            return SameOpening(opening[0], at, len(inside), len(asked)) if opening else None
+        opening = (*opening, text)
+        inside = [texts for texts in inside if texts[at] == text]
+
+
 @dataclass
 class Look:
     """What the first records of a source say."""
@@ -99,6 +154,12 @@ class Look:
     def repeated(self) -> RepeatedAnswer | None:
         """One text that answers many prompts."""
         return repeated_answer(self.decoded.traces)
+
+    @property
+    def opening(self) -> SameOpening | None:
+        """User messages with which many prompts begin."""
+        prompts = {row["messages"] for row in self.decoded.traces if row["messages"] is not None}
+        return same_opening([asked_in(prompt) for prompt in prompts])
 
 
 def look(

@@ -16,7 +16,7 @@ from ratchet.materializer.dialects.decode import BUILT_IN, MAX_RECORD, decode, r
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.told import as_object, shares, told
-from ratchet.materializer.dialects.screening.sample import repeated_answer
+from ratchet.materializer.dialects.screening.sample import asked_in, repeated_answer, same_opening
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import dump, parse_json
 from ratchet.materializer.lake.storing.dedup_index import content_of
@@ -73,6 +73,8 @@ class SourceTrial:
     unread: Sequence[Unread] = ()
     repeated: str | None = None
     """What is doubtful about a text that answers many prompts."""
+    opening: str | None = None
+    """What is doubtful about user messages with which many prompts begin."""
     complete: bool = True
     """Whether everything was read. Large places are tried in part."""
 
@@ -108,6 +110,8 @@ def try_source(
             break
     repeated = repeated_answer(rows)
     found.repeated = repeated.sentence if repeated else None
+    opening = same_opening(list({row["messages"]: row["asked"] for row in rows if row["messages"] is not None}.values()))
+    found.opening = opening.sentence if opening else None
     found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(counts) if share.places})
     found.unread = list(getattr(source, "unread", ()))
     return found
@@ -137,9 +141,10 @@ _KEPT = 300
 
 def _counted(row: Row) -> dict[str, Any]:
     """Return what is counted of a row, without its long texts."""
+    asked = () if row["messages"] is None else asked_in(row["messages"])
     messages = None if row["messages"] is None else hash(row["messages"])
     answer = None if row["answer"] is None else row["answer"][:_KEPT]
-    return {key: row.get(key) for key in _COUNTED} | {"messages": messages, "answer": answer}
+    return {key: row.get(key) for key in _COUNTED} | {"messages": messages, "asked": asked, "answer": answer}
 
 
 def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int, places: Mapping[str, str]) -> Coverage:

@@ -78,6 +78,32 @@ def test_one_text_that_answers_many_prompts_is_told(tmp_path: Path) -> None:
     assert "'no answer' answers 12 different prompts of 12 calls" in tried(tmp_path / "calls.jsonl")["repeated"]
 
 
+def written(path: Path, prompts: list[list[str]]) -> Path:
+    """Calls with these user messages, and an answer to each but the last in between."""
+    with path.open("w") as file:
+        for n, texts in enumerate(prompts):
+            both = [m for text in texts for m in ({"role": "user", "content": text}, {"role": "assistant", "content": f"to {text}"})]
+            call = {"id": f"c-{n}", "timestamp": "2026-01-05T09:00:00Z", "messages": both[:-1], "response": f"answer {n}"}
+            file.write(json.dumps(call) + "\n")
+    return path
+
+
+def test_examples_before_each_question_are_told(tmp_path: Path) -> None:
+    shots = [["Charged twice", "Late parcel", f"question {n}"] for n in range(12)]
+    told = tried(written(tmp_path / "shots.jsonl", [*shots, *([f"other {n}"] for n in range(8))]))["opening"]
+    assert "12 of 20 different prompts begin with the same 2 user messages ('charged twice')" in told
+    assert "holdout.skip_user_messages = 2" in told
+    said = CliRunner().invoke(sources, ["try", str(tmp_path / "shots.jsonl")], env={"COLUMNS": "400"})
+    assert "holdout.skip_user_messages = 2" in said.stdout + said.stderr
+
+
+def test_conversations_that_begin_with_the_same_greeting_are_no_examples(tmp_path: Path) -> None:
+    talks = [["Hello", f"question {n}"] for n in range(12)]
+    assert tried(written(tmp_path / "talks.jsonl", [["Hello"], *talks]))["opening"] is None, "the first call has the greeting alone"
+    few = [["Environment", f"question {n}"] for n in range(9)]
+    assert tried(written(tmp_path / "few.jsonl", few))["opening"] is None
+
+
 def test_the_text_says_what_it_is_and_how_to_correct_it(tmp_path: Path) -> None:
     done = CliRunner().invoke(sources, ["try", str(own(tmp_path / "calls.jsonl"))], env={"COLUMNS": "200"})
     shown = done.stdout + done.stderr

@@ -160,3 +160,14 @@ def test_what_counts_as_a_near_duplicate_is_told_with_the_pairs_that_show_it() -
     assert near_note(NearRule(similarity=0.8, measured=none)) is None
     assert near_note(NearRule(similarity=0.9)) is None
     assert near_note(None) is None
+
+
+def test_a_template_that_is_left_out_is_told() -> None:
+    told = "The prompts share a template, which is left out when they are compared"
+    assert near_note(NearRule(similarity=0.8, template=900)) == told
+    measured = (NearRung(least=0.8, below=0.9, pairs=0, different=0),)
+    assert near_note(NearRule(similarity=0.8, measured=measured, template=900)) == told
+    said = near_note(NearRule(similarity=0.9, measured=measured, template=900))
+    assert said is not None
+    assert said.startswith("Prompts with a similarity from 0.9 on count as near-duplicates")
+    assert said.endswith(f". {told}")

@@ -64,3 +64,13 @@ def test_a_stored_prompt_has_all_its_draws_or_none() -> None:
     found = stored_answers(b"\n".join([*rows, row("c", "c0", draw=0, temperature=0.7), row("c", None, draw=1, temperature=0.7)]))
     assert found.decoding == Decoding(0.7, 2)
     assert found.texts == {question("a").key: ("a0", "a1"), question("b").key: ("b0", "b1")}
+
+
+def test_questions_after_the_same_examples_are_conversations_of_their_own() -> None:
+    def shots(text: str, skipped: int) -> Question:
+        texts = [("user", "Late parcel"), ("assistant", "shipping"), ("user", text)]
+        return Question("golden", tuple({"role": role, "content": one} for role, one in texts), "yes", None, skipped=skipped)
+
+    assert shots("a", 0).cluster == shots("b", 0).cluster
+    assert len({shots("a", 1).cluster, shots("b", 1).cluster}) == 2
+    assert shots("a", 1).cluster == question("a").cluster

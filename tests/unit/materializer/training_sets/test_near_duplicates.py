@@ -416,6 +416,22 @@ def test_a_thousand_rewordings_of_a_prompt_weigh_as_much_as_one_prompt() -> None
     assert made.frame["weight"].sum() == pytest.approx(2 + 4)
 
 
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_long_instruction_does_not_make_different_questions_near_duplicates(role: str) -> None:
+    texts = [*(sentence(n) for n in range(20)), *(varied(sentence(n), 3) for n in range(3))]
+    alone = {str(n): json.dumps([{"role": "user", "content": text}]) for n, text in enumerate(texts)}
+    instruction = {"role": role, "content": sentence(99, 500)}
+    instructed = {key: json.dumps([instruction, *json.loads(prompt)]) for key, prompt in alone.items()}
+    assert prompt_clusters(instructed) == prompt_clusters(alone)
+    assert len(set(prompt_clusters(alone).values())) == 20
+
+
+def test_prompts_that_are_only_an_instruction_are_compared_by_it() -> None:
+    texts = [sentence(1, 60), varied(sentence(1, 60), 3), sentence(2, 60)]
+    prompts = {str(n): json.dumps([{"role": "system", "content": text}]) for n, text in enumerate(texts)}
+    assert prompt_clusters(prompts) == {"0": "0", "1": "0", "2": "2"}
+
+
 @pytest.mark.shared
 @pytest.mark.slow
 def test_all_near_duplicates_among_rewordings_of_recorded_prompts_are_found(traces: Path) -> None:

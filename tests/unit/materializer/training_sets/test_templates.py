@@ -1,0 +1,157 @@
+"""Tests of prompts that share texts which are no question: few-shot examples, an instruction, and a template in each user message.
+
+Each prompt has a question of its own, so each must count as a conversation of its own, as it does without these texts.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ratchet.contracts.data.datasets import TrainingSet
+from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
+from ratchet.contracts.ids import normalise
+from ratchet.materializer.datasets import LakeDatasets
+from ratchet.materializer.training_sets.near_duplicates import jaccard, shingles, template_of
+from tests.unit.materializer.conftest import make_datasets, make_loop
+from tests.unit.materializer.records import batch, span, spans
+from tests.unit.materializer.small_datasets import LATER, rows
+from tests.unit.materializer.training_sets.test_near_duplicates import sentence, varied
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = [("My card was charged twice.", "billing"), ("The parcel is late.", "shipping")]
+TEMPLATE = sentence(77, 250)
+COUNT = 120
+
+
+def asked(n: int, question: str, before: list[tuple[str, str]], instruction: str | None = None) -> dict[str, Any]:
+    """A span with a question after examples and an instruction, and with its right answer."""
+    texts = [(role, text) for example in before for role, text in zip(("user", "assistant"), example, strict=True)]
+    texts = [*([("system", instruction)] if instruction else []), *texts, ("user", question)]
+    written = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in texts]
+    return span(n, answer="A: 2", metadata__reference="2", **{"gen_ai.input.messages": json.dumps(written)})
+
+
+def line(folder: Path, **holdout: Any) -> LakeDatasets:
+    return make_datasets(folder, make_loop(holdout={"development": 0, **holdout}))
+
+
+def trained(datasets: LakeDatasets) -> TrainingSet:
+    return datasets.assemble("t", datasets.freeze("s", LATER, datasets.edition(1)), None)
+
+
+def last_texts(datasets: LakeDatasets, key: str) -> set[str]:
+    return {json.loads(row["prompt"])[-1]["content"] for row in rows(datasets, key)}
+
+
+def test_prompts_with_the_same_examples_are_one_conversation_until_these_are_skipped(tmp_path: Path) -> None:
+    records = batch(spans(*(asked(n, sentence(n), EXAMPLES) for n in range(1, COUNT))))
+    blind = line(tmp_path / "blind")
+    blind.ingest(records)
+    with pytest.raises(Inconclusive, match=rf"all {COUNT - 1} prompts begin with the same user message.*holdout\.skip_user_messages"):
+        blind.edition(1)
+    told = line(tmp_path / "blind", skip_user_messages=2)
+    training = trained(told)
+    assert training.cross_validated_prompts == training.facts.prompts
+    plain = line(tmp_path / "plain")
+    plain.ingest(batch(spans(*(asked(n, sentence(n), []) for n in range(1, COUNT)))))
+    assert last_texts(told, told.edition(1).prompts) == last_texts(plain, plain.edition(1).prompts), "the questions decide"
+    assert training.facts.prompts == trained(plain).facts.prompts
+
+
+def test_turns_after_the_examples_are_one_conversation_and_a_prompt_without_examples_is_known(tmp_path: Path) -> None:
+    datasets = line(tmp_path, skip_user_messages=2)
+    first = [asked(n, sentence(n), EXAMPLES) for n in range(1, 60)]
+    second = [asked(100 + n, "And now?", [*EXAMPLES, (sentence(n), "A: 2")]) for n in range(1, 60)]
+    alone = [asked(200 + n, sentence(n), []) for n in range(1, 60)]
+    datasets.ingest(batch(spans(*first, *second, *alone)))
+    snapshot = datasets.freeze("s", LATER, datasets.edition(1))
+
+    def questions(key: str) -> list[str]:
+        found = [[one["content"] for one in json.loads(row["prompt"]) if one["role"] == "user"] for row in rows(datasets, key)]
+        return [texts[min(2, len(texts) - 1)] for texts in found]
+
+    used = questions(snapshot.prompts)
+    assert {used.count(question) for question in used} == {3}, "all three prompts of a question are on its side"
+    assert 0 < len(used) < 3 * 59
+
+
+def test_examples_cannot_be_skipped_later(tmp_path: Path) -> None:
+    datasets = line(tmp_path)
+    datasets.ingest(batch(spans(*(asked(n, sentence(n), []) for n in range(1, 60)))))
+    edition = datasets.edition(1)
+    changed = line(tmp_path, skip_user_messages=1)
+    with pytest.raises(ConfigError, match="skip_user_messages = 0"):
+        changed.edition(2)
+    with pytest.raises((ConfigError, Permanent), match="skip_user_messages = 0"):
+        changed.freeze("s", LATER, edition)
+
+
+def test_a_golden_question_without_the_examples_keeps_its_traffic_out_of_training(tmp_path: Path) -> None:
+    (tmp_path / "golden.jsonl").write_text("".join(json.dumps({"question": sentence(n), "reference": "2"}) + "\n" for n in range(1, 20)))
+    datasets = line(tmp_path, skip_user_messages=2, golden="golden.jsonl")
+    datasets.ingest(batch(spans(*(asked(n, sentence(n), EXAMPLES) for n in range(1, 60)))))
+    snapshot = datasets.freeze("s", LATER, datasets.edition(1))
+    assert not last_texts(datasets, snapshot.prompts) & {sentence(n) for n in range(1, 20)}
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+def test_a_long_instruction_leaves_each_question_its_own_conversation(tmp_path: Path, role: str) -> None:
+    datasets = line(tmp_path)
+    questions = [sentence(n, 10) for n in range(1, COUNT)]
+    inside = role == "user"
+    items = (asked(n, f"{TEMPLATE} {text}" if inside else text, [], None if inside else TEMPLATE) for n, text in enumerate(questions, 1))
+    datasets.ingest(batch(spans(*items)))
+    edition = datasets.edition(1)
+    snapshot = datasets.freeze("s", LATER, edition)
+    training = datasets.assemble("t", snapshot, None)
+    assert edition.size + training.facts.prompts == len(questions)
+    assert 0.1 < edition.size / len(questions) < 0.3
+    assert training.cross_validated_prompts == training.facts.prompts, "each prompt is a cluster"
+    assert snapshot.near is not None
+    assert (snapshot.near.template > 1000) == inside
+
+
+def test_in_a_template_variants_of_a_question_are_still_on_one_side(tmp_path: Path) -> None:
+    datasets = line(tmp_path)
+    questions = [sentence(n, 12) for n in range(1, 60)]
+    variants = [f"please {question}" for question in questions]
+    items = (asked(n, f"{TEMPLATE} {text}", []) for n, text in enumerate([*questions, *variants], 1))
+    datasets.ingest(batch(spans(*items)))
+    snapshot = datasets.freeze("s", LATER, datasets.edition(1))
+    used = {text.removeprefix(f"{TEMPLATE} ").removeprefix("please ") for text in last_texts(datasets, snapshot.prompts)}
+    sizes = [sum(question in text for text in last_texts(datasets, snapshot.prompts)) for question in used]
+    assert set(sizes) == {2}, "a question and its variant"
+
+
+def test_texts_share_a_template_if_a_fifth_of_them_do() -> None:
+    draw = random.Random(1)
+    alone = [normalise(sentence(n)) for n in range(100)]
+    inside = [normalise(f"{TEMPLATE} {text}") for text in alone]
+    assert template_of(alone) is None
+    found = template_of(inside)
+    assert found is not None
+    assert set(shingles(normalise(TEMPLATE)).tolist()) <= set(np.frombuffer(found.template, dtype=np.uint32).tolist())
+    assert max(jaccard(found(one), found(other)) for one, other in combinations(inside, 2)) < 0.3
+    assert len(found(normalise(TEMPLATE))) > 0, "a text that is the template has its shingles"
+    mixed = [*inside[:25], *alone[25:]]
+    draw.shuffle(mixed)
+    assert template_of(mixed) is not None
+    assert template_of([*inside[:10], *alone[10:]]) is None
+    assert template_of(inside[:19]) is None, "too few to tell"
+    assert template_of([*alone[:60], *(varied(text, 3) for text in alone[:40])]) is None, "near-duplicates in pairs are no template"
+
+
+def test_variants_of_one_question_are_no_template() -> None:
+    one = sentence(1, 20)
+    variants = [normalise(f"{one} {'please ' * (n % 3)}{n}") for n in range(90)]
+    assert template_of([*variants, *(sentence(n) for n in range(2, 12))]) is None
+    reworded = [normalise(varied(one, n)) for n in range(90)]
+    assert template_of(reworded) is None
