@@ -150,7 +150,8 @@ def _shown(facts: Facts) -> int:
 
 def _shown_evidence(case: Case) -> str:
     by = ", ".join(f"{n} by {source}" for source, n in sorted(case.facts.demonstrations.items())) or "none"
-    return f"{_shown(case.facts)} correct answers ({by}); min_demonstrations {case.settings.min_demonstrations}"
+    less = f", of which {case.facts.repeats} weigh less, as equal answers to near-duplicate prompts" if case.facts.repeats else ""
+    return f"{_shown(case.facts)} correct answers ({by}){less}; min_demonstrations {case.settings.min_demonstrations}"
 
 
 def _coverage_evidence(case: Case) -> str:

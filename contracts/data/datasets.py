@@ -407,6 +407,9 @@ class Facts(Frozen):
     corrections: int
     demonstrations: dict[str, int] = Field(default_factory=dict)
     """Source of the evidence (correction, reference or a tier) -> number of answers that count as right."""
+    repeats: int = 0
+    """Number of these answers with a lower weight, because equal answers to near-duplicate prompts together weigh as much as those of one
+    prompt."""
     teachable: int = 0
     """Number of demonstrations for prompts that the model answers wrong more often than right."""
     samples: int

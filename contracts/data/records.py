@@ -165,7 +165,7 @@ DEMONSTRATIONS: tuple[Column, ...] = (
     Column(
         "source", "string", True, "evidence that it is right: correction | reference | verifiable | feedback | judge | teacher | signal"
     ),
-    Column("weight", "double", True, "2 P(right) - 1"),
+    Column("weight", "double", True, "2 P(right) - 1; less if near-duplicate prompts have the same answer"),
     Column("slice", "string", False, ""),
     Column("tools", "string", False, "JSON list of the tools that the model could call"),
 )

@@ -176,6 +176,14 @@ def _training(dataset: TrainingSet, artifacts: Artifacts) -> list[Section]:
                     if facts.pair_clusters is not None
                     else ()
                 ),
+                *(
+                    (
+                        f"{facts.repeats:,} demonstrations weigh less, because near-duplicate prompts have the same answer: those of a "
+                        "cluster together weigh as much as those of one prompt.",
+                    )
+                    if facts.repeats
+                    else ()
+                ),
                 f"Development prompts, on which the line never trains: {dataset.development_prompts:,}.",
                 f"Candidates for pairs that were left out: {dropped}. Share of wrong ratings: {noise}.",
             ),

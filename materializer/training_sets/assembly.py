@@ -16,7 +16,7 @@ from ratchet.materializer.labels.teachers import TEACHER
 from ratchet.materializer.lake.schemas import empty_frame, read_parquet
 from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
 from ratchet.materializer.training_sets.account import account
-from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable
+from ratchet.materializer.training_sets.demonstrations import make_demonstrations, teachable, weigh_repeats
 from ratchet.materializer.training_sets.development import (
     Part,
     clusters_to_measure,
@@ -63,6 +63,7 @@ class Assembly:
         alike = self._split.clusters if self._split.near() else None
         pairs = make_pairs(evidence, self._loop.snapshot, snapshot.scorers, noise, self._loop.line.salt, alike, prompts.filter(trained))
         shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
+        shown, repeats = (shown, 0) if alike is None else weigh_repeats(shown, alike, self._loop.snapshot.pairs_per_prompt)
         stored = (
             self._store(pairs.frame, PAIRS, ["prompt_id", "chosen", "rejected", "tier"]),
             self._store(in_order(usable, group_rewards(answers)), GRPO_PROMPTS, ["order", "prompt_id"]),
@@ -84,6 +85,7 @@ class Assembly:
                     "usable_prompts": len(usable),
                     "pair_prompts": None if pairs.clusters is None else pairs.frame["prompt_id"].n_unique(),
                     "pair_clusters": pairs.clusters,
+                    "repeats": repeats,
                 }
             ),
             content=digest([*stored, *([development[0]] if development else []), *([validation[0]] if validation else [])]),

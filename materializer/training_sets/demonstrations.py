@@ -7,8 +7,8 @@ left out. Answers of a teacher that no scorer confirms count only on prompts wit
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -16,7 +16,7 @@ import polars as pl
 from ratchet.contracts.conversation import person_answer
 from ratchet.contracts.data.datasets import ScorerVersion
 from ratchet.contracts.data.records import DEMONSTRATIONS, Tier
-from ratchet.contracts.ids import hash_share
+from ratchet.contracts.ids import hash_share, normalise
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
@@ -34,6 +34,9 @@ RANK = {
     Tier.SIGNAL.value: 5,
 }
 """Source of the evidence -> rank, strongest first. Corrections and references rank first, because their authors wrote the right answer."""
+
+ONE_QUESTION = 0.9
+"""Share of equal answers from which a cluster of near-duplicate prompts is one question. The rest may be wrong labels."""
 
 
 def make_demonstrations(
@@ -68,6 +71,33 @@ def make_demonstrations(
         persons.update([person] if person else [])
         taken[key] = {**row, "weight": weight}
     return frame_of(list(taken.values()), DEMONSTRATIONS)
+
+
+def weigh_repeats(shown: pl.DataFrame, cluster: Callable[[Mapping[str, str]], Mapping[str, str]], limit: int) -> tuple[pl.DataFrame, int]:
+    """Return demonstrations in which near-duplicate prompts with one right answer weigh as much as one prompt, and how many weigh less.
+
+    Without this, traffic that is full of variants of one question makes the training one of this question, and the model forgets others.
+    A cluster counts as one question if at least ONE_QUESTION of its demonstrations have the same answer; `limit` of them have full
+    weight together. The others are different questions of one form, for example with other numbers, and keep their weights. So do the
+    answers of teachers, whose weight tells the trainer how often they are wrong.
+
+    `shown` is records.DEMONSTRATIONS. `cluster` maps ids of prompts with their prompts (JSON) to clusters of near-duplicates.
+    """
+    own = shown.filter(pl.col("source") != Tier.TEACHER.value)
+    near = cluster(dict(own.select("prompt_id", "prompt").iter_rows()))
+    answers: dict[str, Counter[str]] = defaultdict(Counter)
+    for prompt, answer in own.select("prompt_id", "answer").iter_rows():
+        answers[near[prompt]][normalise(answer)] += 1
+    share = {
+        name: min(1.0, limit / found.total()) if max(found.values()) >= ONE_QUESTION * found.total() else 1.0
+        for name, found in answers.items()
+    }
+    scaled = [
+        weight * share[near[prompt]] if source != Tier.TEACHER.value else weight
+        for prompt, source, weight in shown.select("prompt_id", "source", "weight").iter_rows()
+    ]
+    less = sum(found.total() for name, found in answers.items() if share[name] < 1)
+    return shown.with_columns(pl.Series("weight", scaled, dtype=pl.Float64)), less
 
 
 def teachable(shown: pl.DataFrame, samples: pl.DataFrame, scorers: Sequence[ScorerVersion], noise: float | None) -> int:

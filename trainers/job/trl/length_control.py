@@ -49,6 +49,14 @@ an adapter."""
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json", "pytorch_model_fsdp.bin")
 
 
+def _rows_of_a_pass(trainer: Any) -> int:
+    """Return the rows that the sampler draws in one round (sampler.py): all, or fewer if they have different weights."""
+    data = trainer.train_dataset
+    weights: Any = getattr(trainer, "weights", None) or (data["weight"] if "weight" in getattr(data, "column_names", ()) else ())
+    most = max(weights) if weights else 0
+    return math.ceil(sum(weights) / most) if most > 0 else len(data)
+
+
 class LengthControl:
     """Length of one run."""
 
@@ -61,7 +69,7 @@ class LengthControl:
         self._recipe = recipe
         self._most = recipe.last_step
         self._development = Development(job, trainer.processing_class, recipe)
-        rows = len(getattr(trainer, "pairs", trainer.train_dataset))
+        rows = _rows_of_a_pass(trainer)
         batch = int(getattr(recipe, "batch", 0) or getattr(recipe, "prompts_per_step", 1))
         together = parallel.alone() or not parallel.apart()  # all processes read the weights that are published
         self._chosen = chosen
