@@ -64,6 +64,8 @@ def person_id(text: str) -> str:
 
 INSTRUCTIONS = ("system", "developer")
 """Roles of messages that instruct the model."""
+Beginnings: TypeAlias = tuple[str, ...]
+"""Beginnings of normalised texts."""
 
 NORMALISER = 1
 """Version of `normalise`. The holdout split depends on it, so every change of `normalise` needs a new version."""
@@ -105,7 +107,7 @@ def content_text(content: Any) -> str:
     return "\n".join(str(text) for text in shown)
 
 
-def root_id(messages: Sequence[Mapping[str, Any]], skipped: int = 0) -> Digest:
+def root_id(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> Digest:
     """Return the digest of `root_text`.
 
     All turns of a conversation have the same root. The holdout split and the clusters of the gate use it.
@@ -113,19 +115,25 @@ def root_id(messages: Sequence[Mapping[str, Any]], skipped: int = 0) -> Digest:
     return digest(root_text(messages, skipped).encode())
 
 
-def root_text(messages: Sequence[Mapping[str, Any]], skipped: int = 0) -> str:
-    """Return the normalised first user message after the `skipped` ones that are no question (`holdout.skip_user_messages`).
+def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> str:
+    """Return the normalised first user message that is a question: that begins with none of `skipped` (`holdout.skip_messages`).
 
-    With fewer user messages, it is the last one, and without any, the first message.
+    If all of them do, it is the last one, and without a user message, the first message.
     """
     asked = [message for message in messages if message["role"] == "user"] or messages[:1]
-    return normalise(content_text(asked[min(skipped, len(asked) - 1)]["content"])) if asked else ""
+    text = ""
+    for message in asked:
+        text = normalise(content_text(message["content"]))
+        if not skipped or not text.startswith(skipped):
+            break
+    return text
 
 
-def without_opening(messages: Sequence[Mapping[str, Any]], skipped: int) -> list[Mapping[str, Any]]:
-    """Return the messages without the `skipped` user messages and the answers to them, as `root_text` skips them. Instructions stay."""
-    asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
-    begin = asked[min(skipped, len(asked) - 1)] if skipped and asked else 0
+def without_opening(messages: Sequence[Mapping[str, Any]], skipped: Beginnings) -> list[Mapping[str, Any]]:
+    """Return the messages without those before the one of `root_text` that are no instructions."""
+    asked = [place for place, message in enumerate(messages) if message["role"] == "user"] if skipped else []
+    questions = (place for place in asked if not normalise(content_text(messages[place]["content"])).startswith(skipped))
+    begin = next(questions, asked[-1] if asked else 0)
     return [message for place, message in enumerate(messages) if place >= begin or message["role"] in INSTRUCTIONS]
 
 

@@ -147,7 +147,7 @@ class LakeDatasets:
         would fill the edition with the model's failures. Later calls return the same prompts, without those whose users have withdrawn
         their consent since. Raises Inconclusive if no prompt qualifies.
         """
-        name = edition_name(self.loop.line.name, number)
+        name = edition_name(self.loop.line.name, number, self.loop.holdout.skipped)
         if self.artifacts.resolve(name) is None:  # it is made with the present consent
             return self._once(name, HoldoutEdition, lambda: self._edition(name, number))
         return self._with_consent(self._once(name, HoldoutEdition, lambda: self._edition(name, number)))
@@ -200,7 +200,7 @@ class LakeDatasets:
 
     def _golden(self) -> pl.DataFrame | None:
         golden = self.loop.holdout.golden
-        return None if golden is None else read_golden(self.loop_folder / golden, self.loop.holdout.skip_user_messages)
+        return None if golden is None else read_golden(self.loop_folder / golden, self.loop.holdout.skipped)
 
     def _golden_roots(self, newest: int) -> dict[Digest, str]:
         """Return the roots of all golden prompts, as written and masked: those of the current file and of all editions up to `newest`.
@@ -212,12 +212,12 @@ class LakeDatasets:
         golden = self._golden()
         prompts: list[str] = [] if golden is None else golden["prompt"].to_list()
         for number in range(1, newest + 1):
-            known = self.artifacts.resolve(edition_name(self.loop.line.name, number))
+            known = self.artifacts.resolve(edition_name(self.loop.line.name, number, self.loop.holdout.skipped))
             edition = parse(HoldoutEdition, self.artifacts.get(known)) if known else None
             if edition is not None and edition.golden is not None:
                 prompts += read_parquet(self.artifacts.get(edition.golden))["prompt"].to_list()
         both = [form for prompt in set(prompts) for form in (prompt, self._masker.masked_messages(prompt))]
-        skipped = self.loop.holdout.skip_user_messages
+        skipped = self.loop.holdout.skipped
         return {root_id(messages, skipped): root_text(messages, skipped) for messages in map(orjson.loads, both)}
 
     def _store_parts(self, parts: Iterable[pl.DataFrame], columns: Sequence[Column], order: Sequence[str]) -> Digest:
@@ -239,7 +239,7 @@ class LakeDatasets:
 
     def _placed(self, roots: PromptRoots, more: Callable[[], list[Question]]) -> Callable[[Sequence[Digest]], list[Placed]]:
         """Decide the sides of new prompts. Right answers of the golden set and of the traffic may raise the least similarity before."""
-        skipped = self.loop.holdout.skip_user_messages
+        skipped = self.loop.holdout.skipped
         return self._split.place(roots, lambda: questions_of(self._golden(), skipped) + more())
 
     def _with_consent(self, edition: HoldoutEdition) -> HoldoutEdition:
@@ -285,10 +285,10 @@ class LakeDatasets:
                 self.lake.unpin(table, name)
             if settled.traces.is_empty():
                 raise Inconclusive("no trace is in the lake yet; run `ratchet ingest`, or send traces to the receiver")
+            alike = "" if self.loop.holdout.skipped else _same_openings(asked, every.sides.roots)
             raise Inconclusive(
-                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({traces} held-out "
-                f"traces){_same_openings(asked, every.sides.roots)}; record right answers for more prompts: `reference` in JSON Lines, "
-                "`metadata.reference` in OTLP, or reviewer_reference"
+                f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({traces} held-out traces){alike}; "
+                "record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or reviewer_reference"
             )
         prompts = independent(prompts, pl.concat(roots), self.loop.line.salt)
         chosen = settled.texts.filled(choose_edition(prompts, number, self.loop.line.salt, self.loop.holdout.max_size))
@@ -301,15 +301,15 @@ class LakeDatasets:
             golden_size=0 if golden is None else len(golden),
             normaliser=NORMALISER,
             fraction=self.loop.holdout.fraction,
-            skip_user_messages=self.loop.holdout.skip_user_messages,
+            skipped=self.loop.holdout.skipped,
         )
 
     def _freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         self._split.pin(edition.number)
-        if edition.skip_user_messages != self.loop.holdout.skip_user_messages:
+        if edition.skipped != self.loop.holdout.skipped:
             raise Permanent(
-                f"edition {edition.number} was split with holdout.skip_user_messages = {edition.skip_user_messages}; restore this "
-                "value, or create a new line"
+                f"edition {edition.number} was split with holdout.skip_messages = {list(edition.skipped)}; restore this value, or create a "
+                "new line"
             )
         if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
             raise Permanent(
@@ -427,13 +427,11 @@ class LakeDatasets:
 
 
 def _same_openings(prompts: int, roots: PromptRoots) -> str:
-    """Return a remark on a lake of many prompts in which few different user messages come first; nothing for another one."""
+    """Return a remark on a lake of many prompts that count as few conversations; nothing for another one."""
     first = sum(len(roots.range(number)) for number in range(roots.count))
     if prompts < 20 or first * 10 > prompts:
         return ""
-    same = "the same user message, and count as one conversation"
-    messages = same if first == 1 else f"one of {first:,} user messages, and count as {first:,} conversations"
     return (
-        f"; all {prompts:,} prompts begin with {messages}: if these messages are examples, or the environment that an agent describes, set "
-        "holdout.skip_user_messages to their number in a prompt"
+        f"; by their first user messages, the {prompts:,} prompts count as {first:,} conversation{'s'[: first > 1]}: if these messages are "
+        "examples, or the environment that an agent describes, name them in holdout.skip_messages"
     )

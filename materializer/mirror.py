@@ -170,7 +170,7 @@ class MirrorReader:
             yield one
 
     def _text(self, row: dict[str, Any]) -> str:
-        return root_text(orjson.loads(row["messages"]), self._loop.holdout.skip_user_messages)
+        return root_text(orjson.loads(row["messages"]), self._loop.holdout.skipped)
 
 
 def forget_key(lake: Lake) -> None:

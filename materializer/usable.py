@@ -122,7 +122,7 @@ def usable(settled: Settled, loop: Loop, place: PlaceBy, as_of: datetime | None 
         unattached.update(ignored_rows)
         found.add(linked_rows, pl.col(PARTITION))
     seen = waited(links.session_signals())
-    made = _Made(settled, loop, Identities(folder, settled.traces.count, known, loop.holdout.skip_user_messages))
+    made = _Made(settled, loop, Identities(folder, settled.traces.count, known, loop.holdout.skipped))
     del links
     for number in range(settled.traces.count):
         made.add(number, found.read(number).drop(PARTITION), seen)
@@ -222,14 +222,14 @@ class _Made:
         folder, count = settled.texts.folder, settled.traces.count
         self._settled, self._loop, self.identities = settled, loop, identities
         self.rows = tuple(Partitions(folder, count) for _ in range(5))
-        self.roots = PromptRoots(folder, count, settled.texts, loop.holdout.skip_user_messages)
+        self.roots = PromptRoots(folder, count, settled.texts, loop.holdout.skipped)
         self.ignored, self.out, self.refused_references = Counter[str](), Counter[str](), Counter[str]()
         self.left_out = self.sent_signals = 0
 
     def known_questions(self) -> list[Question]:
         """Return prompts whose right answer is known."""
         asked, feedback = self.rows[2], self.rows[3]
-        return known_questions(asked, feedback, self._settled.texts, self._loop.line.salt, self._loop.holdout.skip_user_messages)
+        return known_questions(asked, feedback, self._settled.texts, self._loop.line.salt, self._loop.holdout.skipped)
 
     def add(self, number: int, found: pl.DataFrame, seen: pl.DataFrame) -> None:
         """Add a partition of traces. `found` is the feedback on it, `seen` are the signals of all sessions."""

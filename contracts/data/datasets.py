@@ -198,8 +198,8 @@ class HoldoutEdition(Frozen):
     """Version of the prompt normaliser used to hash prompts for the split."""
     fraction: float
     """Share of prompts in the holdout, in (0, 1)."""
-    skip_user_messages: int = 0
-    """See `HoldoutSettings.skip_user_messages`."""
+    skipped: tuple[str, ...] = ()
+    """Normalised beginnings of user messages that are no question (`holdout.skip_messages`)."""
 
 
 class PromptCluster(Frozen):

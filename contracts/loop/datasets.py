@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ratchet.contracts.data.records import Signal, Tier
+from ratchet.contracts.ids import Beginnings, normalise
 from ratchet.contracts.loop.field_types import Positive, Share
 from ratchet.contracts.model import Frozen
 
@@ -41,10 +42,10 @@ class HoldoutSettings(Frozen):
     otherwise are all on one side. "auto" begins with 0.8, and rises to 0.9, 0.95 or 1 if right answers show that more similar prompts are
     different questions; it never falls. A change applies to the sides of prompts that are frozen for the first time afterwards, and at
     once to what is left out because of golden prompts."""
-    skip_user_messages: Annotated[int, Field(ge=0, le=50)] = 0
-    """Number of user messages at the beginning of every conversation that are no question: few-shot examples, or the environment that an
-    agent describes. Conversations count as one if the user message after these is the same. A conversation with fewer user messages
-    counts by its last one. It cannot be changed after the first edition of the holdout."""
+    skip_messages: tuple[Annotated[str, Field(min_length=3, max_length=2000)], ...] = ()
+    """Beginnings of user messages that are no question: few-shot examples, or the environment that an agent describes. Conversations count
+    as one if their first other user message is the same. Upper case and white space do not count. It cannot be changed after the first
+    edition of the holdout."""
     development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
     """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
     measure with them how long to train (`steps = "auto"`). It can be lowered later, not raised. 0: none; SFT and DPO on TRL in one process
@@ -53,6 +54,11 @@ class HoldoutSettings(Frozen):
     rotate_after: Positive = 8
     """Number of evaluations per edition. The next evaluation uses the next edition. All evaluations of an edition share the error
     1 - gate.level."""
+
+    @property
+    def skipped(self) -> Beginnings:
+        """`skip_messages`, normalised."""
+        return tuple(normalise(text) for text in self.skip_messages)
 
 
 class SnapshotSettings(Frozen):

@@ -291,7 +291,7 @@ class PairedEvaluator:
 
     def _questions(self, edition: HoldoutEdition) -> list[Question]:
         sets: list[tuple[str, Digest | None]] = [("holdout", edition.prompts), (GOLDEN, edition.golden)]
-        questions = [q for name, key in sets if key for q in read_questions(name, self._artifacts.get(key), edition.skip_user_messages)]
+        questions = [q for name, key in sets if key for q in read_questions(name, self._artifacts.get(key), edition.skipped)]
         if not questions:
             raise Inconclusive(f"edition {edition.number} of line {edition.line!r} has no prompts, so no comparison is possible")
         return questions

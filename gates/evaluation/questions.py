@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ratchet.contracts.data.datasets import HoldoutEdition
 from ratchet.contracts.evaluation import ChatRequest
-from ratchet.contracts.ids import digest, root_id
+from ratchet.contracts.ids import Beginnings, digest, root_id
 
 GOLDEN = "golden"
 _T = TypeVar("_T")
@@ -42,8 +42,8 @@ class Question:
     reference: str | None
     slice: str | None
     tools: tuple[dict[str, Any], ...] = ()
-    skipped: int = 0
-    """User messages that are no question (`HoldoutEdition.skip_user_messages`)."""
+    skipped: Beginnings = ()
+    """Beginnings of user messages that are no question (`HoldoutEdition.skipped`)."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -61,10 +61,10 @@ class Question:
         return _key(self.set, list(self.prompt), self.reference)
 
 
-def read_questions(name: str, parquet: bytes, skipped: int = 0) -> list[Question]:
+def read_questions(name: str, parquet: bytes, skipped: Beginnings = ()) -> list[Question]:
     """Return the prompts of a Parquet file with the schema records.PROMPTS, as questions of the prompt set `name`.
 
-    `skipped` are the user messages that are no question.
+    `skipped` is that of the edition.
     """
     rows = pq.read_table(io.BytesIO(parquet)).to_pylist()
     read = ((json.loads(row["prompt"]), row["reference"], row["slice"], json.loads(row.get("tools") or "[]")) for row in rows)

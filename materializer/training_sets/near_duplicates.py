@@ -11,7 +11,8 @@ template.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -23,18 +24,21 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ratchet.contracts.ids import INSTRUCTIONS, content_text, normalise, without_opening
+from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, content_text, normalise, without_opening
 
 RECIPE = 2
 """Version of shingles, hashes, signatures, bands and threshold."""
 _WITH_TEMPLATE = 1000
-"""Added to the version where the shingles of a template are left out."""
+"""Added to the version for each growth of the template whose shingles are left out."""
 THRESHOLD = 0.8
 """Least Jaccard similarity of near-duplicates."""
-_LEAST_TEXTS, _TEMPLATE_SHARE = 20, 0.2
-"""Number of texts that show a template, and the share of texts that have it."""
-_LEAST_OWN = 20
-"""Shingles that a text must have beside the template: about four words. With fewer, the texts are variants of one text."""
+_LEAST_TEXTS, _TEMPLATE_SHARE = 10, 0.8
+"""Similar texts that show a template, and the share of them that has each of its shingles."""
+_LEAST_OWN, _LEAST_DIFFERENT = 20, 0.1
+"""Shingles that a text must have beside the template, about four words without numbers, and the least share of similar texts with different
+right answers."""
+_NUMBER = re.compile(r"\S*\d\S*")
+_LOOKED_AT = 50_000
 SHINGLE = 5
 """Characters of a shingle."""
 BANDS, _ROWS = 25, 5
@@ -53,6 +57,8 @@ _MISSES = 32
 """Checked pairs of a text that are no near-duplicates, after which the search ends."""
 _BLOCK = 512
 """Pairs of signatures that are compared at once. They stay in the cache of a core."""
+_MANY = 20
+"""Prompts with an instruction, from which it is that of an application and no document. In a small set, it is a fifth of the prompts."""
 _CACHED = 4000
 """Characters up to which the shingles of a text are remembered, since the texts that a bucket keeps are checked often."""
 
@@ -91,47 +97,60 @@ class Shingler:
 
     template: bytes = b""
     """The shingles of the template as they are in memory, sorted; empty without a template."""
+    version: int = 0
+    """Number of times that the template has grown."""
 
     @property
     def recipe(self) -> int:
         """Version of the signatures that are made of these shingles."""
-        return RECIPE if not self.template else _WITH_TEMPLATE + RECIPE
+        return RECIPE + _WITH_TEMPLATE * self.version
 
     def __call__(self, text: str) -> Shingles:
         """Return the shingles of a normalised text. A text that has only shingles of the template has all of these."""
         every = shingles(text)
-        own = self._without_template(every)
-        return own if len(own) else every
-
-    def own(self, text: str) -> int:
-        """Return the number of shingles of a normalised text that are not in the template."""
-        return len(self._without_template(shingles(text)))
-
-    def _without_template(self, every: Shingles) -> Shingles:
         if not self.template:
             return every
         known = np.frombuffer(self.template, dtype=np.uint32)
         own: Shingles = every[known[np.minimum(known.searchsorted(every), len(known) - 1)] != every]
-        return own
+        return own if len(own) else every
 
 
 WHOLE = Shingler()
 """Makes the shingles of whole texts."""
 
 
-def template_of(texts: Sequence[str], threshold: float = THRESHOLD) -> Shingler | None:
-    """Return what makes the shingles of these normalised texts without those of their template; None if they have none.
+def template_of(questions: Sequence[tuple[str, str]], threshold: float = THRESHOLD, before: Shingler = WHOLE) -> Shingler | None:
+    """Return what makes the shingles of texts without those of their templates; None if there is no template beside those of `before`.
 
-    They have one if as many of their pairs are similar as if a fifth of the texts were, and if the similar ones differ by more than a few
-    words. Its shingles are those of a fifth of the texts. The cost grows with the square of the number of texts, so pass a sample.
+    `questions` are normalised texts with their right answers. Similar texts share a template if there are enough of them, if they differ in
+    more than a few words and numbers, and if their right answers differ: otherwise they are variants of one question. The cost grows with
+    the square of the number of texts, so pass a sample. Only the first _LOOKED_AT characters of a text count.
     """
-    sets = [shingles(text) for text in texts]
-    near = [pair for pair in combinations(range(len(sets)), 2) if jaccard(sets[pair[0]], sets[pair[1]]) >= threshold]
-    if len(texts) < _LEAST_TEXTS or len(near) < _TEMPLATE_SHARE**2 * len(texts) * (len(texts) - 1) / 2:
-        return None
+    begins = [text[:_LOOKED_AT] for text, _ in questions]
+    signed = np.array([signature(before(text)) for text in begins], dtype=np.uint32).reshape(-1, PERMUTATIONS)
+    near = np.array([(signed == one).mean(axis=1) >= threshold for one in signed]).reshape(len(begins), len(begins))
+    joined = Joined((str(one), str(other)) for one, other in np.argwhere(np.triu(near, 1)).tolist())
+    groups: dict[str, list[int]] = defaultdict(list)
+    for at in range(len(begins)):
+        groups[joined.root(str(at))].append(at)
+    found = [np.frombuffer(before.template, dtype=np.uint32)]
+    for members in groups.values():
+        if len(members) < _LEAST_TEXTS:
+            continue
+        pairs = [pair for pair in combinations(members, 2) if near[pair]]
+        different = sum(normalise(questions[one][1]) != normalise(questions[other][1]) for one, other in pairs)
+        without_numbers = [shingles(_NUMBER.sub("0", begins[at])) for at in members]
+        own = [int(np.isin(one, _common(without_numbers), invert=True).sum()) for one in without_numbers]
+        if different >= _LEAST_DIFFERENT * len(pairs) and median(own) >= _LEAST_OWN:
+            found.append(_common([shingles(begins[at]) for at in members]))
+    return None if len(found) == 1 else Shingler(np.unique(np.concatenate(found)).tobytes(), before.version + 1)
+
+
+def _common(sets: Sequence[Shingles]) -> Shingles:
+    """Return the shingles of most of the sets, sorted."""
     found, counts = np.unique(np.concatenate(sets), return_counts=True)
-    shingler = Shingler(found[counts >= _TEMPLATE_SHARE * len(texts)].tobytes())
-    return shingler if median(shingler.own(texts[at]) for at in {at for pair in near for at in pair}) >= _LEAST_OWN else None
+    most: Shingles = found[counts >= _TEMPLATE_SHARE * len(sets)]
+    return most
 
 
 @lru_cache(maxsize=2048)
@@ -366,16 +385,24 @@ def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD, make: Shing
     return {key: joined.root(key) for key in texts}
 
 
-def prompt_clusters(prompts: Mapping[str, str], threshold: float = THRESHOLD, make: Shingler = WHOLE, skipped: int = 0) -> dict[str, str]:
+def prompt_clusters(
+    prompts: Mapping[str, str], threshold: float = THRESHOLD, make: Shingler = WHOLE, skipped: Beginnings = ()
+) -> dict[str, str]:
     """Map the ids of prompts to clusters of near-duplicates. `prompts` are JSON lists of messages, which are compared as one text.
 
-    Instructions (messages of the system or the developer) are left out, and the `skipped` user messages with the answers to them
-    (`root_text`): where they are long, they would make different questions of an application near-duplicates.
+    Instructions (messages of the system or the developer) that many prompts have are left out, and the messages before the question
+    (`without_opening`): where they are long, they would make different questions of an application near-duplicates.
     """
+    parsed = {identity: orjson.loads(prompt) for identity, prompt in prompts.items()}
+    every = (message for messages in parsed.values() for message in messages if message["role"] in INSTRUCTIONS)
+    counts = Counter(content_text(message["content"]) for message in every)
+    many = min(_MANY, max(2, len(prompts) // 5))
     texts = {}
-    for identity, prompt in prompts.items():
-        every = orjson.loads(prompt)
-        messages = [message for message in without_opening(every, skipped) if message["role"] not in INSTRUCTIONS] or every
+    for identity, every in parsed.items():
+        own = [
+            one for one in without_opening(every, skipped) if one["role"] not in INSTRUCTIONS or counts[content_text(one["content"])] < many
+        ]
+        messages = own or every
         texts[identity] = "\n".join(f"{message['role']}: {normalise(content_text(message['content']))}" for message in messages)
     return clusters(texts, threshold, make)
 

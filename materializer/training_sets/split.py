@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
 
 import numpy as np
 import orjson
@@ -11,7 +10,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import HoldoutEdition, NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import NORMALISER, Digest, root_id, root_text
+from ratchet.contracts.ids import NORMALISER, Beginnings, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
@@ -34,15 +33,15 @@ from ratchet.materializer.workers.signing import Signing
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.compute.inline import InlineCompute
 
-_SAMPLED = 100
-"""Prompts that are compared with one another to find a template: 5,000 pairs, a tenth of a second for texts of 1 KB."""
+_SAMPLED = 300
+"""Questions that are compared with one another to find a template, in a tenth of a second for texts of 1 KB."""
 _SIGNED = 2000
 """Prompts whose signatures are stored with one commit: a quarter of a second of work."""
 
 
-def edition_name(line: str, number: int) -> str:
-    """Return the name that a holdout edition of a line is bound to."""
-    return f"edition/{line}/{number}"
+def edition_name(line: str, number: int, skipped: Beginnings = ()) -> str:
+    """Return the name that a holdout edition of a line is bound to. Edition 0, that of previews, has one for each value of `skipped`."""
+    return f"edition/{line}/{number}" + (f"/{digest(list(skipped))[:12]}" if number == 0 and skipped else "")
 
 
 class Split:
@@ -51,7 +50,7 @@ class Split:
     def __init__(self, loop: Loop, artifacts: Artifacts, lake: Lake, rewards: ScorerSet) -> None:
         self._line = loop.line
         self._settings = loop.holdout
-        self._skipped = loop.holdout.skip_user_messages
+        self._skipped = loop.holdout.skipped
         self._artifacts = artifacts
         self._lake = lake
         self._rewards = rewards
@@ -78,10 +77,10 @@ class Split:
     def _check_skipped(self) -> None:
         """Raise ConfigError if the first edition was split by other user messages: prompts would change their sides."""
         first = self._artifacts.resolve(edition_name(self._line.name, 1))
-        known = self._skipped if first is None else parse(HoldoutEdition, self._artifacts.get(first)).skip_user_messages
+        known = self._skipped if first is None else parse(HoldoutEdition, self._artifacts.get(first)).skipped
         if known != self._skipped:
             raise ConfigError(
-                f"line {self._line.name!r} was split with holdout.skip_user_messages = {known}, and prompts would change their sides; "
+                f"line {self._line.name!r} was split with holdout.skip_messages = {list(known)}, and prompts would change their sides; "
                 "restore this value, or create a line with a new name"
             )
 
@@ -114,7 +113,6 @@ class Split:
             return lambda found: [Placed(Side(is_held(root)), root) for root in found]
         bound = self._artifacts.resolve(f"near/{self._line.name}")
         founding = bound is not None and bool(unstamped(self._artifacts.get(bound), "near-duplicates")["founding"])
-        self._look_for_a_template(roots)
         self._measure(known)
         sides = PromptSides(self._lake.place, *self.nearness())
         with self._lake.writing():
@@ -132,9 +130,12 @@ class Split:
         return self.similarity(), self._shingler()
 
     def _shingler(self) -> Shingler:
-        """Return what makes the shingles of prompts: without those of a template, if one was ever found."""
-        bound = self._artifacts.resolve(self._template())
-        return WHOLE if bound is None else Shingler(bytes.fromhex(unstamped(self._artifacts.get(bound), "template")["shingles"]))
+        """Return what makes the shingles of prompts: without those of the templates that were ever found."""
+        found = WHOLE
+        while (bound := self._artifacts.resolve(self._template(found.version + 1))) is not None:
+            shingles = bytes.fromhex(unstamped(self._artifacts.get(bound), "template")["shingles"])
+            found = Shingler(shingles, found.version + 1)
+        return found
 
     def rule(self) -> NearRule | None:
         """Return what counts as a near-duplicate, with what the last call of `place` has measured. None: nothing does."""
@@ -143,21 +144,18 @@ class Split:
         template = len(self._shingler().template) // np.dtype(np.uint32).itemsize
         return NearRule(similarity=self.similarity(), measured=self._measured, template=template)
 
-    def _template(self) -> str:
-        return f"template/{self._line.name}"
+    def _template(self, number: int) -> str:
+        return f"template/{self._line.name}/{number}"
 
-    def _look_for_a_template(self, roots: Roots) -> None:
-        """Bind the template of the prompts for good, if those of a sample share one.
+    def _look_for_templates(self, questions: Sequence[Question]) -> None:
+        """Bind for good what is left out of the prompts, if known questions share a template that is not known yet.
 
-        Otherwise all prompts of an application that writes a long instruction into each user message would count as one. Roots are hashes,
-        so the least ones are a random sample.
+        Otherwise all prompts of an application that writes a long instruction into each user message would count as one.
         """
-        if self._artifacts.resolve(self._template()) is not None:
-            return
-        sample = list(islice(chain.from_iterable(roots.range(number) for number in range(roots.count)), _SAMPLED))
-        texts = roots.texts(sample)
-        if (found := template_of([texts[root] for root in sample], self.similarity())) is not None:
-            self._artifacts.bind(self._template(), self._artifacts.put(stamped({"shingles": found.template.hex()})))
+        before = self._shingler()
+        some = [*questions[: _SAMPLED // 2], *questions[_SAMPLED // 2 :][-_SAMPLED // 2 :]]
+        if (found := template_of([(one.text, one.reference) for one in some], self.similarity(), before)) is not None:
+            self._artifacts.bind(self._template(found.version), self._artifacts.put(stamped({"shingles": found.template.hex()})))
 
     def _risen(self, similarity: float) -> str:
         return f"similarity/{self._line.name}/{similarity:g}"
@@ -165,7 +163,9 @@ class Split:
     def _measure(self, known: Callable[[], Sequence[Question]]) -> None:
         """Raise the similarity for good if known right answers show that more similar prompts are different questions."""
         if self._settings.similarity == "auto":
-            self._measured = compared(known(), self._rewards.compare, self._shingler())
+            questions = known()
+            self._look_for_templates(questions)
+            self._measured = compared(questions, self._rewards.compare, self._shingler())
             if (least := least_similarity(self._measured)) > self.similarity():
                 self._artifacts.bind(
                     self._risen(least), self._artifacts.put(stamped({"measured": [one.model_dump() for one in self._measured]}))

@@ -41,6 +41,7 @@ def _of_source(context: LineContext, source: TraceSource) -> list[Finding]:
         found.append(("note", "records", f"{name}: {seen.without_tools:,} conversations call tools, but their records name no tools"))
     if seen.repeated is not None:
         found.append(("warning", "records", f"{name}: {seen.repeated.sentence}"))
-    if (opening := seen.opening) is not None and opening.messages > context.loop.holdout.skip_user_messages:
+    skipped = context.loop.holdout.skipped
+    if (opening := seen.opening) is not None and not (skipped and all(text.startswith(skipped) for text in opening.texts)):
         found.append(("warning", "records", f"{name}: {opening.sentence}"))
     return found

@@ -68,7 +68,14 @@ def snapshot_of_now(context: LineContext) -> Snapshot:
     number = edition_number(line.evaluations, loop.holdout.rotate_after)
     # Only what separates the holdout from the rest: no prompt of an edition is chosen by an export.
     split = HoldoutEdition(
-        line=context.line, number=number, prompts=digest([]), size=0, golden=None, normaliser=NORMALISER, fraction=loop.holdout.fraction
+        line=context.line,
+        number=number,
+        prompts=digest([]),
+        size=0,
+        golden=None,
+        normaliser=NORMALISER,
+        fraction=loop.holdout.fraction,
+        skipped=loop.holdout.skipped,
     )
     context.progress("freezing the data …", 0, 0)
     return context.datasets.freeze(f"{_name(context, 'now')}/freeze", context.clock.now(), split)

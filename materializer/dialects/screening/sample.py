@@ -6,11 +6,12 @@ It stores nothing.
 from __future__ import annotations
 
 import io
+import json
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import orjson
 
@@ -28,6 +29,8 @@ _LARGEST = 8 << 20
 _SHORT = 200
 _MOST_SHARE = 0.2
 _LEAST_PROMPTS = 10
+_MOST_ENDS = 0.02
+_BEGIN = 60
 
 
 def limits_of(loop: Loop, source: str, now: int) -> Limits:
@@ -89,10 +92,8 @@ def repeated_answer(rows: Iterable[Row]) -> RepeatedAnswer | None:
 class SameOpening:
     """User messages with which many different prompts begin, and with which none ends: few-shot examples, or an agent's environment."""
 
-    text: str
-    """The first of these messages."""
-    messages: int
-    """Number of these messages."""
+    texts: tuple[str, ...]
+    """Beginnings of these messages, normalised."""
     prompts: int
     """Number of different prompts that begin with them."""
     of: int
@@ -101,37 +102,47 @@ class SameOpening:
     @property
     def sentence(self) -> str:
         """The finding for an operator."""
-        shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
-        same = f"the same {self.messages} user messages" if self.messages > 1 else "the same user message"
+        same = f"the same {len(self.texts)} user messages" if len(self.texts) > 1 else "the same user message"
         return (
-            f"{self.prompts:,} of {self.of:,} different prompts begin with {same} ({shown!r}), and would count as one conversation, on one "
-            "side of the holdout; if these are examples, or the environment that an agent describes, set "
-            f"holdout.skip_user_messages = {self.messages}"
+            f"{self.prompts:,} of {self.of:,} different prompts begin with {same}, and count as one conversation, on one side of the "
+            "holdout; if these are examples, or the environment that an agent describes, set holdout.skip_messages = "
+            + json.dumps(list(self.texts), ensure_ascii=False)
         )
 
 
-def asked_in(messages: str) -> tuple[str, ...]:
-    """Return the beginnings of the user messages of a prompt, which is a JSON list of messages."""
+class Asked(NamedTuple):
+    """A user message."""
+
+    begin: str
+    """Its beginning, normalised."""
+    whole: int
+    """A hash of the whole."""
+
+
+def asked_in(messages: str) -> tuple[Asked, ...]:
+    """Return the user messages of a prompt, which is a JSON list of messages."""
     texts = (root_text([message]) for message in orjson.loads(messages) if message["role"] == "user")
-    return tuple(text[:_SHORT] for text in texts)
+    return tuple(Asked(text[:_BEGIN], hash(text)) for text in texts)
 
 
-def same_opening(asked: Collection[tuple[str, ...]]) -> SameOpening | None:
-    """Return the user messages with which at least 10 prompts, and a fifth of all, begin; None if there are none.
+def same_opening(calls: Sequence[tuple[Asked, ...]]) -> SameOpening | None:
+    """Return the user messages with which at least 10 different prompts, and a fifth of all, begin; None if there are none.
 
-    `asked` are the results of `asked_in` for different prompts. The first message of a real conversation is also the only one of a prompt,
-    that of its first call.
+    `calls` are the user messages of calls. The first call of a real conversation ends with its first message, so hardly any call may end
+    with these.
     """
-    opening: tuple[str, ...] = ()
-    inside, every = list(asked), set(asked)
+    prompts = set(calls)
+    opening: tuple[Asked, ...] = ()
+    inside, ends = list(prompts), Counter(calls)
     while True:
         at = len(opening)
         following = Counter(texts[at] for texts in inside if len(texts) > at + 1)
-        text, count = max(following.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-        if count < max(_LEAST_PROMPTS, len(asked) * _MOST_SHARE) or (*opening, text) in every:
-            return SameOpening(opening[0], at, len(inside), len(asked)) if opening else None
-        opening = (*opening, text)
-        inside = [texts for texts in inside if texts[at] == text]
+        message, count = max(following.items(), key=lambda item: (item[1], item[0]), default=(Asked("", 0), 0))
+        begun = sum(n for texts, n in ends.items() if texts[at : at + 1] == (message,) and texts[:at] == opening)
+        if count < max(_LEAST_PROMPTS, len(prompts) * _MOST_SHARE) or ends[(*opening, message)] > _MOST_ENDS * begun:
+            return SameOpening(tuple(one.begin for one in opening), len(inside), len(prompts)) if opening else None
+        opening = (*opening, message)
+        inside = [texts for texts in inside if texts[at] == message]
 
 
 @dataclass
@@ -158,8 +169,7 @@ class Look:
     @property
     def opening(self) -> SameOpening | None:
         """User messages with which many prompts begin."""
-        prompts = {row["messages"] for row in self.decoded.traces if row["messages"] is not None}
-        return same_opening([asked_in(prompt) for prompt in prompts])
+        return same_opening([asked_in(row["messages"]) for row in self.decoded.traces if row["messages"] is not None])
 
 
 def look(

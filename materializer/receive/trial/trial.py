@@ -110,7 +110,7 @@ def try_source(
             break
     repeated = repeated_answer(rows)
     found.repeated = repeated.sentence if repeated else None
-    opening = same_opening(list({row["messages"]: row["asked"] for row in rows if row["messages"] is not None}.values()))
+    opening = same_opening([row["asked"] for row in rows if row["messages"] is not None])
     found.opening = opening.sentence if opening else None
     found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(counts) if share.places})
     found.unread = list(getattr(source, "unread", ()))

@@ -49,22 +49,25 @@ def test_ids_of_different_people_stay_apart() -> None:
 def _roles(*texts: str) -> list[dict[str, str]]:
     """Messages with the roles of their first letters: s, d, u or a."""
     roles = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
-    return [{"role": roles[text[0]], "content": text} for text in texts]
+    return [{"role": roles[text[0].lower()], "content": text} for text in texts]
 
 
 @pytest.mark.parametrize(
     ("texts", "skipped", "root", "left"),
     [
-        (("s", "u1", "a1", "u2", "a2", "u3"), 0, "u1", ("s", "u1", "a1", "u2", "a2", "u3")),
-        (("s", "u1", "a1", "u2", "a2", "u3"), 2, "u3", ("s", "u3")),
-        (("s", "u1", "a1", "d", "u2", "a2", "u3"), 1, "u2", ("s", "d", "u2", "a2", "u3")),
-        (("s", "u1"), 2, "u1", ("s", "u1")),
-        (("u1", "a1", "u2"), 9, "u2", ("u2",)),
-        (("a1", "u1"), 0, "u1", ("a1", "u1")),
-        (("s",), 3, "s", ("s",)),
-        ((), 1, "", ()),
+        (("s", "u1", "a1", "u2", "a2", "u3"), (), "u1", ("s", "u1", "a1", "u2", "a2", "u3")),
+        (("s", "u1", "a1", "u2", "a2", "u3"), ("u1", "u2"), "u3", ("s", "u3")),
+        (("s", "U1 more", "a1", "d", "u2", "a2", "u1"), ("u1",), "u2", ("s", "d", "u2", "a2", "u1")),
+        (("s", "u1", "a1", "u2"), ("u2",), "u1", ("s", "u1", "a1", "u2")),
+        (("s", "u1"), ("u1",), "u1", ("s", "u1")),
+        (("u1", "a1", "u2"), ("u",), "u2", ("u2",)),
+        (("a1", "u1"), ("x",), "u1", ("u1",)),
+        (("s",), ("u",), "s", ("s",)),
+        ((), ("u",), "", ()),
     ],
 )
-def test_examples_before_the_question_are_skipped(texts: tuple[str, ...], skipped: int, root: str, left: tuple[str, ...]) -> None:
+def test_examples_before_the_question_are_skipped(
+    texts: tuple[str, ...], skipped: tuple[str, ...], root: str, left: tuple[str, ...]
+) -> None:
     assert root_text(_roles(*texts), skipped) == root
     assert [message["content"] for message in without_opening(_roles(*texts), skipped)] == list(left)

@@ -67,10 +67,10 @@ def test_a_stored_prompt_has_all_its_draws_or_none() -> None:
 
 
 def test_questions_after_the_same_examples_are_conversations_of_their_own() -> None:
-    def shots(text: str, skipped: int) -> Question:
+    def shots(text: str, skipped: tuple[str, ...]) -> Question:
         texts = [("user", "Late parcel"), ("assistant", "shipping"), ("user", text)]
         return Question("golden", tuple({"role": role, "content": one} for role, one in texts), "yes", None, skipped=skipped)
 
-    assert shots("a", 0).cluster == shots("b", 0).cluster
-    assert len({shots("a", 1).cluster, shots("b", 1).cluster}) == 2
-    assert shots("a", 1).cluster == question("a").cluster
+    assert shots("a", ()).cluster == shots("b", ()).cluster
+    assert len({shots("a", ("late",)).cluster, shots("b", ("late",)).cluster}) == 2
+    assert shots("a", ("late",)).cluster == question("a").cluster

@@ -22,25 +22,33 @@ from ratchet.materializer.training_sets.near_duplicates import jaccard, shingles
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 from tests.unit.materializer.small_datasets import LATER, rows
-from tests.unit.materializer.training_sets.test_near_duplicates import sentence, varied
+from tests.unit.materializer.training_sets.test_near_duplicates import varied
 
 pytestmark = pytest.mark.slow
 
+
+def sentence(n: int, words: int = 30) -> str:
+    """A text of made-up words without numbers."""
+    draw = random.Random(n)
+    return " ".join("".join(draw.choice("aabcdeefghiiklmnoorstuvw") for _ in range(draw.randint(3, 9))) for _ in range(words))
+
+
 EXAMPLES = [("My card was charged twice.", "billing"), ("The parcel is late.", "shipping")]
+SKIPPED = ["My card was", "THE parcel  is late."]
 TEMPLATE = sentence(77, 250)
 COUNT = 120
 
 
-def asked(n: int, question: str, before: list[tuple[str, str]], instruction: str | None = None) -> dict[str, Any]:
+def asked(n: int, question: str, before: list[tuple[str, str]], instruction: str | None = None, right: int = 2) -> dict[str, Any]:
     """A span with a question after examples and an instruction, and with its right answer."""
     texts = [(role, text) for example in before for role, text in zip(("user", "assistant"), example, strict=True)]
     texts = [*([("system", instruction)] if instruction else []), *texts, ("user", question)]
     written = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in texts]
-    return span(n, answer="A: 2", metadata__reference="2", **{"gen_ai.input.messages": json.dumps(written)})
+    return span(n, answer=f"A: {right}", metadata__reference=str(right), **{"gen_ai.input.messages": json.dumps(written)})
 
 
 def line(folder: Path, **holdout: Any) -> LakeDatasets:
-    return make_datasets(folder, make_loop(holdout={"development": 0, **holdout}))
+    return make_datasets(folder, make_loop(holdout={"development": 0, "similarity": "auto", **holdout}))
 
 
 def trained(datasets: LakeDatasets) -> TrainingSet:
@@ -55,9 +63,9 @@ def test_prompts_with_the_same_examples_are_one_conversation_until_these_are_ski
     records = batch(spans(*(asked(n, sentence(n), EXAMPLES) for n in range(1, COUNT))))
     blind = line(tmp_path / "blind")
     blind.ingest(records)
-    with pytest.raises(Inconclusive, match=rf"all {COUNT - 1} prompts begin with the same user message.*holdout\.skip_user_messages"):
+    with pytest.raises(Inconclusive, match=rf"the {COUNT - 1} prompts count as 1 conversation:.*holdout\.skip_messages"):
         blind.edition(1)
-    told = line(tmp_path / "blind", skip_user_messages=2)
+    told = line(tmp_path / "blind", skip_messages=SKIPPED)
     training = trained(told)
     assert training.cross_validated_prompts == training.facts.prompts
     plain = line(tmp_path / "plain")
@@ -67,7 +75,7 @@ def test_prompts_with_the_same_examples_are_one_conversation_until_these_are_ski
 
 
 def test_turns_after_the_examples_are_one_conversation_and_a_prompt_without_examples_is_known(tmp_path: Path) -> None:
-    datasets = line(tmp_path, skip_user_messages=2)
+    datasets = line(tmp_path, skip_messages=SKIPPED)
     first = [asked(n, sentence(n), EXAMPLES) for n in range(1, 60)]
     second = [asked(100 + n, "And now?", [*EXAMPLES, (sentence(n), "A: 2")]) for n in range(1, 60)]
     alone = [asked(200 + n, sentence(n), []) for n in range(1, 60)]
@@ -87,16 +95,16 @@ def test_examples_cannot_be_skipped_later(tmp_path: Path) -> None:
     datasets = line(tmp_path)
     datasets.ingest(batch(spans(*(asked(n, sentence(n), []) for n in range(1, 60)))))
     edition = datasets.edition(1)
-    changed = line(tmp_path, skip_user_messages=1)
-    with pytest.raises(ConfigError, match="skip_user_messages = 0"):
+    changed = line(tmp_path, skip_messages=["Late"])
+    with pytest.raises(ConfigError, match=r"skip_messages = \[\]"):
         changed.edition(2)
-    with pytest.raises((ConfigError, Permanent), match="skip_user_messages = 0"):
+    with pytest.raises((ConfigError, Permanent), match=r"skip_messages = \[\]"):
         changed.freeze("s", LATER, edition)
 
 
 def test_a_golden_question_without_the_examples_keeps_its_traffic_out_of_training(tmp_path: Path) -> None:
     (tmp_path / "golden.jsonl").write_text("".join(json.dumps({"question": sentence(n), "reference": "2"}) + "\n" for n in range(1, 20)))
-    datasets = line(tmp_path, skip_user_messages=2, golden="golden.jsonl")
+    datasets = line(tmp_path, skip_messages=SKIPPED, golden="golden.jsonl")
     datasets.ingest(batch(spans(*(asked(n, sentence(n), EXAMPLES) for n in range(1, 60)))))
     snapshot = datasets.freeze("s", LATER, datasets.edition(1))
     assert not last_texts(datasets, snapshot.prompts) & {sentence(n) for n in range(1, 20)}
@@ -107,8 +115,8 @@ def test_a_long_instruction_leaves_each_question_its_own_conversation(tmp_path: 
     datasets = line(tmp_path)
     questions = [sentence(n, 10) for n in range(1, COUNT)]
     inside = role == "user"
-    items = (asked(n, f"{TEMPLATE} {text}" if inside else text, [], None if inside else TEMPLATE) for n, text in enumerate(questions, 1))
-    datasets.ingest(batch(spans(*items)))
+    texts = [f"{TEMPLATE} {text}" if inside else text for text in questions]
+    datasets.ingest(batch(spans(*(asked(n, text, [], None if inside else TEMPLATE, right=n % 4) for n, text in enumerate(texts, 1)))))
     edition = datasets.edition(1)
     snapshot = datasets.freeze("s", LATER, edition)
     training = datasets.assemble("t", snapshot, None)
@@ -123,7 +131,7 @@ def test_in_a_template_variants_of_a_question_are_still_on_one_side(tmp_path: Pa
     datasets = line(tmp_path)
     questions = [sentence(n, 12) for n in range(1, 60)]
     variants = [f"please {question}" for question in questions]
-    items = (asked(n, f"{TEMPLATE} {text}", []) for n, text in enumerate([*questions, *variants], 1))
+    items = (asked(n, f"{TEMPLATE} {text}", [], right=n % 59 % 4) for n, text in enumerate([*questions, *variants], 1))
     datasets.ingest(batch(spans(*items)))
     snapshot = datasets.freeze("s", LATER, datasets.edition(1))
     used = {text.removeprefix(f"{TEMPLATE} ").removeprefix("please ") for text in last_texts(datasets, snapshot.prompts)}
@@ -131,27 +139,52 @@ def test_in_a_template_variants_of_a_question_are_still_on_one_side(tmp_path: Pa
     assert set(sizes) == {2}, "a question and its variant"
 
 
-def test_texts_share_a_template_if_a_fifth_of_them_do() -> None:
-    draw = random.Random(1)
-    alone = [normalise(sentence(n)) for n in range(100)]
-    inside = [normalise(f"{TEMPLATE} {text}") for text in alone]
-    assert template_of(alone) is None
+def labelled(texts: list[str], labels: int = 4) -> list[tuple[str, str]]:
+    """Normalised texts with right answers in turns."""
+    return [(normalise(text), str(n % labels)) for n, text in enumerate(texts)]
+
+
+ALONE = [sentence(n) for n in range(100)]
+
+
+def test_similar_texts_with_different_right_answers_share_a_template() -> None:
+    assert template_of(labelled(ALONE)) is None
+    inside = labelled([f"{TEMPLATE} {text}" for text in ALONE])
     found = template_of(inside)
     assert found is not None
     assert set(shingles(normalise(TEMPLATE)).tolist()) <= set(np.frombuffer(found.template, dtype=np.uint32).tolist())
-    assert max(jaccard(found(one), found(other)) for one, other in combinations(inside, 2)) < 0.3
+    assert max(jaccard(found(one), found(other)) for (one, _), (other, _) in combinations(inside, 2)) < 0.3
     assert len(found(normalise(TEMPLATE))) > 0, "a text that is the template has its shingles"
-    mixed = [*inside[:25], *alone[25:]]
-    draw.shuffle(mixed)
-    assert template_of(mixed) is not None
-    assert template_of([*inside[:10], *alone[10:]]) is None
-    assert template_of(inside[:19]) is None, "too few to tell"
-    assert template_of([*alone[:60], *(varied(text, 3) for text in alone[:40])]) is None, "near-duplicates in pairs are no template"
+    assert template_of(inside[:9]) is None, "too few to tell"
+    assert template_of([(text, "no") for text, _ in inside]) is None, "with one right answer, they may be variants of one question"
+    assert template_of([(text, "yes" if n % 10 == 0 else "no") for n, (text, _) in enumerate(inside)]) is not None
 
 
-def test_variants_of_one_question_are_no_template() -> None:
-    one = sentence(1, 20)
-    variants = [normalise(f"{one} {'please ' * (n % 3)}{n}") for n in range(90)]
-    assert template_of([*variants, *(sentence(n) for n in range(2, 12))]) is None
-    reworded = [normalise(varied(one, n)) for n in range(90)]
-    assert template_of(reworded) is None
+def test_several_templates_are_found_also_later() -> None:
+    others = [sentence(n, 250) for n in (201, 202, 203, 204)]
+    both = labelled([f"{others[n % 2]} {text}" for n, text in enumerate(ALONE)])
+    first = template_of(both)
+    assert first is not None
+    assert template_of(both, before=first) is None, "what is known is not found again"
+    more = labelled([f"{others[2 + n % 2]} {sentence(300 + n)}" for n in range(100)])
+    second = template_of([*both, *more], before=first)
+    assert second is not None
+    assert (first.recipe, second.recipe) == (1002, 2002)
+    assert set(first.template) <= set(second.template)
+    assert max(jaccard(second(one), second(other)) for (one, _), (other, _) in combinations([*both[:30], *more[:30]], 2)) < 0.5
+
+
+@pytest.mark.parametrize("tail", ["please please", "0f8fad5b-d9cb-469f-a165-70867728950e 2026-11-30T12:00:00Z", "again"])
+def test_variants_of_one_question_are_no_template(tail: str) -> None:
+    draw = random.Random(1)
+    one = sentence(1, 40)
+    variants = labelled([f"{one} {draw.getrandbits(64):016x} {tail} {n}" for n in range(60)])
+    assert template_of(variants) is None, "not even with right answers that differ"
+    assert template_of([(normalise(varied(one, n)), "A") for n in range(60)]) is None
+
+
+def test_odd_questions_are_no_template() -> None:
+    for texts in ([], [""] * 30, ["a"] * 30, ["\u3042" * 40] * 30, [str(n) for n in range(30)]):
+        assert template_of(labelled(texts)) is None
+    long = labelled([f"{'word ' * 200_000} {sentence(n)}" for n in range(12)])
+    assert template_of(long) is None, "only the beginnings are looked at"
