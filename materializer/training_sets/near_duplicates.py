@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -393,18 +393,19 @@ def prompt_clusters(
     Instructions (messages of the system or the developer) that many prompts have are left out, and the messages before the question
     (`without_opening`): where they are long, they would make different questions of an application near-duplicates.
     """
-    parsed = {identity: orjson.loads(prompt) for identity, prompt in prompts.items()}
-    every = (message for messages in parsed.values() for message in messages if message["role"] in INSTRUCTIONS)
-    counts = Counter(content_text(message["content"]) for message in every)
+    counts = Counter(text for prompt in prompts.values() for text in _instructions(orjson.loads(prompt)))
     many = min(_MANY, max(2, len(prompts) // 5))
-    texts = {}
-    for identity, every in parsed.items():
-        own = [
-            one for one in without_opening(every, skipped) if one["role"] not in INSTRUCTIONS or counts[content_text(one["content"])] < many
-        ]
-        messages = own or every
-        texts[identity] = "\n".join(f"{message['role']}: {normalise(content_text(message['content']))}" for message in messages)
+    shared, texts = {text for text, count in counts.items() if count >= many}, {}
+    for identity, prompt in prompts.items():
+        every = orjson.loads(prompt)
+        own = [one for one in without_opening(every, skipped) if shared.isdisjoint(_instructions([one]))]
+        texts[identity] = "\n".join(f"{message['role']}: {normalise(content_text(message['content']))}" for message in own or every)
     return clusters(texts, threshold, make)
+
+
+def _instructions(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the texts of the messages that instruct the model."""
+    return [content_text(message["content"]) for message in messages if message["role"] in INSTRUCTIONS]
 
 
 class Joined:

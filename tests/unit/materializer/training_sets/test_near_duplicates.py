@@ -426,6 +426,14 @@ def test_a_long_instruction_does_not_make_different_questions_near_duplicates(ro
     assert len(set(prompt_clusters(alone).values())) == 20
 
 
+def test_documents_in_the_instructions_make_the_same_question_different_ones() -> None:
+    asked = {"role": "user", "content": "Summarise the document."}
+    prompts = {str(n): json.dumps([{"role": "system", "content": sentence(n, 60)}, asked]) for n in range(40)}
+    assert len(set(prompt_clusters(prompts).values())) == 40
+    both = {"role": "system", "content": sentence(99, 200)}
+    assert len(set(prompt_clusters({key: json.dumps([both, *json.loads(prompt)]) for key, prompt in prompts.items()}).values())) == 40
+
+
 def test_prompts_that_are_only_an_instruction_are_compared_by_it() -> None:
     texts = [sentence(1, 60), varied(sentence(1, 60), 3), sentence(2, 60)]
     prompts = {str(n): json.dumps([{"role": "system", "content": text}]) for n, text in enumerate(texts)}
