@@ -193,7 +193,8 @@ def test_an_erasure_waits_for_a_step_and_nothing_of_the_person_is_left(tmp_path:
 
     list(upkeep.keep(datasets.lake, LONG_AFTER, meanwhile))
     eraser.join(60)
-    assert places[:3] == ["files written", "files replaced", "erasure"]
+    assert places[:2] == ["files written", "files replaced"]
+    assert "erasure" in places[2:], "a later step may get the lock first, because flock wakes nobody in order"
     assert marks_in(tmp_path / "lake").keys() == {2, 3, 4}
 
 
