@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ratchet.contracts.data.records import Signal, Tier
 from ratchet.contracts.ids import Beginnings, normalise
@@ -25,6 +25,12 @@ class RewardSettings(Frozen):
     """Options of the scorer, which validates them."""
 
 
+def _long_enough(text: str) -> str:
+    if len(normalise(text)) < 3:
+        raise ValueError("a beginning of messages needs at least three characters that are not white space")
+    return text
+
+
 class HoldoutSettings(Frozen):
     """Settings of the holdout, which is never used for training."""
 
@@ -42,7 +48,7 @@ class HoldoutSettings(Frozen):
     otherwise are all on one side. "auto" begins with 0.8, and rises to 0.9, 0.95 or 1 if right answers show that more similar prompts are
     different questions; it never falls. A change applies to the sides of prompts that are frozen for the first time afterwards, and at
     once to what is left out because of golden prompts."""
-    skip_messages: tuple[Annotated[str, Field(min_length=3, max_length=2000)], ...] = ()
+    skip_messages: tuple[Annotated[str, Field(max_length=2000), AfterValidator(_long_enough)], ...] = ()
     """Beginnings of user messages that are no question: few-shot examples, or the environment that an agent describes. Conversations count
     as one if their first other user message is the same. Upper case and white space do not count. It cannot be changed after the first
     edition of the holdout."""
@@ -58,7 +64,7 @@ class HoldoutSettings(Frozen):
     @property
     def skipped(self) -> Beginnings:
         """`skip_messages`, normalised."""
-        return tuple(normalise(text) for text in self.skip_messages)
+        return tuple(sorted({normalise(text) for text in self.skip_messages}))
 
 
 class SnapshotSettings(Frozen):

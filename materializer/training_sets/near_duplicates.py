@@ -2,7 +2,7 @@
 
 Two texts are near-duplicates if the Jaccard similarity of their sets of character 5-grams, after normalisation, is at least 0.8
 (`benchmarks/near_duplicates.py` compares other shingles and thresholds). Where most of every text is a template, its shingles are left
-out (`template_of`). The recipe has a version. Signatures are stored, so a change of
+out (`may_share_a_template`). The recipe has a version. Signatures are stored, so a change of
 what they mean needs a new version; a test compares them with recorded values.
 
 The search of one text looks at a limited number of others, so its cost does not grow with their number, even if all were made from one
@@ -34,10 +34,9 @@ THRESHOLD = 0.8
 """Least Jaccard similarity of near-duplicates."""
 _LEAST_TEXTS, _TEMPLATE_SHARE = 10, 0.8
 """Similar texts that show a template, and the share of them that has each of its shingles."""
-_LEAST_OWN, _LEAST_DIFFERENT = 20, 0.1
-"""Shingles that a text must have beside the template, about four words without numbers, and the least share of similar texts with different
-right answers."""
-_NUMBER = re.compile(r"\S*\d\S*")
+_LEAST_OWN = 20
+"""Shingles that a text must have beside the template: about four words without numbers."""
+_NUMBER = re.compile(r"[!-~]*\d[!-~]*")
 _LOOKED_AT = 50_000
 SHINGLE = 5
 """Characters of a shingle."""
@@ -119,31 +118,41 @@ WHOLE = Shingler()
 """Makes the shingles of whole texts."""
 
 
-def template_of(questions: Sequence[tuple[str, str]], threshold: float = THRESHOLD, before: Shingler = WHOLE) -> Shingler | None:
-    """Return what makes the shingles of texts without those of their templates; None if there is no template beside those of `before`.
+def may_share_a_template(texts: Sequence[str], threshold: float = THRESHOLD, before: Shingler = WHOLE) -> list[list[int]]:
+    """Return groups of similar texts, by their numbers, that differ in more than a few words and numbers.
 
-    `questions` are normalised texts with their right answers. Similar texts share a template if there are enough of them, if they differ in
-    more than a few words and numbers, and if their right answers differ: otherwise they are variants of one question. The cost grows with
-    the square of the number of texts, so pass a sample. Only the first _LOOKED_AT characters of a text count.
+    Such texts share a template beside those of `before`, or they are variants of one text, which their right answers can tell. `texts` are
+    normalised. The cost grows with the square of their number, so pass a sample. Only the first _LOOKED_AT characters of a text count.
     """
-    begins = [text[:_LOOKED_AT] for text, _ in questions]
+    begins = [text[:_LOOKED_AT] for text in texts]
     signed = np.array([signature(before(text)) for text in begins], dtype=np.uint32).reshape(-1, PERMUTATIONS)
     near = np.array([(signed == one).mean(axis=1) >= threshold for one in signed]).reshape(len(begins), len(begins))
     joined = Joined((str(one), str(other)) for one, other in np.argwhere(np.triu(near, 1)).tolist())
     groups: dict[str, list[int]] = defaultdict(list)
     for at in range(len(begins)):
         groups[joined.root(str(at))].append(at)
-    found = [np.frombuffer(before.template, dtype=np.uint32)]
-    for members in groups.values():
-        if len(members) < _LEAST_TEXTS:
-            continue
-        pairs = [pair for pair in combinations(members, 2) if near[pair]]
-        different = sum(normalise(questions[one][1]) != normalise(questions[other][1]) for one, other in pairs)
-        without_numbers = [shingles(_NUMBER.sub("0", begins[at])) for at in members]
-        own = [int(np.isin(one, _common(without_numbers), invert=True).sum()) for one in without_numbers]
-        if different >= _LEAST_DIFFERENT * len(pairs) and median(own) >= _LEAST_OWN:
-            found.append(_common([shingles(begins[at]) for at in members]))
-    return None if len(found) == 1 else Shingler(np.unique(np.concatenate(found)).tobytes(), before.version + 1)
+    return [members for members in groups.values() if len(members) >= _LEAST_TEXTS and _differ([begins[at] for at in members])]
+
+
+def _differ(texts: Sequence[str]) -> bool:
+    """Return whether most of the texts consist of common shingles for the larger part, and of enough of their own.
+
+    Those of words with digits are left out. Texts of a chain may have little in common.
+    """
+    sets = [shingles(_NUMBER.sub("0", text)) for text in texts]
+    common = _common(sets)
+    own = median(int(np.isin(one, common, invert=True).sum()) for one in sets)
+    return own >= _LEAST_OWN and len(common) > median(map(len, sets)) / 2
+
+
+def with_templates(groups: Sequence[Sequence[str]], before: Shingler = WHOLE) -> Shingler | None:
+    """Return what makes the shingles of texts without those that most texts of a group have, and without those of `before`.
+
+    `groups` are normalised texts. None: nothing is to be left out that `before` does not leave out.
+    """
+    found = [_common([shingles(text[:_LOOKED_AT]) for text in texts]) for texts in groups]
+    every = np.unique(np.concatenate([np.frombuffer(before.template, dtype=np.uint32), *found])).tobytes()
+    return None if every == before.template else Shingler(every, before.version + 1)
 
 
 def _common(sets: Sequence[Shingles]) -> Shingles:

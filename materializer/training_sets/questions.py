@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import orjson
@@ -17,11 +18,20 @@ import polars as pl
 from ratchet.contracts.conversation import person_answer
 from ratchet.contracts.data.datasets import NearRung
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, hash_share, root_text, without_opening
+from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, hash_share, normalise, root_text, without_opening
 from ratchet.materializer.labels.scores import references
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.texts import PLACE, Texts
-from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, WHOLE, NearIndex, Shingler, jaccard, signature
+from ratchet.materializer.training_sets.near_duplicates import (
+    THRESHOLD,
+    WHOLE,
+    NearIndex,
+    Shingler,
+    jaccard,
+    may_share_a_template,
+    signature,
+    with_templates,
+)
 
 RUNGS = (THRESHOLD, 0.9, 0.95, 1.0)
 """Similarities from which prompts may count as near-duplicates, from the first one."""
@@ -30,6 +40,10 @@ MEASURED = 2_000
 LEAST_SHARE, LEVEL = 0.8, 0.95
 """The prompts of a rung are no near-duplicates if the share of different questions is shown, at this level, to be at least this high: for
 example by 14 of 14 pairs, or by 28 of 30."""
+LEAST_PAIRS, LEAST_DIFFERENT = 5, 0.1
+"""Pairs of similar questions that show a template, and the least share of different questions among them. Labels may be rare."""
+_RESULT = 20
+"""Characters of a bare result, such as a number or a label. Longer right answers may say the same in other words."""
 _MOST_PAIRS = 100
 """Pairs of a rung that are scored: a scorer may take a second for an answer."""
 _PER_USER = 3
@@ -131,6 +145,28 @@ def compared(questions: Sequence[Question], compare: Compare, make: Shingler = W
                 different += all(score is not None and score < _RIGHT for score in both)
         found.append(NearRung(least=least, below=below, pairs=counted, different=different))
     return tuple(found)
+
+
+def template_in(questions: Sequence[Question], compare: Compare, least: float, before: Shingler) -> Shingler | None:
+    """Return what makes the shingles of texts without those of templates in the questions; None if no further template is found.
+
+    Similar questions share a template if they are shown to be different ones: at least LEAST_DIFFERENT of LEAST_PAIRS pairs or more, as
+    `compared` counts them. Variants of one question have one right answer. If no scorer accepts the right answers as answers, because they
+    are bare results, those of at most _RESULT characters are compared as texts. `least` and `before` are the least similarity of
+    near-duplicates and what makes their shingles at present.
+    """
+    texts = [one.text for one in questions]
+    found = list[list[str]]()
+    for members in may_share_a_template(texts, least, before):
+        inside = [questions[at] for at in members]
+        rungs = compared(inside, compare, before)
+        pairs, different = sum(rung.pairs for rung in rungs), sum(rung.different for rung in rungs)
+        if not pairs:
+            results = [normalise(one.reference) for one in inside if len(one.reference) <= _RESULT]
+            pairs, different = len(results) - 1, sum(one != other for one, other in pairwise(results))
+        if pairs >= LEAST_PAIRS and different >= LEAST_DIFFERENT * pairs:
+            found.append([texts[at] for at in members])
+    return with_templates(found, before)
 
 
 def _pairs(questions: Sequence[Question], make: Shingler) -> list[list[tuple[int, int]]]:

@@ -25,16 +25,15 @@ from ratchet.materializer.training_sets.near_duplicates import (
     Shingler,
     prompt_clusters,
     signature,
-    template_of,
 )
 from ratchet.materializer.training_sets.prompt_sides import Placed, PromptSides, Roots, Side
-from ratchet.materializer.training_sets.questions import RUNGS, Question, compared, least_similarity
+from ratchet.materializer.training_sets.questions import RUNGS, Question, compared, least_similarity, template_in
 from ratchet.materializer.workers.signing import Signing
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.compute.inline import InlineCompute
 
 _SAMPLED = 300
-"""Questions that are compared with one another to find a template, in a tenth of a second for texts of 1 KB."""
+"""Questions that are compared with one another to find a template."""
 _SIGNED = 2000
 """Prompts whose signatures are stored with one commit: a quarter of a second of work."""
 
@@ -154,7 +153,7 @@ class Split:
         """
         before = self._shingler()
         some = [*questions[: _SAMPLED // 2], *questions[_SAMPLED // 2 :][-_SAMPLED // 2 :]]
-        if (found := template_of([(one.text, one.reference) for one in some], self.similarity(), before)) is not None:
+        if (found := template_in(some, self._rewards.compare, self.similarity(), before)) is not None:
             self._artifacts.bind(self._template(found.version), self._artifacts.put(stamped({"shingles": found.template.hex()})))
 
     def _risen(self, similarity: float) -> str:
@@ -177,13 +176,14 @@ class Split:
         Does nothing if near-duplicates are not considered. Decides no side: that happens when a prompt may first be used.
         """
         newest = self._lake.snapshot("traces")
-        sides = PromptSides(self._lake.place, *self.nearness())
+        threshold, make = self.nearness()  # once: another process may bind a template meanwhile
+        sides = PromptSides(self._lake.place, threshold, make)
         if not self._settings.near_duplicates or newest is None or newest == (since := sides.signed()):
             return
         for part in self._lake.parts_added("traces", since, ("messages",)):
             added = part["messages"].drop_nulls().unique()
             engine = compute if len(added) > _SIGNED else InlineCompute()
-            for signatures in engine.map(Signing(self._shingler()), self._unsigned(added, sides)):
+            for signatures in engine.map(Signing(make), self._unsigned(added, sides)):
                 with self._lake.writing():
                     sides.keep(signatures)
         with self._lake.writing():

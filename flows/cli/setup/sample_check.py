@@ -41,7 +41,6 @@ def _of_source(context: LineContext, source: TraceSource) -> list[Finding]:
         found.append(("note", "records", f"{name}: {seen.without_tools:,} conversations call tools, but their records name no tools"))
     if seen.repeated is not None:
         found.append(("warning", "records", f"{name}: {seen.repeated.sentence}"))
-    skipped = context.loop.holdout.skipped
-    if (opening := seen.opening) is not None and not (skipped and all(text.startswith(skipped) for text in opening.texts)):
+    if (opening := seen.opening(context.loop.holdout.skipped)) is not None:
         found.append(("warning", "records", f"{name}: {opening.sentence}"))
     return found

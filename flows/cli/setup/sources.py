@@ -115,7 +115,8 @@ def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | 
     with tempfile.TemporaryDirectory() as state:
         since = {"since": datetime.now(UTC) - timedelta(days=1)} if api else {}
         source = load(ExtensionKind.SOURCE, found.kind).create(settings, here, Path(state), options=options | since, where="options")
-        trial = try_records(source, limits, masker.mask, masker.masked_value)
+        skipped = loop.holdout.skipped if loop else ()
+        trial = try_records(source, limits, masker.mask, masker.masked_value, skipped)
     return found, trial, source_block(settings)
 
 

@@ -9,7 +9,7 @@ import io
 import json
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, NamedTuple
 
@@ -18,7 +18,7 @@ import orjson
 from ratchet.contracts.data.datasets import RawBatch
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import RatchetError
-from ratchet.contracts.ids import root_text
+from ratchet.contracts.ids import Beginnings, root_text, without_opening
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
@@ -30,7 +30,8 @@ _SHORT = 200
 _MOST_SHARE = 0.2
 _LEAST_PROMPTS = 10
 _MOST_ENDS = 0.02
-_BEGIN = 60
+_LEAST_BEGIN, _SHORT_BEGIN, _LONGEST = 3, 60, 300
+"""Characters of a beginning that names messages."""
 
 
 def limits_of(loop: Loop, source: str, now: int) -> Limits:
@@ -92,8 +93,10 @@ def repeated_answer(rows: Iterable[Row]) -> RepeatedAnswer | None:
 class SameOpening:
     """User messages with which many different prompts begin, and with which none ends: few-shot examples, or an agent's environment."""
 
+    messages: int
+    """Number of these messages."""
     texts: tuple[str, ...]
-    """Beginnings of these messages, normalised."""
+    """Beginnings of those of these messages that begin as no other user message does, normalised."""
     prompts: int
     """Number of different prompts that begin with them."""
     of: int
@@ -102,11 +105,12 @@ class SameOpening:
     @property
     def sentence(self) -> str:
         """The finding for an operator."""
-        same = f"the same {len(self.texts)} user messages" if len(self.texts) > 1 else "the same user message"
+        same = f"the same {self.messages} user messages" if self.messages > 1 else "the same user message"
+        named = json.dumps(list(self.texts), ensure_ascii=False) if self.texts else "[…] to how they begin, and the questions do not"
         return (
             f"{self.prompts:,} of {self.of:,} different prompts begin with {same}, and count as one conversation, on one side of the "
-            "holdout; if these are examples, or the environment that an agent describes, set holdout.skip_messages = "
-            + json.dumps(list(self.texts), ensure_ascii=False)
+            "holdout; if these are examples, or the environment that an agent describes, set "
+            f"holdout.skip_messages = {named}"
         )
 
 
@@ -114,15 +118,15 @@ class Asked(NamedTuple):
     """A user message."""
 
     begin: str
-    """Its beginning, normalised."""
+    """Its first _LONGEST characters, normalised."""
     whole: int
     """A hash of the whole."""
 
 
-def asked_in(messages: str) -> tuple[Asked, ...]:
-    """Return the user messages of a prompt, which is a JSON list of messages."""
-    texts = (root_text([message]) for message in orjson.loads(messages) if message["role"] == "user")
-    return tuple(Asked(text[:_BEGIN], hash(text)) for text in texts)
+def asked_in(messages: str, skipped: Beginnings = ()) -> tuple[Asked, ...]:
+    """Return the user messages of a prompt, which is a JSON list of messages, from the first question on (`ids.root_text`)."""
+    asked = (message for message in without_opening(orjson.loads(messages), skipped) if message["role"] == "user")
+    return tuple(Asked(text[:_LONGEST], hash(text)) for text in map(root_text, ([message] for message in asked)))
 
 
 def same_opening(calls: Sequence[tuple[Asked, ...]]) -> SameOpening | None:
@@ -140,9 +144,19 @@ def same_opening(calls: Sequence[tuple[Asked, ...]]) -> SameOpening | None:
         message, count = max(following.items(), key=lambda item: (item[1], item[0]), default=(Asked("", 0), 0))
         begun = sum(n for texts, n in ends.items() if texts[at : at + 1] == (message,) and texts[:at] == opening)
         if count < max(_LEAST_PROMPTS, len(prompts) * _MOST_SHARE) or ends[(*opening, message)] > _MOST_ENDS * begun:
-            return SameOpening(tuple(one.begin for one in opening), len(inside), len(prompts)) if opening else None
+            others = {one.begin for texts in prompts for one in texts} - {one.begin for one in opening}
+            return SameOpening(at, _beginnings(opening, others), len(inside), len(prompts)) if opening else None
         opening = (*opening, message)
         inside = [texts for texts in inside if texts[at] == message]
+
+
+def _beginnings(opening: Sequence[Asked], others: Collection[str]) -> tuple[str, ...]:
+    """Return the beginnings by which a loop file can name messages: long enough, and those of none of the `others`."""
+    found = []
+    for message in opening:
+        cuts = (message.begin[:length] for length in (_SHORT_BEGIN, _LONGEST))
+        found.append(next((cut for cut in cuts if not any(text.startswith(cut) for text in others)), ""))
+    return tuple(dict.fromkeys(text for text in found if len(text) >= _LEAST_BEGIN))
 
 
 @dataclass
@@ -166,10 +180,9 @@ class Look:
         """One text that answers many prompts."""
         return repeated_answer(self.decoded.traces)
 
-    @property
-    def opening(self) -> SameOpening | None:
-        """User messages with which many prompts begin."""
-        return same_opening([asked_in(row["messages"]) for row in self.decoded.traces if row["messages"] is not None])
+    def opening(self, skipped: Beginnings) -> SameOpening | None:
+        """Return user messages with which many prompts begin, besides those that are skipped."""
+        return same_opening([asked_in(row["messages"], skipped) for row in self.decoded.traces if row["messages"] is not None])
 
 
 def look(

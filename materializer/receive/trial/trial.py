@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.data.decoding import PLACE, Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import Beginnings
 from ratchet.contracts.ports import TraceSource
 from ratchet.materializer.dialects.admission import Admission, unmasked
 from ratchet.materializer.dialects.decode import BUILT_IN, MAX_RECORD, decode, record_of
@@ -84,8 +85,12 @@ def try_source(
     limits: Limits,
     mask: Callable[[Row], Counter[str]] = unmasked,
     mask_record: Callable[[], Callable[[Any], Any]] = lambda: lambda value: value,
+    skipped: Beginnings = (),
 ) -> SourceTrial:
-    """Decode what the source has, up to RECORDS records. `mask` and `mask_record` mask rows and records. Raises like the source."""
+    """Decode what the source has, up to RECORDS records. `mask` and `mask_record` mask rows and records. Raises like the source.
+
+    `skipped` are the beginnings of user messages that are no question.
+    """
     found, rows, feedback = SourceTrial(), list[Row](), 0
     details: dict[str, str] = {}
     counts: Counter[tuple[str, str]] = Counter()
@@ -102,7 +107,7 @@ def try_source(
         if len(found.examples) < EXAMPLES:
             found.examples += _examples(part, decoded, EXAMPLES - len(found.examples), mask_record)
         counts += decoded.told
-        rows += [_counted(row) for row in decoded.traces]
+        rows += [_counted(row, skipped) for row in decoded.traces]
         feedback += len(decoded.feedback)
         found.kept += len(decoded.traces) + len(decoded.feedback) + len(decoded.consents)
         if found.kept + found.skipped.total() + found.quarantined.total() >= RECORDS:
@@ -139,9 +144,9 @@ _KEPT = 300
 """Characters of an answer that are kept while a trial reads. Only short answers are compared."""
 
 
-def _counted(row: Row) -> dict[str, Any]:
+def _counted(row: Row, skipped: Beginnings) -> dict[str, Any]:
     """Return what is counted of a row, without its long texts."""
-    asked = () if row["messages"] is None else asked_in(row["messages"])
+    asked = () if row["messages"] is None else asked_in(row["messages"], skipped)
     messages = None if row["messages"] is None else hash(row["messages"])
     answer = None if row["answer"] is None else row["answer"][:_KEPT]
     return {key: row.get(key) for key in _COUNTED} | {"messages": messages, "asked": asked, "answer": answer}

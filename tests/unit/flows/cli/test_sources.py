@@ -97,6 +97,15 @@ def test_examples_before_each_question_are_told(tmp_path: Path) -> None:
     assert 'holdout.skip_messages = ["charged twice", "late parcel"]' in said.stdout + said.stderr
 
 
+def test_a_beginning_that_questions_have_too_is_not_proposed(tmp_path: Path) -> None:
+    begin = "Classify the sentiment of the following review, and answer with one word: "
+    shots = [[f"{begin}Great!", f"{begin}Awful.", f"{begin}review {n}"] for n in range(12)]
+    told = tried(written(tmp_path / "shots.jsonl", shots))["opening"]
+    assert 'skip_messages = ["classify the sentiment of the following review, and answer with one word: great!"' in told
+    empty = tried(written(tmp_path / "empty.jsonl", [["?", f"question {n}"] for n in range(12)]))["opening"]
+    assert empty.endswith("set holdout.skip_messages = […] to how they begin, and the questions do not")
+
+
 def test_conversations_that_begin_with_the_same_greeting_are_no_examples(tmp_path: Path) -> None:
     talks = [["Hello", f"question {n}"] for n in range(12)]
     assert tried(written(tmp_path / "talks.jsonl", [["Hello"], *talks]))["opening"] is None, "the first call has the greeting alone"

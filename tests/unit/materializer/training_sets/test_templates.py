@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ import pytest
 from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
 from ratchet.contracts.ids import normalise
+from ratchet.contracts.loop.datasets import HoldoutSettings
 from ratchet.materializer.datasets import LakeDatasets
-from ratchet.materializer.training_sets.near_duplicates import jaccard, shingles, template_of
+from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, WHOLE, Shingler, jaccard, shingles
+from ratchet.materializer.training_sets.questions import Question, template_in
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
 from tests.unit.materializer.small_datasets import LATER, rows
-from tests.unit.materializer.training_sets.test_near_duplicates import varied
 
 pytestmark = pytest.mark.slow
 
@@ -139,52 +141,79 @@ def test_in_a_template_variants_of_a_question_are_still_on_one_side(tmp_path: Pa
     assert set(sizes) == {2}, "a question and its variant"
 
 
-def labelled(texts: list[str], labels: int = 4) -> list[tuple[str, str]]:
-    """Normalised texts with right answers in turns."""
-    return [(normalise(text), str(n % labels)) for n, text in enumerate(texts)]
+def questions(texts: list[str], labels: int = 4) -> list[Question]:
+    """Questions with these texts and right answers in turns."""
+    return [Question(normalise(text), [{"role": "user", "content": text}], None, f"label {n % labels}") for n, text in enumerate(texts)]
 
 
-ALONE = [sentence(n) for n in range(100)]
+def compare(samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, float | None]]:
+    return [{"exact": float(one["answer"] == one["reference"])} for one in samples]
 
 
-def test_similar_texts_with_different_right_answers_share_a_template() -> None:
-    assert template_of(labelled(ALONE)) is None
-    inside = labelled([f"{TEMPLATE} {text}" for text in ALONE])
+def template_of(found: list[Question], before: Shingler = WHOLE) -> Shingler | None:
+    return template_in(found, compare, THRESHOLD, before)
+
+
+ALONE = [sentence(n) for n in range(60)]
+
+
+def test_similar_questions_with_different_right_answers_share_a_template() -> None:
+    assert template_of(questions(ALONE)) is None
+    inside = questions([f"{TEMPLATE} {text}" for text in ALONE])
     found = template_of(inside)
     assert found is not None
     assert set(shingles(normalise(TEMPLATE)).tolist()) <= set(np.frombuffer(found.template, dtype=np.uint32).tolist())
-    assert max(jaccard(found(one), found(other)) for (one, _), (other, _) in combinations(inside, 2)) < 0.3
+    assert max(jaccard(found(one.text), found(other.text)) for one, other in combinations(inside, 2)) < 0.3
     assert len(found(normalise(TEMPLATE))) > 0, "a text that is the template has its shingles"
+    assert template_of(inside, found) is None, "what is known is not found again"
     assert template_of(inside[:9]) is None, "too few to tell"
-    assert template_of([(text, "no") for text, _ in inside]) is None, "with one right answer, they may be variants of one question"
-    assert template_of([(text, "yes" if n % 10 == 0 else "no") for n, (text, _) in enumerate(inside)]) is not None
+    assert template_of([one._replace(reference="no") for one in inside]) is None, "one right answer: they may be variants"
+    assert template_of([one._replace(reference="yes" if n % 5 == 0 else "no") for n, one in enumerate(inside)]) is not None
+
+
+def test_without_a_scorer_that_compares_answers_only_bare_results_show_a_template() -> None:
+    inside = questions([f"{TEMPLATE} {text}" for text in ALONE])
+    worded = [one._replace(reference=f"It is {one.reference}, as far as I know.") for one in inside]
+    assert template_in(worded, lambda samples: [{} for _ in samples], THRESHOLD, WHOLE) is None
+    assert template_in(inside, lambda samples: [{} for _ in samples], THRESHOLD, WHOLE) is not None, "bare results"
 
 
 def test_several_templates_are_found_also_later() -> None:
     others = [sentence(n, 250) for n in (201, 202, 203, 204)]
-    both = labelled([f"{others[n % 2]} {text}" for n, text in enumerate(ALONE)])
+    both = questions([f"{others[n % 2]} {text}" for n, text in enumerate(ALONE)])
     first = template_of(both)
     assert first is not None
-    assert template_of(both, before=first) is None, "what is known is not found again"
-    more = labelled([f"{others[2 + n % 2]} {sentence(300 + n)}" for n in range(100)])
-    second = template_of([*both, *more], before=first)
+    more = questions([f"{others[2 + n % 2]} {sentence(300 + n)}" for n in range(60)])
+    second = template_of([*both, *more], first)
     assert second is not None
     assert (first.recipe, second.recipe) == (1002, 2002)
-    assert set(first.template) <= set(second.template)
-    assert max(jaccard(second(one), second(other)) for (one, _), (other, _) in combinations([*both[:30], *more[:30]], 2)) < 0.5
+    assert max(jaccard(second(one.text), second(other.text)) for one, other in combinations([*both[:30], *more[:30]], 2)) < 0.5
 
 
 @pytest.mark.parametrize("tail", ["please please", "0f8fad5b-d9cb-469f-a165-70867728950e 2026-11-30T12:00:00Z", "again"])
 def test_variants_of_one_question_are_no_template(tail: str) -> None:
     draw = random.Random(1)
     one = sentence(1, 40)
-    variants = labelled([f"{one} {draw.getrandbits(64):016x} {tail} {n}" for n in range(60)])
-    assert template_of(variants) is None, "not even with right answers that differ"
-    assert template_of([(normalise(varied(one, n)), "A") for n in range(60)]) is None
+    assert template_of(questions([f"{one} {draw.getrandbits(64):016x} {tail} {n}" for n in range(60)])) is None, "words with digits"
+    reworded = questions([f"{sentence(n, 5)} {one} {sentence(n, 40)}"[:400] for n in range(60)], labels=1)
+    assert template_of(reworded) is None, "one right answer"
+
+
+def test_texts_without_a_common_part_are_no_template() -> None:
+    words = sentence(5, 1800).split()
+    sliding = questions([" ".join(words[n : n + 200]) for n in range(0, 1600, 16)])
+    assert template_of(sliding) is None
 
 
 def test_odd_questions_are_no_template() -> None:
-    for texts in ([], [""] * 30, ["a"] * 30, ["\u3042" * 40] * 30, [str(n) for n in range(30)]):
-        assert template_of(labelled(texts)) is None
-    long = labelled([f"{'word ' * 200_000} {sentence(n)}" for n in range(12)])
-    assert template_of(long) is None, "only the beginnings are looked at"
+    for texts in ([], [""] * 30, ["a"] * 30, ["あ" * 40] * 30, [str(n) for n in range(30)]):
+        assert template_of(questions(texts)) is None
+    assert template_of(questions([f"{'word ' * 200_000} {sentence(n)}" for n in range(12)])) is None, "only the beginnings are looked at"
+
+
+def test_beginnings_of_messages_are_compared_as_normalised_and_have_no_order() -> None:
+    assert HoldoutSettings(skip_messages=("  Late\tPARCEL", "card")).skipped == ("card", "late parcel")
+    assert HoldoutSettings(skip_messages=("card", "late parcel", "Card")).skipped == ("card", "late parcel")
+    for text in ("    ", "a ", ""):
+        with pytest.raises(ValueError, match="at least three characters"):
+            HoldoutSettings(skip_messages=(text,))
