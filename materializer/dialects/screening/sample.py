@@ -106,11 +106,11 @@ class SameOpening:
     def sentence(self) -> str:
         """The finding for an operator."""
         same = f"the same {self.messages} user messages" if self.messages > 1 else "the same user message"
-        named = json.dumps(list(self.texts), ensure_ascii=False) if self.texts else "[…] to how they begin, and the questions do not"
+        named = f": {json.dumps(list(self.texts), ensure_ascii=False)}" if self.texts else " how they begin and the questions do not"
         return (
             f"{self.prompts:,} of {self.of:,} different prompts begin with {same}, and count as one conversation, on one side of the "
-            "holdout; if these are examples, or the environment that an agent describes, set "
-            f"holdout.skip_messages = {named}"
+            "holdout; if these are examples, or the environment that an agent describes, add "
+            f"to holdout.skip_messages{named}"
         )
 
 

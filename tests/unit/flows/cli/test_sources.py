@@ -92,18 +92,18 @@ def test_examples_before_each_question_are_told(tmp_path: Path) -> None:
     shots = [["Charged twice", "Late parcel", f"question {n}"] for n in range(12)]
     told = tried(written(tmp_path / "shots.jsonl", [*shots, *([f"other {n}"] for n in range(8))]))["opening"]
     assert "12 of 20 different prompts begin with the same 2 user messages" in told
-    assert told.endswith('holdout.skip_messages = ["charged twice", "late parcel"]')
+    assert told.endswith('add to holdout.skip_messages: ["charged twice", "late parcel"]')
     said = CliRunner().invoke(sources, ["try", str(tmp_path / "shots.jsonl")], env={"COLUMNS": "400"})
-    assert 'holdout.skip_messages = ["charged twice", "late parcel"]' in said.stdout + said.stderr
+    assert 'holdout.skip_messages: ["charged twice", "late parcel"]' in said.stdout + said.stderr
 
 
 def test_a_beginning_that_questions_have_too_is_not_proposed(tmp_path: Path) -> None:
     begin = "Classify the sentiment of the following review, and answer with one word: "
     shots = [[f"{begin}Great!", f"{begin}Awful.", f"{begin}review {n}"] for n in range(12)]
     told = tried(written(tmp_path / "shots.jsonl", shots))["opening"]
-    assert 'skip_messages = ["classify the sentiment of the following review, and answer with one word: great!"' in told
+    assert 'skip_messages: ["classify the sentiment of the following review, and answer with one word: great!"' in told
     empty = tried(written(tmp_path / "empty.jsonl", [["?", f"question {n}"] for n in range(12)]))["opening"]
-    assert empty.endswith("set holdout.skip_messages = […] to how they begin, and the questions do not")
+    assert empty.endswith("add to holdout.skip_messages how they begin and the questions do not")
 
 
 def test_conversations_that_begin_with_the_same_greeting_are_no_examples(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""Tests of what `ratchet check` says about the first records of a source."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from ratchet.contracts.loop import Loop
+from ratchet.flows.cli.setup.sample_check import sampled
+from ratchet.materializer.receive.files.source import FileSource
+
+EXAMPLES = ("Charged twice", "Late parcel")
+
+
+def warnings(folder: Path, skipped: list[str]) -> list[str]:
+    """The warnings about a source in which each prompt begins with the examples."""
+    with (folder / "calls.jsonl").open("w") as file:
+        for n in range(12):
+            texts = [*EXAMPLES, f"question {n}"]
+            both = [m for text in texts for m in ({"role": "user", "content": text}, {"role": "assistant", "content": f"to {text}"})]
+            call = {"id": f"c-{n}", "timestamp": "2026-01-05T09:00:00Z", "consent": True, "messages": both[:-1], "response": f"answer {n}"}
+            file.write(json.dumps(call) + "\n")
+    fields: dict[str, Any] = {
+        "line": {"name": "support", "served_model": "m"},
+        "sources": [{"name": "calls", "kind": "jsonl", "path": "calls.jsonl"}],
+        "rewards": [{"name": "exact_match"}],
+        "holdout": {"skip_messages": skipped},
+    }
+    source, clock = FileSource("calls", "jsonl", folder / "calls.jsonl"), SimpleNamespace(now=lambda: datetime(2026, 2, 1, tzinfo=UTC))
+    context = SimpleNamespace(loop=Loop.model_validate(fields), sources=(source,), clock=clock)
+    return [text for level, _, text in sampled(cast(Any, context)) if level == "warning"]
+
+
+def test_examples_before_each_question_are_warned_of_until_they_are_named(tmp_path: Path) -> None:
+    [said] = warnings(tmp_path, [])
+    assert said.startswith("calls: 12 of 12 different prompts begin with the same 2 user messages")
+    assert warnings(tmp_path, json.loads(said.split("holdout.skip_messages: ")[1])) == []
+
+
+def test_a_message_that_is_named_already_is_left_out_of_the_warning(tmp_path: Path) -> None:
+    [said] = warnings(tmp_path, ["Charged"])
+    assert said.endswith('add to holdout.skip_messages: ["late parcel"]')
