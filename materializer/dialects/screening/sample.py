@@ -9,7 +9,7 @@ import io
 import json
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, NamedTuple
 
@@ -133,28 +133,39 @@ def same_opening(calls: Sequence[tuple[Asked, ...]]) -> SameOpening | None:
     """Return the user messages with which at least 10 different prompts, and a fifth of all, begin; None if there are none.
 
     `calls` are the user messages of calls. The first call of a real conversation ends with its first message, so hardly any call may end
-    with these.
+    with these. They are the same as a whole, or begin alike, as the environment of an agent, which names the folder and the time.
     """
-    prompts = set(calls)
-    opening: tuple[Asked, ...] = ()
-    inside, ends = list(prompts), Counter(calls)
+    found = _opening(calls, lambda message: message.whole)
+    if found is None:
+        alike = _opening(calls, lambda message: message.begin[:_SHORT_BEGIN])
+        found = alike if alike is not None and len(alike.texts) == alike.messages else None
+    return found
+
+
+def _opening(calls: Sequence[tuple[Asked, ...]], key: Callable[[Asked], Hashable]) -> SameOpening | None:
+    """Do what `same_opening` does. Messages with one `key` are the same."""
+    inside, ends = list(dict.fromkeys(calls)), Counter(tuple(map(key, texts)) for texts in calls)
+    opening, least, others = list[Asked](), max(_LEAST_PROMPTS, len(inside) * _MOST_SHARE), list[tuple[Asked, ...]]()
+    prompts = len(inside)
     while True:
-        at = len(opening)
-        following = Counter(texts[at] for texts in inside if len(texts) > at + 1)
-        message, count = max(following.items(), key=lambda item: (item[1], item[0]), default=(Asked("", 0), 0))
-        begun = sum(n for texts, n in ends.items() if texts[at : at + 1] == (message,) and texts[:at] == opening)
-        if count < max(_LEAST_PROMPTS, len(prompts) * _MOST_SHARE) or ends[(*opening, message)] > _MOST_ENDS * begun:
-            others = {one.begin for texts in prompts for one in texts} - {one.begin for one in opening}
-            return SameOpening(at, _beginnings(opening, others), len(inside), len(prompts)) if opening else None
-        opening = (*opening, message)
-        inside = [texts for texts in inside if texts[at] == message]
+        at, before = len(opening), tuple(map(key, opening))
+        following = Counter(key(texts[at]) for texts in inside if len(texts) > at + 1)
+        most, count = following.most_common(1)[0] if following else (None, 0)
+        begun = sum(n for texts, n in ends.items() if texts[: at + 1] == (*before, most))
+        if count < least or ends[(*before, most)] > _MOST_ENDS * begun:
+            rest = {one.begin for texts in (*others, *(texts[at:] for texts in inside)) for one in texts}
+            return SameOpening(at, _beginnings(opening, rest - {one.begin for one in opening}), len(inside), prompts) if opening else None
+        others += [texts for texts in inside if texts[at : at + 1] and key(texts[at]) != most]
+        inside = [texts for texts in inside if texts[at : at + 1] and key(texts[at]) == most]
+        opening.append(inside[0][at])
 
 
 def _beginnings(opening: Sequence[Asked], others: Collection[str]) -> tuple[str, ...]:
     """Return the beginnings by which a loop file can name messages: long enough, and those of none of the `others`."""
     found = []
     for message in opening:
-        cuts = (message.begin[:length] for length in (_SHORT_BEGIN, _LONGEST))
+        text = message.begin
+        cuts = (text if len(text) <= length else text[:length].rsplit(" ", 1)[0] for length in (_SHORT_BEGIN, _LONGEST))
         found.append(next((cut for cut in cuts if not any(text.startswith(cut) for text in others)), ""))
     return tuple(dict.fromkeys(text for text in found if len(text) >= _LEAST_BEGIN))
 

@@ -106,6 +106,16 @@ def test_a_beginning_that_questions_have_too_is_not_proposed(tmp_path: Path) -> 
     assert empty.endswith("add to holdout.skip_messages how they begin and the questions do not")
 
 
+def test_an_environment_that_differs_in_its_details_is_told(tmp_path: Path) -> None:
+    begin = "<environment_context> The agent may read and write files below the folder "
+    talks = [[f"{begin} /home/user-{n}/project at {n} o'clock", f"question {n}"] for n in range(12)]
+    told = tried(written(tmp_path / "agent.jsonl", talks))["opening"]
+    assert told.endswith('add to holdout.skip_messages: ["<environment_context> the agent may read and write files"]')
+    form = "Classify the following ticket into one of the categories billing and shipping: "
+    forms = [[f"{form} ticket {n}", f"{form} ticket {n} again"] for n in range(12)]
+    assert tried(written(tmp_path / "forms.jsonl", forms))["opening"] is None, "the questions begin alike, too"
+
+
 def test_conversations_that_begin_with_the_same_greeting_are_no_examples(tmp_path: Path) -> None:
     talks = [["Hello", f"question {n}"] for n in range(12)]
     assert tried(written(tmp_path / "talks.jsonl", [["Hello"], *talks]))["opening"] is None, "the first call has the greeting alone"
