@@ -306,14 +306,11 @@ class LakeDatasets:
 
     def _freeze(self, name: str, as_of: datetime, edition: HoldoutEdition) -> Snapshot:
         self._split.pin(edition.number)
-        if edition.skipped != self.loop.holdout.skipped:
+        holdout = self.loop.holdout
+        if (edition.fraction, edition.skipped, edition.normaliser) != (holdout.fraction, holdout.skipped, NORMALISER):
             raise Permanent(
-                f"edition {edition.number} was split with holdout.skip_messages = {list(edition.skipped)}; restore this value, or create a "
-                "new line"
-            )
-        if edition.fraction != self.loop.holdout.fraction or edition.normaliser != NORMALISER:
-            raise Permanent(
-                f"edition {edition.number} has another holdout.fraction or normaliser; restore holdout.fraction, or create a new line"
+                f"edition {edition.number} has another holdout.fraction, holdout.skip_messages or normaliser; restore the two settings, or "
+                "create a new line"
             )
         return self._frozen(name, as_of, edition.number, self._settled.read(as_of, name))
 

@@ -52,9 +52,15 @@ def near_note(rule: NearRule | None) -> str | None:
     """Return which prompts count as near-duplicates and what was measured; None if nothing was."""
     if rule is None:
         return None
-    left_out = ". The prompts share a template, which is left out when they are compared" if rule.template else ""
+    left_out = ["The prompts share a template, which is left out when they are compared"] if rule.template else []
+    notes = [*_measured_notes(rule), *left_out]
+    return ". ".join(notes) if notes else None
+
+
+def _measured_notes(rule: NearRule) -> list[str]:
+    """Return what `holdout.similarity = "auto"` has measured, as a list of one note; nothing if it found nothing."""
     if not rule.measured:
-        return left_out.removeprefix(". ") or None
+        return []
     begin = rule.measured[0].least
     told = [
         f"{rung.different:,} of {rung.pairs:,} with a similarity of {rung.least:g} to {rung.below:g}"
@@ -62,10 +68,10 @@ def near_note(rule: NearRule | None) -> str | None:
         if rung.pairs
     ]
     if rule.similarity == begin and not told:
-        return left_out.removeprefix(". ") or None
+        return []
     risen = ", as this or an earlier cycle has measured" if rule.similarity > begin else ""
     found = f"; of pairs with known right answers, different questions are {', '.join(told)}" if told else ""
-    return f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{risen}{found}{left_out}"
+    return [f"Prompts with a similarity from {rule.similarity:g} on count as near-duplicates{risen}{found}"]
 
 
 def masking_note(masked: MaskedData) -> str:

@@ -37,7 +37,9 @@ _LEAST_TEXTS, _TEMPLATE_SHARE = 10, 0.8
 _LEAST_OWN = 20
 """Shingles that a text must have beside the template: about four words without numbers."""
 _NUMBER = re.compile(r"[!-~]*\d[!-~]*")
+"""A word with a digit. It has ASCII characters only, because some scripts have no spaces between words."""
 _LOOKED_AT = 50_000
+"""Characters of a text in which a template is sought."""
 SHINGLE = 5
 """Characters of a shingle."""
 BANDS, _ROWS = 25, 5

@@ -152,8 +152,9 @@ class Split:
         Otherwise all prompts of an application that writes a long instruction into each user message would count as one.
         """
         before = self._shingler()
-        some = [*questions[: _SAMPLED // 2], *questions[_SAMPLED // 2 :][-_SAMPLED // 2 :]]
-        if (found := template_in(some, self._rewards.compare, self.similarity(), before)) is not None:
+        half = _SAMPLED // 2
+        sample = [*questions[:half], *questions[half:][-half:]]  # golden questions come first, those of the traffic last
+        if (found := template_in(sample, self._rewards.compare, self.similarity(), before)) is not None:
             self._artifacts.bind(self._template(found.version), self._artifacts.put(stamped({"shingles": found.template.hex()})))
 
     def _risen(self, similarity: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ratchet.contracts.conversation import Conversation, Message, text_of
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import INSTRUCTIONS
 from ratchet.materializer.dialects.canonical.reasoning import without_reasoning
 from ratchet.materializer.dialects.canonical.turns import messages_of, opened, paired
 from ratchet.materializer.dialects.otlp_attributes import Attributes
@@ -145,7 +146,7 @@ def conversation(request: Request | None, reply: Reply | None, tools: Sequence[d
 def with_instructions(messages: list[Message], given: Any) -> list[Message]:
     """Return the messages with system instructions that a record names elsewhere, if they are not among its messages."""
     found = system_message(given) if isinstance(given, str | list) else []
-    known = {text_of(message).strip() for message in messages if message["role"] in ("system", "developer")}
+    known = {text_of(message).strip() for message in messages if message["role"] in INSTRUCTIONS}
     return [*found, *messages] if found and text_of(found[0]).strip() not in known else messages
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ratchet.contracts.conversation import Conversation, Message, text_of
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import INSTRUCTIONS
 from ratchet.materializer.dialects.canonical.exchange import Record, Reply, Request, answer_of, conversation
 from ratchet.materializer.dialects.canonical.printed import printed_messages
 from ratchet.materializer.dialects.canonical.turns import messages_of, paired, with_split_calls
@@ -121,7 +122,7 @@ def _of_body(body: Any, fields: list[dict[str, Any]]) -> Request | None:
         return None
     given = _shown_messages(fields)
     first = given[0] if given else None
-    if first is not None and first[0] in ("system", "developer") and all(_shown_message(one) != first for one in found.messages):
+    if first is not None and first[0] in INSTRUCTIONS and all(_shown_message(one) != first for one in found.messages):
         found = Request([{"role": first[0], "content": first[1]}, *found.messages], found.tools)
     at = 0
     for one in given:

@@ -11,6 +11,7 @@ import orjson
 
 from ratchet.contracts.conversation import Conversation, Message
 from ratchet.contracts.errors import Rejected
+from ratchet.contracts.ids import INSTRUCTIONS
 from ratchet.materializer.dialects.canonical.exchange import (
     Event,
     Record,
@@ -295,7 +296,7 @@ def _of_events(events: Sequence[Event], record: Record) -> Conversation | None:
         raise Rejected("unknown_part", f"the event {named(other)} is unknown")
     asked = [message for name, attributes in events if name in ROLES for message in _event_messages(name, attributes)]
     choices = [attributes for name, attributes in events if name == CHOICE]
-    if asked and all(message["role"] in ("system", "developer") for message in asked):
+    if asked and all(message["role"] in INSTRUCTIONS for message in asked):
         raise Rejected("lost_messages", "the events of the call have no message but its instructions")
     request = Request(asked) if asked else None
     return conversation(request, _choice(_first_choice(choices)) if choices else None, tools_beside(record))
