@@ -19,6 +19,7 @@ from tests.unit.flows.cycles import knowing
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import evaluation, span
 from tests.unit.materializer.small_datasets import LATER, TRAIN, frozen
+from tests.unit.materializer.training_sets.test_near_duplicates import sentence
 
 
 def _cycle(tmp_path: Path, *items: Any) -> tuple[Any, Any]:
@@ -59,6 +60,21 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     assert "Training set " in page
     assert "private answer" in page
     assert page.count("| question ") == 5
+
+
+@pytest.mark.slow
+def test_the_card_says_how_many_demonstrations_of_near_duplicates_weigh_less(tmp_path: Path) -> None:
+    one = next(text for text in map(sentence, range(99)) if not held_out(root_id([{"role": "user", "content": text}]), "ratchet", 0.2))
+    corrected = [
+        span(n, f"{one} {n}", "wrong", [evaluation("user_correction", text="Paris", user__id=f"user-{n}")], user__id=f"user-{n}")
+        for n in range(1, 6)
+    ]
+    cycle, artifacts = _cycle(tmp_path, *corrected)
+    facts = cycle.result(PlanResult).dataset.facts
+    page = as_markdown("Card", dataset_card(cycle, artifacts))
+    assert (facts.demonstrations, facts.repeats) == ({"correction": 5}, 5)
+    assert "5 demonstrations weigh less, because near-duplicate prompts have the same answer" in page
+    assert "| 0.4 to 0.5 | 5 | " in page, "2 of 5"
 
 
 def test_examples_are_masked_also_where_the_stored_texts_are_not() -> None:
