@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from textwrap import shorten
 from typing import Any
 
 from ratchet.contracts.cycle import ApprovalKind
@@ -19,6 +20,8 @@ from ratchet.flows.report.story import sampling, stopping
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 """Text instead of symbols, because a font may not contain the symbols."""
+_WARNINGS, _WARNING = 2, 200
+"""How many warnings the form shows, and how many characters of each."""
 
 
 def form_text(request: str, evidence: Mapping[str, Any], expires: datetime, links: str) -> str:
@@ -28,7 +31,8 @@ def form_text(request: str, evidence: Mapping[str, Any], expires: datetime, link
     `links` names the places of all evidence, as Markdown.
     """
     question, summary, when = _head(request, evidence, expires)
-    return "\n\n".join([question, summary, when, f"All evidence: the run's artifact `approve {evidence['kind']}` · {links}"]) + "\n"
+    everything = f"All evidence: the run's artifact `approve {evidence['kind']}` · {links}"
+    return "\n\n".join([question, summary, *_warned(evidence), when, everything]) + "\n"
 
 
 def evidence_page(request: str, evidence: Mapping[str, Any], expires: datetime) -> str:
@@ -87,6 +91,15 @@ def _rollout_summary(evidence: Mapping[str, Any]) -> str:
     given = f"**{_given(evidence['given'])}.** " if evidence.get("given") else ""
     slices = _slices(report["comparisons"], evidence["min_slice"])
     return f"{given}**{effect}.** {gate}. {slices}; the users get it in steps of {weights} %."
+
+
+def _warned(evidence: Mapping[str, Any]) -> list[str]:
+    """Return the first sentence of each of the first warnings of the choice, and how many more there are."""
+    if evidence["kind"] != ApprovalKind.TRAINING or not (warnings := evidence["choice"].get("warnings", ())):
+        return []
+    shown = [_cell(shorten(one.partition(". ")[0], _WARNING, placeholder=" …")) for one in warnings[:_WARNINGS]]
+    more = f" {len(warnings) - len(shown)} more in the artifact." if len(warnings) > len(shown) else ""
+    return [f"**Warning:** {'. **Warning:** '.join(shown)}.{more}"]
 
 
 def _given(given: Mapping[str, Any]) -> str:

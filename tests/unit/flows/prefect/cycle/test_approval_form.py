@@ -57,6 +57,22 @@ def test_training_form_shows_the_warnings_of_the_choice_before_its_rules() -> No
     assert page.index("**Warning:** the training has no row of long.") < page.index("**Measured facts**")
 
 
+def test_training_form_shows_the_first_sentence_of_two_warnings_and_counts_the_others() -> None:
+    evidence: dict[str, Any] = dict(_waiting(ApprovalKind.TRAINING))
+    first, long = "the training has no row of long (30 prompts); 0.5 of all. The model can forget them", "word " * 200
+    for warnings, shown in (
+        ([first], "**Warning:** the training has no row of long (30 prompts); 0.5 of all."),
+        ([first, "b"], "**Warning:** the training has no row of long (30 prompts); 0.5 of all. **Warning:** b."),
+        (["a", "b", "c", "d"], "**Warning:** a. **Warning:** b. 2 more in the artifact."),
+    ):
+        evidence["choice"] = evidence["choice"] | {"warnings": warnings}
+        assert form_text("r", evidence, EXPIRES, "links").split("\n\n")[2] == shown
+    evidence["choice"] = evidence["choice"] | {"warnings": [long] * 9}
+    text = form_text("r", evidence, EXPIRES, "links")
+    assert len(text) < 1500
+    assert "word …. **Warning:** word" in text
+
+
 def test_rollout_form_shows_the_gate_the_intervals_and_the_plan() -> None:
     page = evidence_page("approval/sim/0001/rollout", _waiting(ApprovalKind.ROLLOUT), EXPIRES)
     assert "replacing v-" in page
