@@ -399,6 +399,8 @@ class IngestBegun(RowContent):
     format: str
     sender: str | None
     """Label of the sender; None if it is unknown."""
+    rules: Digest | None = None
+    """Digest of the settings by which its records are read. None in rows of earlier releases."""
 
 
 class IngestEnd(RowContent):

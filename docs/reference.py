@@ -150,6 +150,8 @@ def described(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return ("one of " if len(values) > 1 else "") + listed([json.dumps(value) for value in values])
     match schema.get("type"):
+        case "array" if "prefixItems" in schema:
+            return f"list of {len(schema['prefixItems'])}; each: {described(schema['prefixItems'][0], definitions)}"
         case "array":
             return f"list; each: {described(schema['items'], definitions)}"
         case "object" if isinstance(schema.get("additionalProperties"), dict):

@@ -65,6 +65,8 @@ class Limits:
     """Places whose consent counts (materializer/dialects/people/places.py). None: the places of the format. A refusal counts everywhere."""
     placeholders: tuple[str, ...] = ()
     """Texts of the operator's tools that stand in place of content, besides the known ones."""
+    rating_scale: tuple[float, float] | None = None
+    """The worst and the best number of the source's ratings. None: 0 and 1."""
 
 
 @dataclass

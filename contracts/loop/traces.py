@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -39,6 +40,10 @@ class SourceSettings(Frozen):
     without a beginning. Default: `metadata` for otlp, the receiver and observations of Langfuse; none for other JSON Lines. The key
     `consent` of JSON Lines, or the key that `mapping` names for it, always counts. A refusal counts from every place, also from those that
     are not named here. docs/howto/connect-an-application.md lists the places."""
+    rating_scale: tuple[float, float] | None = None
+    """The worst and the best number of the source's ratings, for example `[1, 5]`, or `[5, 1]` if 1 is the best. Default: 0 and 1. A batch
+    in which a tenth of the ratings are above 1 has another scale, so that all its ratings are quarantined until the scale is stated. Not
+    for langfuse, whose `options.scores` state the scale of each score."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the source, which validates them."""
 
@@ -60,6 +65,15 @@ class SourceSettings(Frozen):
                     datetime.fromisoformat(key.removeprefix(CONSTANT))
                 except ValueError as error:
                     raise ValueError(f"source {self.name!r}: mapping.timestamp = {key!r} is no date or time such as =2026-01-31") from error
+        return self
+
+    @model_validator(mode="after")
+    def _scale_of_numbers(self) -> SourceSettings:
+        if self.rating_scale is not None:
+            if self.kind == "langfuse":
+                raise ValueError(f"source {self.name!r}: kind 'langfuse' takes no rating_scale; state `min` and `max` in options.scores")
+            if self.rating_scale[0] == self.rating_scale[1] or not all(map(isfinite, self.rating_scale)):
+                raise ValueError(f"source {self.name!r}: rating_scale must be two different numbers, the worst and the best rating")
         return self
 
     @model_validator(mode="after")

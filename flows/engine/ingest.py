@@ -6,11 +6,13 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ratchet.contracts.cycle import Append, Lease
 from ratchet.contracts.data.datasets import IngestReport, RawBatch
 from ratchet.contracts.errors import Conflict, RatchetError, Retryable
-from ratchet.contracts.ids import Digest, ingest_stream, line_stream
+from ratchet.contracts.ids import Digest, digest, ingest_stream, line_stream
+from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import TraceSource
 from ratchet.contracts.rows import IngestBegun, IngestEnd, QuarantineAlarm, content_of, row_of
 from ratchet.contracts.schema import upgraded
@@ -82,39 +84,65 @@ def _ingest(context: LineContext, batches: Sequence[RawBatch], lease: Lease) -> 
     """Yield each batch with its report, in order, when the ledger has it. Some batches are begun ahead (`Datasets.ingest_each`)."""
     if not batches:
         return
-    waiting: deque[tuple[RawBatch, bool]] = deque()
+    waiting: deque[tuple[RawBatch, RawBatch, bool]] = deque()
     begun: dict[Digest, int] = {}
 
     def new() -> Iterator[RawBatch]:
-        for batch in batches:
-            is_new = batch.digest not in begun and _recorded(context, batch) is None
-            waiting.append((batch, is_new))
+        for given in batches:
+            batch, report = _known(context, given)
+            is_new = batch.digest not in begun and report is None
+            waiting.append((given, batch, is_new))
             if is_new:
                 begun[batch.digest] = _begin(context, batch, lease)
                 yield batch
 
     def known() -> Iterator[tuple[RawBatch, IngestReport]]:
-        while waiting and not waiting[0][1]:
-            batch, _ = waiting.popleft()
-            report = _recorded(context, batch)
+        while waiting and not waiting[0][2]:
+            given, batch, _ = waiting.popleft()
+            report = _recorded(context, batch.digest)
             assert report is not None
-            yield batch, report
+            yield given, report
 
     for report in context.datasets.ingest_each(new()):
         yield from known()
-        batch, _ = waiting.popleft()
+        given, batch, _ = waiting.popleft()
         row = row_of("done", IngestEnd(report=report, dialects=context.versions.get("dialect", ())), "ingest")
         after = begun.pop(batch.digest)
         context.ledger.append(
             [Append(stream=ingest_stream(context.line, batch.digest), after=after, rows=(row,))], lease, context.clock.now()
         )
-        yield batch, report
+        yield given, report
     yield from known()
 
 
-def _recorded(context: LineContext, batch: RawBatch) -> IngestReport | None:
+def _known(context: LineContext, batch: RawBatch) -> tuple[RawBatch, IngestReport | None]:
+    """Return a batch under the digest by which the ledger and the lake know it, and its report if it was ingested.
+
+    A batch whose records were read by other settings, for example without the right mapping, is read again, as another batch: records that
+    the lake has count as duplicates, and those that could not be stored before are stored. The settings of a batch that an earlier release
+    ingested are unknown; it counts as read by those of today.
+    """
+    report = _recorded(context, batch.digest)
+    if report is None:
+        return batch, None
+    first = content_of(IngestBegun, upgraded(context.ledger.read(ingest_stream(context.line, batch.digest)))[0])
+    rules = reading_rules(context.loop, batch.source)
+    if first.rules is None or first.rules == rules:
+        return batch, report
+    again = replace(batch, digest=digest([batch.digest, rules]))
+    return again, _recorded(context, again.digest)
+
+
+def reading_rules(loop: Loop, source: str) -> Digest:
+    """Return a digest of the settings of a line that decide what is read from a record of a source."""
+    known = next((one for one in loop.sources if one.name == source), None)
+    own = known.model_dump(mode="json", include={"mapping", "consent_places", "rating_scale", "options"}) if known else {}
+    return digest([own, loop.governance.consent])
+
+
+def _recorded(context: LineContext, batch: Digest) -> IngestReport | None:
     """Return the report of a batch that the ledger has, in which all records count as duplicates; None for a new batch."""
-    rows = context.ledger.read(ingest_stream(context.line, batch.digest))
+    rows = context.ledger.read(ingest_stream(context.line, batch))
     done = next((row for row in rows if row.kind == "done"), None)
     return None if done is None else content_of(IngestEnd, upgraded([done])[0]).report.repeated()
 
@@ -125,6 +153,7 @@ def _begin(context: LineContext, batch: RawBatch, lease: Lease) -> int:
     rows = context.ledger.read(stream)
     if not rows:
         sender = batch.sender.label if batch.sender else None
-        intended = row_of("intended", IngestBegun(source=batch.source, format=batch.format, sender=sender), "ingest")
+        rules = reading_rules(context.loop, batch.source)
+        intended = row_of("intended", IngestBegun(source=batch.source, format=batch.format, sender=sender, rules=rules), "ingest")
         rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
     return rows[-1].seq

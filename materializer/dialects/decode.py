@@ -33,6 +33,7 @@ from ratchet.materializer.dialects.otlp import OtlpDialect
 from ratchet.materializer.dialects.otlp_protobuf import json_form
 from ratchet.materializer.dialects.plain.traces import PlainTraces
 from ratchet.materializer.dialects.record_blocks import Blocks, Found
+from ratchet.materializer.dialects.screening.rating_scales import refuse_unclear
 from ratchet.materializer.dialects.values import parse_json
 
 MAX_RECORD = 64 << 20
@@ -95,6 +96,8 @@ def decode_in_columns(
             for found in read(stream, batch):
                 blocks.add(found)
             blocks.finish()
+        if limits.rating_scale is None:
+            refuse_unclear(into)
     except OSError as error:
         raise Retryable(f"batch {batch.origin} cannot be read: {error}; restore the file, then ingest again") from error
     return into, blocks.plain

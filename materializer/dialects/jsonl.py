@@ -280,7 +280,7 @@ def _decode_feedback(stated: Any, key: str, kind: FeedbackKind, trace: Row, posi
         into.skip("feedback", "no_consent")
         return
     try:
-        value = rating(stated) if kind == FeedbackKind.RATING else None
+        value = rating(stated, limits.rating_scale) if kind == FeedbackKind.RATING else None
         text = None if kind == FeedbackKind.RATING else answer_text(stated, limits)
         if value is None and text is None:
             raise Rejected("bad_value", f"{key} has no text")

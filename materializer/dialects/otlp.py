@@ -277,8 +277,11 @@ def content_of_call(record: Record, failed: bool, placeholders: Sequence[str] = 
 
 
 def answer_text(value: Any, limits: Limits) -> str | None:
-    """Return a right answer as text; None if there is none. Raises Rejected `redacted_content` or `too_large`."""
-    found = short_text(value)
+    """Return a right answer as text; None if there is none. An object, a list, true and false become their JSON.
+
+    Raises Rejected `redacted_content` or `too_large`.
+    """
+    found = short_text(dump(value) if isinstance(value, bool | dict | list) else value)
     check_redacted([found], limits.placeholders)
     return found
 
@@ -351,7 +354,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
     value = text = None
     if kind == FeedbackKind.RATING:
         score = attributes.get("gen_ai.evaluation.score.value")
-        value = rating(_THUMBS.get(str(attributes.get("gen_ai.evaluation.score.label"))) if score is None else score)
+        value = rating(_THUMBS.get(str(attributes.get("gen_ai.evaluation.score.label"))) if score is None else score, limits.rating_scale)
     elif signal is None:
         text = _explanation(attributes.get("gen_ai.evaluation.explanation"), limits)
     return {

@@ -128,7 +128,7 @@ def _feedback(given: Row, dialect: Dialect, position: str, limits: Limits) -> Ro
         return row | {"value": None, "text": None}
     row["signal"] = row["signal"] if of_teacher else None
     if row["kind"] == FeedbackKind.RATING:
-        return row | {"value": rating(row["value"]), "text": None}
+        return row | {"value": rating(row["value"], limits.rating_scale), "text": None}
     if not (row["text"] or "").strip():
         raise Rejected("bad_value", f"a {row['kind']} has no text")
     fits(row["text"])

@@ -200,15 +200,27 @@ _BAD = frozenset(
 )
 
 
-def rating(value: Any) -> float:
+ABOVE_ONE = "rating_scale"
+"""Reason of a rating on an unknown scale."""
+NAME_THE_SCALE = "state the worst and the best rating of the source in `rating_scale`, for example [1, 5], then ingest again, or replay"
+
+
+def rating(value: Any, scale: tuple[float, float] | None = None) -> float:
     """Return a rating in [0, 1]; true and words such as `like` are 1, false and words such as `dislike` are 0.
 
-    Raises Rejected `bad_value` for any other value.
+    `scale` is the worst and the best number of the source; None: 0 and 1. Raises Rejected `rating_scale` for a number above 1 if no scale
+    is known, and `bad_value` for any other value.
     """
     word = value.strip().lower().replace("-", "_").replace(" ", "_") if isinstance(value, str) else None
     if word in _GOOD or word in _BAD:
         return float(word in _GOOD)
     found = float(value) if isinstance(value, bool) else number(value)
+    if found is not None and scale is not None and not isinstance(value, bool):
+        found = (found - scale[0]) / (scale[1] - scale[0]) + 0.0  # no negative zero
+        if not 0 <= found <= 1:
+            raise Rejected("bad_value", f"a rating is outside of rating_scale = [{scale[0]:g}, {scale[1]:g}]")
+    if found is not None and found > 1:
+        raise Rejected(ABOVE_ONE, f"a rating is above 1; {NAME_THE_SCALE}")
     if found is None or not 0 <= found <= 1:
         raise Rejected("bad_value", "a rating must be a number from 0 to 1, a boolean, or a word such as like and dislike")
     return found

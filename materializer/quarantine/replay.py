@@ -25,6 +25,8 @@ from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.ports import Clock, Dialect
 from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.decode import MAX_RECORD, decode
+from ratchet.materializer.dialects.screening.rating_scales import refuse_ratings
+from ratchet.materializer.dialects.values import ABOVE_ONE
 from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex
 from ratchet.materializer.lake.storing.ingest import store
@@ -154,9 +156,12 @@ class LakeQuarantine:
         hide = kept if by == "kept" else rules.hide  # a file has the ids in clear, so nobody can name a user by a pseudonym there
         batch = _batch(entry, by, data, number)
         try:
-            return decode(batch, limits, rules.dialects, Admission(batch.sender, rules.is_signed, hide, rules.mask))
+            found = decode(batch, limits, rules.dialects, Admission(batch.sender, rules.is_signed, hide, rules.mask))
         except ConfigError as error:
             raise ConfigError(f"entry {entry.id} cannot be replayed: {error}") from error
+        if entry.reason == ABOVE_ONE and limits.rating_scale is None:
+            refuse_ratings(found)  # alone, a 1 of a scale from 1 to 5 is not recognised
+        return found
 
     def _mark(self, group: Sequence[QuarantineEntry], outcomes: Sequence[Replayed]) -> None:
         """Append a row for each entry that is resolved, or has another reason now, and delete what is kept of the resolved ones."""

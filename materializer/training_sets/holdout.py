@@ -109,7 +109,7 @@ def _golden_row(line: bytes, where: str, skipped: Beginnings) -> dict[str, Any]:
     except (Rejected, AttributeError) as error:
         raise ConfigError(f"holdout.golden: {where} cannot be read: {error}") from error
     reference = record.get("reference")
-    if isinstance(reference, dict | list):  # tool calls
+    if isinstance(reference, bool | dict | list):
         reference = dump(reference)
     if not messages or not isinstance(reference, str | int | float):
         raise ConfigError(f"holdout.golden: {where} needs a prompt (prompt, question or messages) and a reference")

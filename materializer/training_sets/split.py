@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import orjson
@@ -43,10 +44,69 @@ def edition_name(line: str, number: int, skipped: Beginnings = ()) -> str:
     return f"edition/{line}/{number}" + (f"/{digest(list(skipped))[:12]}" if number == 0 and skipped else "")
 
 
+def forbidden_changes(loop: Loop, artifacts: Artifacts) -> list[str]:
+    """Return how the settings of a line differ from those by which its prompts were split, if prompts would change their sides.
+
+    Nothing is bound. Empty for a line that was not split yet.
+    """
+    line, settings, found = loop.line.name, loop.holdout, list[str]()
+    if not settings.near_duplicates and artifacts.resolve(f"near/{line}") is not None:
+        found.append(_switched_off(line))
+    first = artifacts.resolve(edition_name(line, 1))
+    if first is not None and (known := parse(HoldoutEdition, artifacts.get(first)).skipped) != settings.skipped:
+        found.append(
+            f"line {line!r} was split with holdout.skip_messages = {list(known)}, and prompts would change their sides; "
+            "restore this value, or create a line with a new name"
+        )
+    if settings.development > (share := _development(line, artifacts)[0]):
+        found.append(_raised(line, share))
+    bound, wanted = artifacts.resolve(f"split/{line}"), _values(loop)
+    before = wanted if bound is None else unstamped(artifacts.get(bound), "split")
+    keys = {"salt": "line.salt", "fraction": "holdout.fraction", "normaliser": "the normaliser"}
+    if changed := [f"{keys[name]} = {before.get(name)!r}" for name in wanted if before.get(name) != wanted[name]]:
+        found.append(
+            f"line {line!r} was split with {' and '.join(changed)}, and prompts would change their sides; restore this, or create a line "
+            "with a new name"
+        )
+    return found
+
+
+def _values(loop: Loop) -> dict[str, Any]:
+    """Return the values that are bound when a line is split."""
+    return {"salt": loop.line.salt, "fraction": loop.holdout.fraction, "normaliser": NORMALISER}
+
+
+def _switched_off(line: str) -> str:
+    return (
+        f"line {line!r} was split with near-duplicates on one side, and prompts would change their side; "
+        "remove holdout.near_duplicates, or create a line with a new name"
+    )
+
+
+def _raised(line: str, share: float) -> str:
+    return (
+        f"line {line!r} was split with holdout.development = {share:g}, and its models were trained on the other prompts; "
+        "set this value or a lower one, or create a line with a new name"
+    )
+
+
+def _development(line: str, artifacts: Artifacts) -> tuple[float, int]:
+    """Return the share of development prompts that was bound last, and how many were bound; (1, 0) without one."""
+    known, number = 1.0, 0
+    while (bound := artifacts.resolve(_share(line, number))) is not None:
+        known, number = unstamped(artifacts.get(bound), "development")["fraction"], number + 1
+    return known, number
+
+
+def _share(line: str, number: int) -> str:
+    return f"development/{line}" + (f"/{number}" if number else "")
+
+
 class Split:
     """The split of one line."""
 
     def __init__(self, loop: Loop, artifacts: Artifacts, lake: Lake, rewards: ScorerSet) -> None:
+        self._loop = loop
         self._line = loop.line
         self._settings = loop.holdout
         self._skipped = loop.holdout.skipped
@@ -63,35 +123,24 @@ class Split:
         split with other settings.
         """
         self.near()
-        self._check_skipped()
+        self._refuse_changes()
         self._pin_development(is_preview=edition == 0)
-        name, split = self._line.name, {"salt": self._line.salt, "fraction": self._settings.fraction, "normaliser": NORMALISER}
+        name, split = self._line.name, _values(self._loop)
         bound = self._artifacts.bind(f"split/{name}", self._artifacts.put(stamped(split)))
-        if unstamped(self._artifacts.get(bound), "split") != split:
-            raise ConfigError(
-                f"line {name!r} was split with other values of line.salt, holdout.fraction or normaliser than {split}; "
-                "restore the old values, or create a line with a new name"
-            )
+        if bound != self._artifacts.put(stamped(split)):
+            self._refuse_changes()  # another process has bound other values meanwhile
 
-    def _check_skipped(self) -> None:
-        """Raise ConfigError if the first edition was split by other user messages: prompts would change their sides."""
-        first = self._artifacts.resolve(edition_name(self._line.name, 1))
-        known = self._skipped if first is None else parse(HoldoutEdition, self._artifacts.get(first)).skipped
-        if known != self._skipped:
-            raise ConfigError(
-                f"line {self._line.name!r} was split with holdout.skip_messages = {list(known)}, and prompts would change their sides; "
-                "restore this value, or create a line with a new name"
-            )
+    def _refuse_changes(self) -> None:
+        """Raise ConfigError for the first of the forbidden changes."""
+        if changes := forbidden_changes(self._loop, self._artifacts):
+            raise ConfigError(changes[0])
 
     def near(self) -> bool:
         """Return whether near-duplicates are on one side, and bind it if they are. Raises ConfigError if it was switched off afterwards."""
         line, wanted = self._line.name, self._settings.near_duplicates
         if self._artifacts.resolve(f"near/{line}") is not None:
             if not wanted:
-                raise ConfigError(
-                    f"line {line!r} was split with near-duplicates on one side, and prompts would change their side; "
-                    "remove holdout.near_duplicates, or create a line with a new name"
-                )
+                raise ConfigError(_switched_off(line))
             return True
         if not wanted:
             return False
@@ -204,20 +253,12 @@ class Split:
 
         A lower share makes some of them training prompts. A higher one would measure models by prompts that they were trained on.
         """
-        wanted, known, number = self._settings.development, 1.0, 0
-        while (bound := self._artifacts.resolve(self._share(number))) is not None:
-            known, number = unstamped(self._artifacts.get(bound), "development")["fraction"], number + 1
+        wanted, (known, number) = self._settings.development, _development(self._line.name, self._artifacts)
         if wanted > known:
-            raise ConfigError(
-                f"line {self._line.name!r} was split with holdout.development = {known:g}, and its models were trained on the other "
-                "prompts; set this value or a lower one, or create a line with a new name"
-            )
+            raise ConfigError(_raised(self._line.name, known))
         if wanted < known and not is_preview:
-            self._artifacts.bind(self._share(number), self._artifacts.put(stamped({"fraction": wanted})))
+            self._artifacts.bind(_share(self._line.name, number), self._artifacts.put(stamped({"fraction": wanted})))
             self._pin_development(is_preview)  # another process may have bound another share meanwhile
-
-    def _share(self, number: int) -> str:
-        return f"development/{self._line.name}" + (f"/{number}" if number else "")
 
     def training_sides(self, prompts: pl.DataFrame) -> TrainingSides:
         """Return the parts and the clusters of `prompts` (records.PROMPTS) of the training side."""

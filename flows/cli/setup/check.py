@@ -13,7 +13,7 @@ from ratchet.contracts.loop import Loop
 from ratchet.flows.cli.lines import named_loop
 from ratchet.flows.cli.names import loop_argument
 from ratchet.flows.cli.output import json_option, open_installation, print_json, table, watched
-from ratchet.flows.cli.setup.evidence_check import golden, newest_freeze, power
+from ratchet.flows.cli.setup.evidence_check import bound_split, golden, newest_freeze, power
 from ratchet.flows.cli.setup.finding import Finding
 from ratchet.flows.cli.setup.sample_check import sampled
 from ratchet.flows.cli.setup.suite_check import suites
@@ -52,6 +52,7 @@ def check(loop: str, as_json: bool) -> None:
             _compute,
             _serving,
             _checks,
+            bound_split,
             golden,
             _safety,
             suites,

@@ -16,6 +16,8 @@ from ratchet.flows.cli.output import span
 from ratchet.flows.cli.setup.finding import Finding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ratchet.contracts.loop import Loop
     from ratchet.contracts.serving import Arm
     from ratchet.flows.core.folds.cycle import CycleView
@@ -51,7 +53,7 @@ def golden(context: LineContext) -> list[Finding]:
     from ratchet.gates.evaluation.earlier import rows_to_find
 
     slices = Counter(_slice_of(line) for line in path.read_bytes().splitlines() if line.strip())
-    found = [("ok", "gate", f"golden set of {slices.total()} prompts")]
+    found = [("ok", "gate", f"golden set of {slices.total()} prompts"), *_edited(context, path)]
     judged = {part: rows for part, rows in slices.items() if rows >= context.loop.gate.min_slice}
     needs = {loss: rows_to_find(loss, len(judged) + 1) for loss in (0.03, 0.05, 0.1)}
     told = ", ".join(f"{loss:g}: {rows:,}" for loss, rows in needs.items())
@@ -60,6 +62,36 @@ def golden(context: LineContext) -> list[Finding]:
     if short:
         text += f". Too few even for a loss of 0.1: {', '.join(short[:5])}" + (f" and {len(short) - 5} more" if len(short) > 5 else "")
     return [*found, ("note", "gate", text)]
+
+
+def _edited(context: LineContext, path: Path) -> list[Finding]:
+    """Warn if the golden set was edited since the edition by which candidates are judged was frozen."""
+    from ratchet.contracts.steps import FreezeResult
+    from ratchet.materializer.lake.schemas import read_parquet
+    from ratchet.materializer.training_sets.holdout import read_golden
+
+    edition = next((found.edition for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
+    if edition is None or edition.golden is None:
+        return []
+    columns = ["prompt_id", "reference", "slice"]
+    frozen = set(read_parquet(context.artifacts.get(edition.golden)).select(columns).iter_rows())
+    now = set(read_golden(path, context.loop.holdout.skipped).select(columns).iter_rows())
+    if not (changed := {row[0] for row in frozen ^ now}):
+        return []
+    every = context.loop.holdout.rotate_after
+    left = every - context.line_view().evaluations % every
+    text = (
+        f"{len(changed):,} prompts of the golden set differ from edition {edition.number}, by which candidates are judged; "
+        f"the file as it is now counts from the next edition on, after {left} more {'evaluation' if left == 1 else 'evaluations'}"
+    )
+    return [("warning", "gate", text)]
+
+
+def bound_split(context: LineContext) -> list[Finding]:
+    """Report settings that the next cycle would refuse, because they differ from those by which the prompts of the line were split."""
+    from ratchet.materializer.training_sets.split import forbidden_changes
+
+    return [("error", "holdout", text) for text in forbidden_changes(context.loop, context.artifacts)]
 
 
 def _slice_of(line: bytes) -> str:

@@ -171,7 +171,8 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
         found = meaning(key)
         is_person = found is not None and found.fact in ("user", "session")
         is_object = isinstance(value, dict) or (is_person and bool(as_object(value)))  # a refusal may be beside the id of a person
-        if found is not None and found.fact is not None and not is_object:
+        is_answer = found is not None and found.fact == "reference"  # it may be an object itself
+        if found is not None and found.fact is not None and (is_answer or not is_object):
             made._add(found, value)
         elif is_person or (found is not None and found.fact is None) or key in ROOTS or _OPENED.search(key):
             _open(made, key, value, 0)
@@ -218,7 +219,9 @@ def _open(made: Told, place: str, value: Any, depth: int) -> None:
             made.facts, made.consents, made.times = both.facts, both.consents, both.times
             continue
         found = meaning(path)
-        if found is None or found.fact is None or isinstance(item, dict) or (isinstance(item, str) and item.lstrip()[:1] == "{"):
+        is_answer = found is not None and found.fact == "reference"  # it may be an object itself
+        is_object = isinstance(item, dict) or (isinstance(item, str) and item.lstrip()[:1] == "{")
+        if found is None or found.fact is None or (is_object and not is_answer):
             if depth < _DEPTH:
                 _open(made, path, item, depth + 1)
             if found is None or found.fact != "user":

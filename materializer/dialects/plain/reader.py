@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from ratchet.materializer.dialects.values import (
     name,
     number,
     person,
+    rating,
     slug,
     start_time,
     stated,
@@ -131,7 +132,7 @@ class PlainReader:
 
     def __init__(self, limits: Limits, hide: Callable[[Subject, str], str]) -> None:
         """`hide` returns the pseudonym of a user or session."""
-        self._assumed, self._now = limits.assume_consent, limits.now
+        self._assumed, self._now, self._scale = limits.assume_consent, limits.now, limits.rating_scale
         self._people = {"user": _People("u", hide), "session": _People("s", hide)}
         self._tools = lru_cache(maxsize=200)(_tools)
 
@@ -204,7 +205,8 @@ class PlainReader:
             columns["origin"] = ["traffic" if value is None else value for value in read("origin", _origin)]
         if "status" in keys:
             read("status", _succeeded)
-        found.ratings.extend(_ratings([raw.get("feedback") for raw in raws], bad) if "feedback" in keys else [None] * len(raws))
+        rated = [raw.get("feedback") for raw in raws] if "feedback" in keys else []
+        found.ratings.extend(_ratings(rated, self._scale, bad) if rated else [None] * len(raws))
         self._consents(raws, keys, columns, bad)
         return bad
 
@@ -290,8 +292,10 @@ def _identities(values: list[Any], bad: set[int]) -> list[str | None]:
     return found
 
 
-def _ratings(values: list[Any], bad: set[int]) -> list[float | None]:
+def _ratings(values: list[Any], scale: tuple[float, float] | None, bad: set[int]) -> list[float | None]:
     """Return ratings; null stays null. The numbers of those that are refused are added to `bad`."""
+    if scale is not None:
+        return _each(values, partial(rating, scale=scale), bad)
     if set(map(type, values)) <= _NUMBER_OR_NULL:
         given = [value for value in values if value is not None]
         if not given or (min(given) >= 0 and max(given) <= 1):

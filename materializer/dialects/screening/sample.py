@@ -43,6 +43,7 @@ def limits_of(loop: Loop, source: str, now: int) -> Limits:
         mapping=settings.mapping if settings else {},
         consent_places=settings.consent_places if settings else None,
         placeholders=loop.quarantine.placeholders,
+        rating_scale=settings.rating_scale if settings else None,
     )
 
 

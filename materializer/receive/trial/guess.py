@@ -295,5 +295,5 @@ def _why_not(column: str, wanted: _Column, values: Sequence[Any], share: float, 
         numbers = sorted({found for value in values if (found := number(value)) is not None})
         if numbers:
             limits = f"its values are {numbers[0]:g} to {numbers[-1]:g}"
-            return f"{limits}; Ratchet reads ratings from 0 to 1, so scale them before, or use options.reward (kind parquet)"
+            return f"{limits}; state the worst and the best rating in `rating_scale` = [{numbers[0]:g}, {numbers[-1]:g}]"
     return f"only {share:.0%} of its values are {wanted.form}"

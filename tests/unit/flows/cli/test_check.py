@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from datetime import datetime
@@ -11,14 +12,18 @@ from typing import Any
 
 import pytest
 
+from ratchet.contracts.data.records import PROMPTS
 from ratchet.contracts.errors import ConfigError
 from ratchet.contracts.fakes import FakeSharingServer
 from ratchet.contracts.jobs.training import JobSpec
 from ratchet.contracts.loop import SafetySettings, TrainingSettings
+from ratchet.contracts.schema import stamped
 from ratchet.contracts.serving import Arm, Evidence
 from ratchet.flows.cli.setup.check import _adapters, _jobs, _machine, _safety, _serving
-from ratchet.flows.cli.setup.evidence_check import _unmeasured, decidable, newest_freeze
+from ratchet.flows.cli.setup.evidence_check import _unmeasured, bound_split, decidable, golden, newest_freeze
 from ratchet.flows.composition.extensions import open_trainers
+from ratchet.materializer.lake.schemas import parquet
+from ratchet.materializer.training_sets.holdout import read_golden
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -235,6 +240,38 @@ def test_a_holdout_that_adds_little_to_the_golden_set_is_said(monkeypatch: pytes
     [(level, area, text)] = newest_freeze(context)
     assert (level, area) == ("warning", "prompts")
     assert "90 of 500 traces (18%) are held out" in text
+
+
+def test_an_edited_golden_set_is_said_to_count_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimulatedLine(Scenario(seed=1)).context
+    holdout = context.loop.holdout.model_copy(update={"golden": "golden.jsonl", "rotate_after": 8})
+    context = replace(context, folder=tmp_path, loop=context.loop.model_copy(update={"holdout": holdout}))
+    rows = [{"prompt": f"What is {n} + {n}?", "reference": str(2 * n)} for n in range(9)]
+    file = tmp_path / "golden.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert not [text for _, _, text in golden(context) if "differ" in text], "a line without an edition"
+    stored = context.artifacts.put(parquet(read_golden(file), PROMPTS, ["prompt_id"]))
+    edition = context.datasets.edition(1).model_copy(update={"golden": stored, "golden_size": 9})
+    cycle = SimpleNamespace(get=lambda _: SimpleNamespace(edition=edition))
+    monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda _: [cycle])
+    assert not [text for _, _, text in golden(context) if "differ" in text]
+    rows[0]["reference"] = "corrected"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:8], {"prompt": "new", "reference": "x"}]))
+    [text] = [text for level, _, text in golden(context) if level == "warning"]
+    assert text.startswith("3 prompts of the golden set differ from edition 1"), "one corrected, one removed, one added"
+    assert "counts from the next edition on, after 8 more evaluations" in text
+
+
+def test_settings_that_the_next_cycle_would_refuse_are_errors() -> None:
+    context = SimulatedLine(Scenario(seed=1)).context
+    assert bound_split(context) == []
+    for name, value in (("split", {"salt": "ratchet", "fraction": 0.25, "normaliser": 1}), ("development", {"fraction": 0.0})):
+        context.artifacts.bind(f"{name}/{context.line}", context.artifacts.put(stamped(value)))
+    development, split = bound_split(context)
+    assert development[:2] == split[:2] == ("error", "holdout")
+    assert "holdout.development = 0, and its models were trained on the other prompts" in development[2]
+    assert "was split with holdout.fraction = 0.25" in split[2]
+    assert "line.salt" not in split[2], "only what differs"
 
 
 def adapters(serving: dict[str, Any], **training: Any) -> list[tuple[str, str]]:

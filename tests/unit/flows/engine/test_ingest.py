@@ -11,8 +11,9 @@ from ratchet.contracts.data.datasets import IngestReport, RawBatch, TraceCounts
 from ratchet.contracts.errors import Retryable
 from ratchet.contracts.fakes import FakeDatasets, FakeSource
 from ratchet.contracts.ids import digest, ingest_stream
+from ratchet.contracts.loop import SourceSettings
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.engine.ingest import ingest
+from ratchet.flows.engine.ingest import ingest, reading_rules
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 
 
@@ -78,3 +79,43 @@ def test_batches_that_were_begun_ahead_of_a_failure_are_ingested_later(monkeypat
     report = ingest(context)
     assert (report.traces.kept, report.traces.duplicate) == (2, 1)
     assert all(kinds(context, name) == ["intended", "done"] for name in "abc")
+
+
+def with_mapping(context: LineContext, **mapping: str) -> LineContext:
+    """The line with a source `app` that has this mapping."""
+    source = SourceSettings(name="app", kind="jsonl", path="traces", mapping=mapping)
+    return replace(context, loop=context.loop.model_copy(update={"sources": (source,)}))
+
+
+def test_a_batch_is_read_again_when_the_settings_changed_by_which_its_records_are_read() -> None:
+    context, datasets, source = line("a", "b")
+    ingest(with_mapping(context, response="answer"))
+    assert ingest(with_mapping(context, response="answer")).traces.duplicate == 2
+    assert len(datasets.world.effects) == 2
+    mended = with_mapping(context, response="answer", consent="agreed")
+    datasets.reports |= {digest([digest("a"), reading_rules(mended.loop, "app")]): IngestReport(traces=TraceCounts(read=9, kept=9))}
+    assert ingest(mended).traces.kept == 9
+    assert len(datasets.world.effects) == 4
+    assert source.finished == [digest(name) for name in "ababab"], "the source knows its batches by its own digests"
+    assert ingest(mended).traces.kept == 0
+    assert ingest(with_mapping(context, response="answer")).traces.kept == 0, "the lake has what the first settings read"
+    assert len(datasets.world.effects) == 4
+
+
+def test_settings_that_do_not_change_what_is_read_cause_no_second_reading() -> None:
+    context, datasets, _ = line("a")
+    ingest(with_mapping(context))
+    other = context.loop.model_copy(update={"governance": context.loop.governance.model_copy(update={"max_chars": 7})})
+    assert ingest(with_mapping(replace(context, loop=other))).traces.duplicate == 1
+    assumed = context.loop.model_copy(update={"governance": context.loop.governance.model_copy(update={"consent": "assumed"})})
+    ingest(with_mapping(replace(context, loop=assumed)))
+    assert len(datasets.world.effects) == 2
+
+
+def test_a_batch_of_an_earlier_release_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, datasets, _ = line("a")
+    with monkeypatch.context() as patch:
+        patch.setattr("ratchet.flows.engine.ingest.reading_rules", lambda *_: None)
+        ingest(with_mapping(context))
+    assert ingest(with_mapping(context, consent="agreed")).traces.duplicate == 1
+    assert len(datasets.world.effects) == 1

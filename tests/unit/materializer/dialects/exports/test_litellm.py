@@ -45,6 +45,15 @@ def decoded(record: Any, assumed: bool = False) -> Decoded:
     return into
 
 
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [({"total": 3, "tax": [1]}, '{"total":3,"tax":[1]}'), ('{"total": 3}', '{"total": 3}'), (["a"], '["a"]'), (False, "false"), (7, "7")],
+)
+def test_a_right_answer_may_be_any_json_value(given: Any, stored: str) -> None:
+    [row] = decoded(payload(metadata={"requester_metadata": {"consent": True, "reference": given}})).traces
+    assert row["reference"] == stored
+
+
 def test_a_call_has_its_user_session_and_times() -> None:
     [row] = decoded(payload()).traces
     assert (row["id"], row["user"], row["session"], row["answer"]) == ("chatcmpl-1", "u1", "s1", "answer")

@@ -92,6 +92,20 @@ def test_a_region_a_slice_and_a_label_are_read_where_they_mean_it(place: FactPla
             assert traced(form)[0][fact] == ("north" if fact in place.facts else None), form
 
 
+@pytest.mark.parametrize("place", [place for place in PLACES if "reference" in place.facts], ids=lambda place: place.name)
+def test_a_right_answer_may_be_an_object_and_nothing_inside_of_it_describes_the_call(place: FactPlace) -> None:
+    answer = {"total": 3, "user": "ada", "metadata": {"consent": False}}
+    for form in (
+        attribute(f"{place.name}.reference", json.dumps(answer)),
+        attribute(place.name, json.dumps({"reference": answer})),
+        attribute(place.name, json.dumps({"reference": json.dumps(answer)})),
+        {"key": place.name, "value": kvlist({"reference": json.dumps(answer)})},
+    ):
+        row, _ = traced(form)
+        assert json.loads(row["reference"]) == answer, form
+        assert (row["user"], row["answer"]) == (None, SECRET), form
+
+
 def test_a_reference_is_not_read_from_a_plain_key() -> None:
     assert "reference" in ALL - DESCRIBED
     assert traced(attribute("reference", "order 7"))[0]["reference"] is None

@@ -1,0 +1,34 @@
+"""Refuses the ratings of a batch that show that their source has a scale of its own, for example from 1 to 5.
+
+Above 1, such ratings are refused one by one. Its lowest one, 1, would count as the best rating: the worst answers would be trained on.
+"""
+
+from __future__ import annotations
+
+from ratchet.contracts.data.decoding import PLACE, Bad, Decoded
+from ratchet.contracts.data.records import FeedbackKind
+from ratchet.materializer.dialects.values import ABOVE_ONE, NAME_THE_SCALE
+
+LEAST_SHARE = 0.1
+"""Share of the ratings of a batch above 1 from which all are refused. Fewer are mistakes of single records."""
+
+
+def refuse_unclear(decoded: Decoded) -> None:
+    """Move the ratings of a decoded batch to its bad records, if LEAST_SHARE of them are above 1."""
+    above = sum(bad.count for bad in decoded.bad if bad.reason == ABOVE_ONE)
+    if above:
+        ratings = sum(row["kind"] == FeedbackKind.RATING for row in decoded.feedback)
+        if above >= LEAST_SHARE * (above + ratings):
+            refuse_ratings(decoded)
+
+
+def refuse_ratings(decoded: Decoded) -> None:
+    """Move all ratings of a decoded batch to its bad records."""
+    kept = []
+    for row in decoded.feedback:
+        if row["kind"] == FeedbackKind.RATING:
+            detail = f"other ratings of the source are above 1, so that this one may be of another scale; {NAME_THE_SCALE}"
+            decoded.bad.append(Bad("feedback", row["position"], ABOVE_ONE, detail, place=row.get(PLACE)))
+        else:
+            kept.append(row)
+    decoded.feedback = kept
