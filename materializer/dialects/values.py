@@ -218,7 +218,7 @@ def rating(value: Any, scale: tuple[float, float] | None = None) -> float:
     if found is not None and scale is not None and not isinstance(value, bool):
         found = (found - scale[0]) / (scale[1] - scale[0]) + 0.0  # no negative zero
         if not 0 <= found <= 1:
-            raise Rejected("bad_value", f"a rating is outside of rating_scale = [{scale[0]:g}, {scale[1]:g}]")
+            raise Rejected("bad_value", f"a rating is outside of the stated scale from {scale[0]:g} to {scale[1]:g}")
     if found is not None and found > 1:
         raise Rejected(ABOVE_ONE, f"a rating is above 1; {NAME_THE_SCALE}")
     if found is None or not 0 <= found <= 1:

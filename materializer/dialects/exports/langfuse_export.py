@@ -184,7 +184,8 @@ def score_of(row: Mapping[str, Any], meanings: Mapping[str, ScoreMeaning]) -> di
     if kind == "BOOLEAN":
         return score | {"becomes": "rating", "value": value}
     if kind == "NUMERIC":
-        return score | {"becomes": "rating", "value": _scaled(value, meaning)}
+        stated = {"min", "max"} & meaning.model_fields_set
+        return score | {"becomes": "rating", "value": value} | ({"scale": [meaning.min, meaning.max]} if stated else {})
     category = text if isinstance(text, str) and text else value
     if kind != "CATEGORICAL" or category not in (*meaning.good, *meaning.bad):
         return score | {"becomes": "none", "why": "other_category"}
@@ -204,10 +205,13 @@ def _signal(meaning: ScoreMeaning, kind: str, value: Any, text: Any) -> dict[str
     return {"becomes": "signal", "signal": str(meaning.signal) if happened else None}
 
 
-def _scaled(value: Any, meaning: ScoreMeaning) -> Any:
-    """Return the rating of a numeric score. A value outside of the scale stays outside of [0, 1], so that it is rejected."""
-    found = number(value)
-    return value if found is None else (found - meaning.min) / (meaning.max - meaning.min)
+def _scale_of(score: dict[str, Any]) -> tuple[float, float] | None:
+    """Return the scale that the loop file states for a score; None if it states none."""
+    match score.get("scale"):
+        case [int() | float() as worst, int() | float() as best] if worst != best:
+            return float(worst), float(best)
+        case _:
+            return None
 
 
 def _decode_score(score: Any, position: str, limits: Limits, into: Decoded) -> None:
@@ -226,7 +230,7 @@ def _decode_score(score: Any, position: str, limits: Limits, into: Decoded) -> N
             into.skip("feedback", "not_about_a_call")  # of a session or of a run over a data set
             return
         kind = _KINDS[becomes]
-        value = rating(score.get("value")) if becomes == "rating" else None
+        value = rating(score.get("value"), _scale_of(score)) if becomes == "rating" else None
         text = short_text(score.get("text")) if becomes == "correction" else None
         signal = score.get("signal") if becomes == "signal" else None
         if becomes == "correction" and text is None:

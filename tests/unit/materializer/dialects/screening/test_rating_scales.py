@@ -50,7 +50,7 @@ def test_a_stated_scale_says_what_the_numbers_mean(more: dict[str, Any]) -> None
     assert values_of(read([True, False, "like", "down", None], (1, 5), **more)) == [1, 0, 1, 0]
     found = read([0, 5, 6], (1, 5), **more)
     assert values_of(found) == [1]
-    assert [(bad.reason, "outside of rating_scale = [1, 5]" in bad.detail) for bad in found.bad] == [("bad_value", True)] * 2
+    assert [(bad.reason, "outside of the stated scale from 1 to 5" in bad.detail) for bad in found.bad] == [("bad_value", True)] * 2
 
 
 def test_a_single_mistake_refuses_no_other_rating() -> None:

@@ -202,6 +202,16 @@ def test_scores_mean_what_the_loop_file_says(tmp_path: Path) -> None:
     assert "home" not in json.dumps(found.feedback)
 
 
+def test_stars_without_a_stated_scale_are_no_ratings(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    write(export, "observations_v2", FIRST, [generation("o")])
+    write(export, "scores", FIRST, [score(str(stars), stars, name="user-feedback") for stars in (1, 2, 5)])
+    found = ingested(opened("langfuse", export, tmp_path / "state"))
+    assert (found.feedback, reasons(found)) == ([], {"rating_scale": 3})
+    found = ingested(opened("langfuse", export, tmp_path / "other", scores={"user-feedback": {"min": 1, "max": 5}}))
+    assert [one["value"] for one in found.feedback] == [0, 0.25, 1]
+
+
 def test_a_score_that_the_loop_file_calls_a_signal_is_no_rating(tmp_path: Path) -> None:
     export = tmp_path / "export"
     write(export, "observations_v2", FIRST, [generation("o")])
