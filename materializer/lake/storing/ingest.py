@@ -164,9 +164,10 @@ def store(
     fresh_keys = {entry[0] for entry in common.entries} if write else frozenset[Key]()
     kept, parked = _admit(decoded.feedback, decoded, seen, batch, fresh_keys)
     feedback = _sort("feedback", kept, decoded, seen, batch, limits)
-    late, _ = _admit(late_answers(seen, traces, limits), decoded, seen, batch, fresh_keys)
-    answers = _sort("feedback", late, decoded, seen, batch, limits) if late else Sorted()
-    feedback = feedback.with_others(answers)
+    answers = Sorted()
+    if late := late_answers(seen, traces, limits):
+        answers = _sort("feedback", _admit(late, decoded, seen, batch, fresh_keys)[0], decoded, seen, batch, limits)
+        feedback = feedback.with_others(answers)
     if write:
         seen.add("feedback", feedback.fresh, _write(lake, seen, "feedback", feedback.fresh, batch), feedback.keys)
     counted = _counts("traces", traces.kept + len(common.entries), traces.duplicate, decoded)
