@@ -355,6 +355,7 @@ class LakeDatasets:
         feedback = became.feedback(every.ignored, every.left_out, every.sent_signals)
         counts |= {f"feedback:{destination}": n for destination, n in feedback.items()}
         counts |= {f"reference:{destination}": n for destination, n in became.references(every.refused_references).items()}
+        counts |= {"late_references": settled.late_references} if settled.late_references else {}
         counts |= {"scored": totals.sum("scored"), "contested_corrections": became.contested}
         counts |= {"corrections": totals.sum("rows", pl.col("origin") == "correction")}
         return Snapshot(

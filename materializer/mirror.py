@@ -34,7 +34,9 @@ from ratchet.materializer.governance import Governed, govern, with_facts
 from ratchet.materializer.labels.masked_answers import without_masked
 from ratchet.materializer.labels.scores import attach, references
 from ratchet.materializer.lake.tables import Lake, preferred
+from ratchet.materializer.late_references import LateReferences
 from ratchet.materializer.privacy.masked_values import placeholder_pattern
+from ratchet.materializer.texts import InMemory
 from ratchet.materializer.training_sets.near_duplicates import NearIndex, Shingler, signature
 from ratchet.rewards.scorer_set import ScorerSet
 from ratchet.runtime.documents import LAYOUT as DOCUMENTS
@@ -105,7 +107,9 @@ class MirrorReader:
         signed = pl.col("verified").fill_null(False) & pl.col("model_version").is_in(versions).fill_null(False)
         live = traces.filter(signed) if versions else traces
         blind = live.with_columns(status=pl.lit("ok"), answer=pl.lit("-"), finish_reason=pl.lit(None, dtype=pl.String))
-        governed = govern(with_facts(self._settled_in(blind, window[1]), placeholder_pattern(self._loop.privacy)), self._loop.governance)
+        described = with_facts(self._settled_in(blind, window[1]), self._placeholder)
+        later = self._lake.scan("feedback", where=And(EqualTo("kind", FeedbackKind.LOGGED.value), GreaterThanOrEqual("time", since)))
+        governed = govern(LateReferences(later, self._placeholder).given_to(described, InMemory()), self._loop.governance)
         if governed.used.is_empty():
             return governed.used
         return self._with_references(governed, since, refusing_users(statements))

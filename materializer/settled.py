@@ -19,6 +19,7 @@ from ratchet.materializer.consent import refusing_users, settle
 from ratchet.materializer.governance import with_facts
 from ratchet.materializer.lake.schemas import empty_frame
 from ratchet.materializer.lake.tables import TABLES, Lake, TableName, joined, preferred, until
+from ratchet.materializer.late_references import LateReferences
 from ratchet.materializer.partitioned.partitions import Partitions, by_hash, partitions_for
 from ratchet.materializer.texts import AT_ONCE, TextFile
 
@@ -36,7 +37,7 @@ class Settled:
     traces: Partitions
     """One row per trace, with the columns of `settle`. All traces with equal messages are in one partition."""
     feedback: pl.DataFrame
-    """records.FEEDBACK without `batch`, also of refused traces."""
+    """records.FEEDBACK without `batch`, also of refused traces. Late right answers are in `traces`."""
     refusing: list[str]
     """Users whose feedback must not be used."""
     pinned: Pinned
@@ -44,6 +45,10 @@ class Settled:
     """The texts of `traces`, which have keys in their columns `messages`, `answer` and `tools`."""
     withdrawn: Digest
     """Digest over the traces whose content must not be used although it is stored, and over the refusing users who gave feedback."""
+    late_references: int
+    """Number of right answers that came after the first record of their trace."""
+    replaced_references: dict[str, int]
+    """Reason -> number of right answers that no row of `traces` has, because a later record of the trace has another one."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +87,22 @@ class SettledReader:
         rows = self._rows(as_of, pinned)
         refusing, none = refusing_users(rows.consent), preferred(settle(rows.traces.read(0).clear(), rows.consent))
         traces, refused = Partitions(self._lake.root, rows.traces.count, none), list[tuple[str, str]]()
+        late = LateReferences(rows.feedback, self._placeholder)
         alike = pl.when(pl.col("messages").is_null()).then(by_hash("source", "id")).otherwise(by_hash("messages"))
         for part in rows.settled(as_of):
             whole = preferred(part)
             refused += whole.filter(pl.col("refused") & pl.col("messages").is_not_null()).select("source", "id").rows()
-            traces.add(whole, alike)
+            traces.add(late.given_to(whole, rows.texts), alike)
         raters = set(refusing) & set(rows.feedback["rater"].unique().to_list())
         settled = Settled(
             traces=traces,
-            feedback=rows.feedback,
+            feedback=late.others,
             refusing=refusing,
             pinned=pinned,
             texts=rows.texts,
             withdrawn=digest([*sorted(refused), *sorted(raters)]),
+            late_references=late.count,
+            replaced_references=late.replaced(),
         )
         self._known = (tag, as_of, rows.snapshots), settled.withdrawn
         return settled

@@ -81,7 +81,7 @@ class Usable:
     out: dict[str, int]
     """Reason -> number of traces that are left out, as `govern` counts them."""
     refused_references: dict[str, int]
-    """Reason -> number of traces with a right answer whose question may not be used."""
+    """Reason -> number of right answers of traces whose question may not be used, or which have a newer one."""
     left_out: int
     """Number of feedback records without signals on rows that are neither in `traces` nor in `questions`."""
     sent_signals: int
@@ -133,7 +133,7 @@ def usable(settled: Settled, loop: Loop, place: PlaceBy, as_of: datetime | None 
         sides=Sides(folder, made.roots, lambda roots: place(roots, made.known_questions)),
         ignored={reason: n for reason, n in ignored.items() if n},
         out=_in_order(made.out),
-        refused_references=dict(made.refused_references),
+        refused_references=dict(made.refused_references + Counter(settled.replaced_references)),
         left_out=made.left_out,
         sent_signals=made.sent_signals,
         texts=settled.texts,

@@ -138,6 +138,9 @@ class IngestReport(Frozen):
     that came without consent. They are also part of the other counts."""
     masked: dict[str, int] = Field(default_factory=dict)
     """Kind of personal data -> number of parts of the records' texts that placeholders replaced."""
+    late_references: int = 0
+    """Number of right answers that came with a record of a known trace, and that are stored for it. They are also part of the counts of
+    the feedback."""
 
     def __add__(self, other: IngestReport) -> IngestReport:
         return IngestReport(
@@ -145,6 +148,7 @@ class IngestReport(Frozen):
             feedback=self.feedback + other.feedback,
             consent_changed=self.consent_changed + other.consent_changed,
             masked=dict(sorted((Counter(self.masked) + Counter(other.masked)).items())),
+            late_references=self.late_references + other.late_references,
         )
 
     def repeated(self) -> IngestReport:

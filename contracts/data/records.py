@@ -48,7 +48,7 @@ TRACES: tuple[Column, ...] = (
     Column("output_tokens", "long", False, ""),
     Column("region", "string", False, ""),
     Column("consent", "boolean", True, "true only if the record states consent"),
-    Column("reference", "string", False, "right answer logged by the application, independent of this answer"),
+    Column("reference", "string", False, "right answer logged by the application, independent of this answer; later ones are feedback"),
     Column("slice", "string", False, "group assigned by the application (an intent, a product), for the gate's slices"),
     Column("sender", "string", False, "roles and name of the credential; null for files"),
     Column("verified", "boolean", False, "whether the router has signed the span, so that model_version is evidence"),
@@ -68,7 +68,7 @@ FEEDBACK: tuple[Column, ...] = (
     Column("ingested", "timestamp", True, ""),
     Column("batch", "string", True, ""),
     Column("value", "double", False, "rating in [0, 1]"),
-    Column("text", "string", False, "a correction or a reference"),
+    Column("text", "string", False, "a correction or a right answer"),
     Column("sender", "string", False, "as in the traces"),
     Column("trusted", "boolean", False, "whether it counts although its rater is not the user of the trace"),
     Column("signal", "string", False, "a Signal, of feedback of this kind; the version of the teacher, of its answers"),
@@ -209,6 +209,9 @@ class FeedbackKind(StrEnum):
     SIGNAL = "signal"
     """What a user did with the answer, without a rating. The column `signal` says what. It has no weight before its agreement with the
     line's ratings is measured (materializer/labels/signals)."""
+    LOGGED = "logged"
+    """Right answer that the application logged with a record of a trace that was stored before. It counts as the column `reference` of the
+    trace, where the newest one counts (materializer/late_references.py). No credential may send it: ingest makes it."""
     TEACHER = "teacher"
     """Answer of a teacher. It is used for training only, once a scorer confirms it or the teacher's agreement with people is measured
     (materializer/labels/teachers.py). It never becomes a reference. No credential may send it."""

@@ -29,6 +29,7 @@ _OF_FEEDBACK = {
     FeedbackKind.CORRECTION: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.SIGNAL: frozenset({Role.FEEDBACK, Role.OPERATOR}),
     FeedbackKind.REFERENCE: frozenset({Role.REVIEW, Role.OPERATOR}),
+    FeedbackKind.LOGGED: frozenset(),  # it comes with a trace, and ingest makes it
     FeedbackKind.TEACHER: frozenset(),  # only the service itself asks a teacher
 }
 

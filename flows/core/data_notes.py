@@ -197,6 +197,7 @@ _OF_REFERENCES = RULES | {
     "masked_answer": "with a masked value that the prompt does not have",
     "reviewer_knows_better": "to a question that a reviewer has answered",
     "newer_one_counts": "to a question with a newer one",
+    "unknown_answer": "of traces that are not in the lake any more",
 }
 _OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
     "masked_answer": "with a masked value that the prompt does not have",
@@ -217,6 +218,7 @@ _COUNTS = {
     "holdout": "traces in the holdout",
     "prompt_clusters": "clusters of near-duplicates among the training prompts",
     "questions": "questions whose answers are left out, but whose right answers are used",
+    "late_references": "logged right answers that came with a later record of their trace",
     "scored": "answers with a score",
     "corrections": "corrections that are used as answers",
     "contested_corrections": "corrections that contradict each other",

@@ -192,6 +192,8 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
     keep = agreed or (agreed is None and limits.assume_consent)
     failed, ended = record_has_failed(record.get), finish_of(name(record.get("finish_reason")))
     failed = failed or is_stopped(ended)
+    if not failed and (agreed is not False):
+        _has_call(record, keep)
     content = _content(record, failed, limits) if keep else None
     failed = failed or has_stopped(content)
     origin = record.get("origin")
@@ -222,6 +224,19 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
         "slice": slug(record.get("slice")) or slug(facts.value("slice")),
         "third_party": third_party(facts, None, limits, default=()),
     }
+
+
+_LATER = ("reference", "correction", "feedback", "signals")
+"""Keys of what an application may know later than the call. The first two are content."""
+
+
+def _has_call(record: Record, keep: bool) -> None:
+    """Raise Rejected for a record with later information about a call, and without the call. Without consent, a rating needs no call."""
+    if record.get("messages") is None and record.get("response") is None:
+        later = [key for key in (_LATER if keep else _LATER[:2]) if record.get(key) not in (None, "", [])]
+        if later:
+            detail = "but not the call, so that nobody knows to what it belongs; send the whole record again, with messages and response"
+            raise Rejected("incomplete_record", f"the record has {' and '.join(later)}, {detail}")
 
 
 def _content(record: Record, failed: bool, limits: Limits) -> Conversation | None:

@@ -27,7 +27,7 @@ from ratchet.materializer.dialects.values import clean, dialect_failed, fits, pa
 
 _SET_BY_INGEST = frozenset({"source", "ingested", "batch", "sender", "verified", "trusted", "operator"})
 _DEFAULTS: Row = {"origin": "traffic", "status": "ok", "consent": False}
-_SENT_KINDS = tuple(kind for kind in FeedbackKind if kind is not FeedbackKind.TEACHER)
+_SENT_KINDS = tuple(kind for kind in FeedbackKind if kind not in (FeedbackKind.TEACHER, FeedbackKind.LOGGED))
 """Kinds that dialects may send. Only the service itself delivers answers of a teacher."""
 _STATUSES = frozenset({"ok", "error", "refused"})
 _STRUCTURED = frozenset({"messages", "answer", "tools"})

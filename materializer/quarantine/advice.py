@@ -34,6 +34,9 @@ _ADVICE: Mapping[str, str] = {
     "error_reply": "The answer is the error of an API. Log the call with a status of failure.",
     "no_content": "The record has no prompt and no answer in a known form. Switch the capture of content on, or install a dialect that "
     "reads it, then replay.",
+    "incomplete_record": "The record has what was known later about a call, and not the call itself. Export the whole record again, with "
+    "its id, messages and response: the trace counts as a duplicate, and the right answer, rating or correction is added to it. Right "
+    "answers and ratings alone can be sent to the receiver as feedback (docs/howto/connect-an-application.md).",
     "bad_origin": "The origin is unknown. Send traffic, probe or mirror, or leave it out.",
     "role_not_allowed": "The credential must not send this. Create a credential with the role (`ratchet token`) and send it again. "
     "A replay uses the role that the sender had.",

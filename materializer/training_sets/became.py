@@ -61,9 +61,10 @@ class Became:
         return counts | {f"out:{reason}": n for reason, n in out.items()}
 
     def references(self, refused: Mapping[str, int]) -> dict[str, int]:
-        """Return what became of the right answers that the application logged: destination -> number of traces that carry one.
+        """Return what became of the right answers that the application logged: destination -> number.
 
-        The numbers add up to the traces with a reference. `refused` are those whose question may not be used.
+        The numbers add up to the traces with a reference and to the references that came later. `refused` are those whose question may not
+        be used, or whose trace has a newer one.
         """
         return dict(sorted((self._references + Counter(refused)).items()))
 

@@ -62,6 +62,8 @@ def ingest(line: str, source: str | None, kind: str | None, as_json: bool) -> No
         say(f"{report.traces.unsigned} traces name a version of the line without a valid signature of the router; they are no evidence")
     if report.consent_changed:
         say(f"{report.consent_changed} records changed the consent of users, sessions or known traces")
+    if report.late_references:
+        say(f"{report.late_references} right answers came with records of known traces; they are kept, and count for these traces")
     if report.masked:
         say("personal data replaced by placeholders: " + ", ".join(f"{n} × {kind}" for kind, n in report.masked.items()))
     for one in sources:
@@ -76,7 +78,8 @@ def ingest(line: str, source: str | None, kind: str | None, as_json: bool) -> No
 def ingest_json(report: IngestReport) -> dict[str, Any]:
     """Return the counts of one ingest as JSON data. `read` is the sum of the other counts, for traces and for feedback."""
     traces = report.traces.model_dump()
-    return {**traces, "feedback": report.feedback.model_dump(), "consent_changed": report.consent_changed, "masked": report.masked}
+    more = report.model_dump(include={"consent_changed", "masked", "late_references"})
+    return {**traces, "feedback": report.feedback.model_dump(), **more}
 
 
 def _named_source(context: LineContext, place: str, kind: str | None) -> TraceSource:

@@ -263,7 +263,7 @@ def _coverage(found: Coverage, assumed: bool) -> list[list[object]]:
         ["session", found.session, found.places.get("session", "")],
         ["tools", found.tools, ""],
         ["feedback", found.feedback, "ratings and corrections" if found.feedback else "no rating and no correction"],
-        ["reference", found.reference, ""],
+        ["reference", found.reference, f"{found.late_reference} more come with later records of calls" if found.late_reference else ""],
     ]
 
 

@@ -125,16 +125,24 @@ def response_key(source: str, response: str) -> Key:
     return hashed("r", source, response)
 
 
+def logged_key(source: str, identity: str, text: str) -> Key:
+    """Return the key that identifies a right answer that the application logged with a trace."""
+    return hashed("l", source, identity, text)
+
+
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
     """Return the key that identifies a row of `table`.
 
     Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch, and a signal also by
-    its name. Otherwise one sender could keep out the feedback of another one.
+    its name. Otherwise one sender could keep out the feedback of another one. A right answer that the application logged is identified by
+    its text.
     """
     if table == "traces":
         return bare_key(row) if withheld(row) else full_key(row)
     if table == "consent":
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
+    if table == "feedback" and row["kind"] == FeedbackKind.LOGGED:
+        return logged_key(row["source"], row["trace_id"], row["text"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
         kind = (row["kind"], row["signal"]) if row["kind"] == FeedbackKind.SIGNAL else (row["kind"],)
@@ -284,7 +292,8 @@ class DedupIndex:
         return connection
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """Connect to the database of the index, by the connection that is held if there is one."""
         if self._held is not None:
             yield self._held
             return
@@ -316,7 +325,7 @@ class DedupIndex:
         """Add the rows that were appended to `table` since the previous call."""
         current = self.lake.snapshot(table)
         self._reads.setdefault(table, Read(current))
-        with self._connected() as connection, connection:
+        with self.connected() as connection, connection:
             row = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if current is None and row:  # the index is of another lake: this one has never had a row
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608
@@ -350,7 +359,7 @@ class DedupIndex:
         if commit is None:
             return
         self._reads[table] = Read(commit.after)
-        with self._connected() as connection, connection:
+        with self.connected() as connection, connection:
             known = connection.execute("SELECT snapshot FROM covered WHERE name = ?", (table,)).fetchone()
             if (known[0] if known else None) == commit.before:
                 if known is None and table == "traces":
@@ -384,7 +393,7 @@ class DedupIndex:
 
     def forget(self, table: TableName) -> None:
         """Remove the rows of `table`, whose keys have changed. The next `catch_up` adds them again from the lake."""
-        with self._connected() as connection, connection:
+        with self.connected() as connection, connection:
             connection.execute(f"DELETE FROM {table}")  # noqa: S608
             connection.execute("DELETE FROM covered WHERE name = ?", (table,))
 
@@ -395,7 +404,7 @@ class DedupIndex:
         were erased. The hashes must then outlive the index; those of old rows need not, because the next garbage collection deletes a copy.
         """
         traces = list(traces)
-        with self._connected() as connection, connection:
+        with self.connected() as connection, connection:
             for row in traces:
                 own, signed = trace_key(row["source"], row["id"]), verified_key(row["source"], row["id"])
                 names = [own, *([response_key(row["source"], row["response_id"])] if row["response_id"] else [])]
@@ -411,8 +420,8 @@ class DedupIndex:
         identities = {identity_hash(row["source"], row["id"]) for row in traces}
         own = {sign + identity for sign in (b"t", b"v", b"w", b"x") for identity in identities}
         responses = {response_key(row["source"], row["response_id"]) for row in traces if row["response_id"]}
-        entries = list(self._select("key, batch, content, stated, sender, kept", "traces", list(own)))
-        named = self._select("key, content, trace", "names", list(own | responses))
+        entries = list(self.select("key, batch, content, stated, sender, kept", "traces", list(own)))
+        named = self.select("key, content, trace", "names", list(own | responses))
         return entries, [row for row in named if row[2] in own]
 
     def _restore(self, connection: sqlite3.Connection) -> None:
@@ -431,20 +440,20 @@ class DedupIndex:
 
     def has_bare(self) -> bool:
         """Return whether a stored trace row has a `bare_key`. Most lakes have none, so that these keys need not be looked up."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             return connection.execute("SELECT 1 FROM traces WHERE key >= ? AND key < ? LIMIT 1", (b"w", b"y")).fetchone() is not None
 
     def lookup(self, table: TableName, keys: Sequence[Key]) -> dict[Key, Known]:
         """Return the stored row of each of `keys` that exists in `table`."""
-        rows = self._select("key, batch, content, stated, sender", table, keys)
+        rows = self.select("key, batch, content, stated, sender", table, keys)
         return {key: Known(*rest) for key, *rest in rows}
 
     def known_traces(self, keys: Sequence[Key]) -> set[Key]:
         """Return those of `keys`, each the result of `trace_key`, whose trace has an entry, with content or without."""
-        known = {key for (key,) in self._select("key", "traces", keys)}
+        known = {key for (key,) in self.select("key", "traces", keys)}
         if self.has_bare():
             bare = {b"w" + key[1:]: key for key in keys}
-            known |= {bare[key] for (key,) in self._select("key", "traces", list(bare))}
+            known |= {bare[key] for (key,) in self.select("key", "traces", list(bare))}
         return known
 
     def subjects(self, keys: Sequence[Key], fresh: Set[Key] = frozenset()) -> dict[Key, bool]:
@@ -455,13 +464,13 @@ class DedupIndex:
         """
         if not self._has_names():
             others = list({key for key in keys if key not in fresh})
-            rows = self._select("key, kept", "traces", others) if others else ()
+            rows = self.select("key, kept", "traces", others) if others else ()
             return {key: True for key in keys if key in fresh} | {key: bool(kept) for key, kept in rows}
         named = self._named(keys)
         # The id of a response may be in a row without content, whose trace has the content in another row.
         named |= self._named([trace for content, trace in named.values() if not content and trace not in named])
         wanted = {trace for content, trace in named.values() if not content} | {key for key in keys if key not in named}
-        kept = {key: bool(is_kept) for key, is_kept in self._select("key, kept", "traces", list(wanted))}
+        kept = {key: bool(is_kept) for key, is_kept in self.select("key, kept", "traces", list(wanted))}
 
         def has_content(key: Key, depth: int = 0) -> bool:
             content, trace = named.get(key, (False, key))
@@ -470,16 +479,16 @@ class DedupIndex:
         return {key: has_content(key) for key in keys if key in named or key in kept}
 
     def _has_names(self) -> bool:
-        with self._connected() as connection:
+        with self.connected() as connection:
             return connection.execute("SELECT 1 FROM names LIMIT 1").fetchone() is not None
 
     def _named(self, keys: Sequence[Key]) -> dict[Key, tuple[bool, Key]]:
-        rows = self._select("key, content, trace", "names", keys)
+        rows = self.select("key, content, trace", "names", keys)
         return {key: (bool(content), trace) for key, content, trace in rows}
 
-    def _select(self, columns: str, table: str, keys: Sequence[Key]) -> Iterator[tuple[Any, ...]]:
+    def select(self, columns: str, table: str, keys: Sequence[Key]) -> Iterator[tuple[Any, ...]]:
         """Yield some columns of the rows that have one of the keys. Joining the keys takes a quarter less time than `key IN (...)`."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             keys = sorted(keys)
             for begin in range(0, len(keys), _CHUNK):
                 chunk = keys[begin : begin + _CHUNK]

@@ -26,6 +26,7 @@ from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.lake.storing.common_traces import take_common
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex, RowKeys, content_of, key_of, response_key
+from ratchet.materializer.lake.storing.logged_answers import late_answers
 from ratchet.materializer.lake.storing.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
 from ratchet.materializer.lake.storing.whole_traces import apply_refusals
 from ratchet.materializer.lake.tables import TABLES, Commit, Lake, TableName
@@ -47,6 +48,10 @@ class Sorted:
     again: int = 0
     """Number of rows that an earlier attempt of this batch has written."""
     duplicate: int = 0
+
+    def with_others(self, others: Sorted) -> Sorted:
+        """Return these rows and others of the same table with other keys."""
+        return Sorted(self.fresh + others.fresh, self.keys + others.keys, self.again + others.again, self.duplicate + others.duplicate)
 
 
 @dataclass(frozen=True)
@@ -156,8 +161,13 @@ def store(
         rows = pa.concat_tables([arrow_table(traces.fresh, TRACES), common.rows])
         made = lake.append("traces", rows, batch.digest, seen.read("traces"))
         seen.add("traces", traces.fresh, made, traces.keys, common.entries, common.names)
-    kept, parked = _admit(decoded, seen, batch, {entry[0] for entry in common.entries} if write else frozenset())
+    fresh_keys = {entry[0] for entry in common.entries} if write else frozenset[Key]()
+    kept, parked = _admit(decoded.feedback, decoded, seen, batch, fresh_keys)
     feedback = _sort("feedback", kept, decoded, seen, batch, limits)
+    answers = Sorted()
+    if late := late_answers(seen, traces, limits):
+        answers = _sort("feedback", _admit(late, decoded, seen, batch, fresh_keys)[0], decoded, seen, batch, limits)
+        feedback = feedback.with_others(answers)
     if write:
         seen.add("feedback", feedback.fresh, _write(lake, seen, "feedback", feedback.fresh, batch), feedback.keys)
     counted = _counts("traces", traces.kept + len(common.entries), traces.duplicate, decoded)
@@ -167,6 +177,7 @@ def store(
         feedback=FeedbackCounts(**counts.model_dump(), parked=parked),
         consent_changed=traces.completed + stated.changed + more.changed,
         masked=dict(sorted(decoded.masked.items())),
+        late_references=len(answers.fresh) + answers.again,
     )
     refused = [row["id"] for row in stated.fresh if row["subject"] == ConsentSubject.USER and not row["given"]]
     return Stored(report, len(common.entries) + len(traces.fresh) + len(feedback.fresh) + len(stated.fresh) + len(more.fresh), refused)
@@ -243,16 +254,16 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batc
     return found
 
 
-def _admit(decoded: Decoded, seen: DedupIndex, batch: RawBatch, fresh: Set[Key]) -> tuple[list[Row], int]:
-    """Return (feedback that may be stored, number of stored records whose trace is unknown). `fresh` are keys of traces just stored.
+def _admit(rows: list[Row], decoded: Decoded, seen: DedupIndex, batch: RawBatch, fresh: Set[Key]) -> tuple[list[Row], int]:
+    """Return (those `rows` of feedback that may be stored, number of stored records whose trace is unknown).
 
-    The text of a correction or reference is content. It is left out if the content of its trace was not kept, and so is a signal, which
-    serves for nothing else than training.
+    `fresh` are keys of traces just stored. The text of a correction or reference is content. It is left out if the content of its trace
+    was not kept, and so is a signal, which serves for nothing else than training.
     """
-    subjects = [_subject(batch.source, row) for row in decoded.feedback]
+    subjects = [_subject(batch.source, row) for row in rows]
     known = seen.subjects(subjects, fresh)
     kept, waiting = [], set()
-    for subject, row in zip(subjects, decoded.feedback, strict=True):
+    for subject, row in zip(subjects, rows, strict=True):
         if row["kind"] != FeedbackKind.RATING and known.get(subject) is False:
             decoded.skip("feedback", "no_consent")
             continue

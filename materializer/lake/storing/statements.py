@@ -33,6 +33,8 @@ class SortedTraces:
     duplicate: int = 0
     completed: int = 0
     """Number of kept rows that add the content of a trace that came without consent."""
+    late: list[Row] = field(default_factory=list)
+    """Duplicates with a right answer, which the stored record of their trace may lack."""
     stored: list[tuple[Row, bool]] = field(default_factory=list)
     """All rows, with whether the lake has or gets the row itself."""
 
@@ -99,6 +101,8 @@ def _sort_complete(
     if full in here or (earlier and not earlier.is_of(batch.digest)):
         here.setdefault(full, content)
         found.duplicate += 1
+        if row["reference"] is not None:
+            found.late.append(row)
         return False
     here[full] = content
     found.keep(row, keys, earlier is None)

@@ -46,6 +46,8 @@ class Coverage:
     feedback: int = 0
     """Ratings, corrections and signals."""
     reference: int = 0
+    late_reference: int = 0
+    """Right answers that come with a later record of a call. Ingest adds them to the call. They are not part of `reference`."""
     places: Mapping[str, str] = field(default_factory=dict)
     """consent, refusal, user or session -> the places that name it, with numbers of calls."""
 
@@ -95,11 +97,12 @@ def try_source(
     details: dict[str, str] = {}
     counts: Counter[tuple[str, str]] = Counter()
     contents: dict[str, bytes] = {}
+    answers = _Answers()
     for batch in source.batches():
         part, cut = _part_of(batch)
         decoded = decode(part, limits, BUILT_IN, Admission(mask=mask))
         found.complete = found.complete and not cut
-        _sort_repeated(decoded, contents, batch.format)
+        _sort_repeated(decoded, contents, answers, batch.format)
         for kind, reasons in decoded.skipped.items():
             found.skipped.update({f"feedback {reason}" if kind == "feedback" else reason: n for reason, n in reasons.items()})
         for bad in decoded.bad:
@@ -113,16 +116,32 @@ def try_source(
         if found.kept + found.skipped.total() + found.quarantined.total() >= RECORDS:
             found.complete = False
             break
+    found.kept += answers.late
     repeated = repeated_answer(rows)
     found.repeated = repeated.sentence if repeated else None
     opening = same_opening([row["asked"] for row in rows if row["messages"] is not None])
     found.opening = opening.sentence if opening else None
-    found.coverage = coverage_of(rows, feedback, {share.fact: share.where for share in shares(counts) if share.places})
+    found.coverage = coverage_of(rows, feedback, answers.late, {share.fact: share.where for share in shares(counts) if share.places})
     found.unread = list(getattr(source, "unread", ()))
     return found
 
 
-def _sort_repeated(decoded: Decoded, contents: dict[str, bytes], form: str) -> None:
+@dataclass
+class _Answers:
+    """Right answers of calls, and how many came later than their call."""
+
+    known: set[tuple[str, str]] = field(default_factory=set)
+    """(id of the call, right answer)."""
+    late: int = 0
+
+    def add(self, row: Row, is_late: bool) -> None:
+        """Add the right answer of a row, if it has one."""
+        if (text := row.get("reference")) is not None and (row["id"], text) not in self.known:
+            self.known.add((row["id"], text))
+            self.late += is_late
+
+
+def _sort_repeated(decoded: Decoded, contents: dict[str, bytes], answers: _Answers, form: str) -> None:
     """Sort out the calls whose id was read before, as ingest does: the same again, or with other content. `contents` is id -> content."""
     rows, decoded.traces = decoded.traces, []
     for row in rows:
@@ -133,8 +152,10 @@ def _sort_repeated(decoded: Decoded, contents: dict[str, bytes], form: str) -> N
         if row["id"] not in contents:
             contents[row["id"]] = content
             decoded.traces.append(row)
+            answers.add(row, is_late=False)
         elif contents[row["id"]] == content:
             decoded.skip("traces", "duplicate")
+            answers.add(row, is_late=True)
         else:
             decoded.reject("traces", row["position"], conflict(form), row.get(PLACE))
 
@@ -152,8 +173,8 @@ def _counted(row: Row, skipped: Beginnings) -> dict[str, Any]:
     return {key: row.get(key) for key in _COUNTED} | {"messages": messages, "asked": asked, "answer": answer}
 
 
-def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int, places: Mapping[str, str]) -> Coverage:
-    """Count what the rows of calls have. `places` are those of `Coverage`."""
+def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int, late: int, places: Mapping[str, str]) -> Coverage:
+    """Count what the rows of calls have. `late` and `places` are `late_reference` and `places` of `Coverage`."""
     said = [row[STATED] for row in rows]
     return Coverage(
         calls=len(rows),
@@ -165,6 +186,7 @@ def coverage_of(rows: Sequence[Mapping[str, Any]], feedback: int, places: Mappin
         tools=sum(row["tools"] is not None for row in rows),
         feedback=feedback,
         reference=sum(row["reference"] is not None for row in rows),
+        late_reference=late,
         places=places,
     )
 

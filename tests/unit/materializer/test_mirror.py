@@ -196,3 +196,10 @@ def test_a_right_answer_with_a_masked_value_that_the_prompt_lacks_scores_nothing
         loop=make_loop(privacy={"patterns": {"customer": r"K-\d{5}"}}),
     )
     assert {one.reference for one in chosen(datasets).prompts} == {"sent to [EMAIL_1]"}
+
+
+def test_a_right_answer_that_came_later_scores_the_prompt(tmp_path: Path) -> None:
+    datasets = store(tmp_path, call(1, prompt="one apple?", metadata__reference=None), call(2, prompt="two rivers?"))
+    for n, prompt in ((1, "one apple?"), (2, "two rivers?")):
+        assert datasets.ingest(batch(spans(signed(tmp_path, call(n, prompt=prompt, metadata__reference="3"))))).late_references == 1
+    assert {one.messages[-1]["content"]: one.reference for one in chosen(datasets).prompts} == {"one apple?": "3", "two rivers?": "3"}

@@ -29,7 +29,13 @@ def test_hashes_of_many_rows_are_those_of_each() -> None:
     assert content_hashes(columns) == [content_hash({**CONSTANT, **row}) for row in rows]
 
 
-@pytest.mark.parametrize("kind", [kind.value for kind in FeedbackKind])
+def test_the_key_of_a_logged_right_answer_has_its_trace_and_text_only() -> None:
+    row = {"source": "s", "trace_id": "t", "kind": FeedbackKind.LOGGED.value, "text": "2", "time": 7, "rater": "u", "sender": "x"}
+    assert key_of("feedback", row) == key_of("feedback", row | {"time": 8, "rater": None, "sender": None})
+    assert len({key_of("feedback", row | more) for more in ({}, {"source": "o"}, {"trace_id": "o"}, {"text": "3"})}) == 4
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in FeedbackKind if kind is not FeedbackKind.LOGGED])
 @pytest.mark.parametrize("sender", [None, "", "x"])
 def test_the_key_of_feedback_has_its_signal_only_if_it_is_one(kind: str, sender: str | None) -> None:
     row = {

@@ -54,6 +54,7 @@ def test_unknown_records_are_mapped_masked_and_counted(tmp_path: Path) -> None:
     assert (answer["kept"], answer["skipped"], answer["quarantined"], answer["complete"]) == (8, {}, [], True)
     assert answer["coverage"] == {
         "calls": 4, "consent": 0, "refused": 0, "unstated": 4, "user": 4, "session": 0, "tools": 0, "feedback": 4, "reference": 0,
+        "late_reference": 0,
         "places": {"user": "customer.id 4"},
     }  # fmt: skip
     assert len(answer["examples"]) == 3
