@@ -44,7 +44,7 @@ from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.ingest import IngestKeys, LineIngest
 from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
-from ratchet.materializer.labels.silent_scorers import silent_scorers
+from ratchet.materializer.labels.silent_scorers import doubtful_scorers, silent_scorers, wrong_by_form
 from ratchet.materializer.labels.teachers import TeacherLabels
 from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.materializer.lake.places.size import lake_cursor
@@ -339,6 +339,7 @@ class LakeDatasets:
                     labelled = teachers.added_to(signals.label(answers, part.every.signals))
                     placeholders.add(labelled)
                     totals.add(labelled)
+                    totals.wrong_by_form.update(wrong_by_form(self.rewards, labelled, known))
                     yield labelled
 
         def filled_prompts() -> Iterator[pl.DataFrame]:
@@ -375,6 +376,7 @@ class LakeDatasets:
             largest_cluster=every.sides.largest_cluster() if near else None,
             near=self._split.rule(),
             silent_scorers=silent_scorers(self.rewards, totals.samples(), totals.references),
+            doubtful_scorers=doubtful_scorers(self.rewards, totals.samples(), totals.wrong_by_form),
         )
 
     def sides(self, snapshot: Snapshot) -> TrainingSides:

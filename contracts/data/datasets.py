@@ -294,6 +294,9 @@ class Snapshot(Frozen):
     """None: near-duplicates were not searched."""
     silent_scorers: dict[str, str] = Field(default_factory=dict)
     """Scorer that gave no score to any logged answer -> why, with the remedy. Judges are not part of it."""
+    doubtful_scorers: dict[str, str] = Field(default_factory=dict)
+    """Verifiable scorer that gave 0 to nearly all logged answers, or to many that say the same as the right answer -> the numbers, with the
+    remedy."""
 
 
 class ProbeReport(Frozen):

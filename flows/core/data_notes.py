@@ -92,6 +92,11 @@ def silent_scorers(found: Mapping[str, str]) -> list[str]:
     return [f"The scorer {name} has no effect: {why}" for name, why in found.items()]
 
 
+def doubtful_scorers(found: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each scorer whose scores are probably wrong (`Snapshot.doubtful_scorers`), with the remedy."""
+    return [f"The scorer {name} may find right answers wrong: {why}" for name, why in found.items()]
+
+
 def masked_answers(counts: Mapping[str, int]) -> str | None:
     """Return a warning, with the remedy, if many answers or right answers of a snapshot contain masked values; otherwise None.
 
@@ -163,7 +168,7 @@ def spare_holdout(edition: HoldoutEdition, counts: Mapping[str, int]) -> str | N
 
 def data_warnings(snapshot: Snapshot) -> list[str]:
     """Return a sentence for each trouble with the data of a snapshot that a person can mend, with the remedy."""
-    return [*prompt_warnings(snapshot), *silent_scorers(snapshot.silent_scorers)]
+    return [*prompt_warnings(snapshot), *silent_scorers(snapshot.silent_scorers), *doubtful_scorers(snapshot.doubtful_scorers)]
 
 
 def prompt_warnings(snapshot: Snapshot) -> list[str]:

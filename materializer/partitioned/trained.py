@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 
@@ -87,6 +88,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.questions = self.references = 0
+        self.wrong_by_form = Counter[str]()
         self._parts: list[pl.DataFrame] = []
 
     def add(self, samples: pl.DataFrame) -> None:
