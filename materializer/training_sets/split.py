@@ -10,7 +10,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import HoldoutEdition, NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import NORMALISER, Beginnings, Digest, digest, root_id, root_text
+from ratchet.contracts.ids import END, NORMALISER, Beginnings, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
@@ -78,9 +78,10 @@ class Split:
         first = self._artifacts.resolve(edition_name(self._line.name, 1))
         known = self._skipped if first is None else parse(HoldoutEdition, self._artifacts.get(first)).skipped
         if known != self._skipped:
+            begin, whole = ([text.removesuffix(END) for text in known if text.endswith(END) is ends] for ends in (False, True))
             raise ConfigError(
-                f"line {self._line.name!r} was split with holdout.skip_messages = {list(known)}, and prompts would change their sides; "
-                "restore this value, or create a line with a new name"
+                f"line {self._line.name!r} was split with holdout.skip_messages = {begin} and holdout.skip_greetings = {whole}, "
+                "and prompts would change their sides; restore these values, or create a line with a new name"
             )
 
     def near(self) -> bool:

@@ -45,7 +45,7 @@ def _of_source(context: LineContext, source: TraceSource) -> list[Finding]:
     if seen.repeated is not None:
         found.append(("warning", "records", f"{name}: {seen.repeated.sentence}"))
     if (opening := seen.opening(context.loop.holdout.skipped)) is not None:
-        found.append(("warning", "records", f"{name}: {opening.sentence}"))
+        found.append(("warning", "records", f"{name}: {opening}"))
     doubtful = doubtful_at_a_look(build_scorer_set(context.loop.rewards), seen.decoded.traces)
     found += [("warning", "reward", f"{name}: {text}") for text in doubtful_scorers(doubtful)]
     return found

@@ -17,12 +17,14 @@ EXAMPLES = ("Charged twice", "Late parcel")
 
 def warnings(folder: Path, skipped: list[str]) -> list[str]:
     """The warnings about a source in which each prompt begins with the examples."""
-    calls = []
-    for n in range(12):
-        texts = [*EXAMPLES, f"question {n}"]
-        both = [m for text in texts for m in ({"role": "user", "content": text}, {"role": "assistant", "content": f"to {text}"})]
-        calls.append({"messages": both[:-1], "response": f"answer {n}"})
+    calls = [call_of([*EXAMPLES, f"question {n}"], n) for n in range(12)]
     return warned(folder, calls, {"skip_messages": skipped})
+
+
+def call_of(texts: list[str], n: int) -> dict[str, Any]:
+    """A call with these user messages, and an answer to each but the last in between."""
+    both = [m for text in texts for m in ({"role": "user", "content": text}, {"role": "assistant", "content": f"to {text}"})]
+    return {"messages": both[:-1], "response": f"answer {n}"}
 
 
 def warned(folder: Path, calls: list[dict[str, Any]], holdout: dict[str, Any]) -> list[str]:
@@ -60,3 +62,11 @@ def test_a_scorer_that_finds_right_answers_in_another_form_wrong_is_told_without
     )
     assert '"a"' not in said
     assert warned(tmp_path, [call | {"reference": call["response"]} for call in calls], {}) == []
+
+
+def test_a_greeting_is_told_until_it_is_named(tmp_path: Path) -> None:
+    talks = [["Hi!", f"question {n}", "and then?"][:length] for n in range(12) for length in (1, 2, 3)]
+    calls = [call_of(texts, n) for n, texts in enumerate(talks)]
+    [said] = warned(tmp_path, calls, {})
+    assert said.startswith('calls: 25 of 25 different prompts begin with the user message "hi!"')
+    assert warned(tmp_path, calls, {"skip_greetings": ["hi"]}) == []
