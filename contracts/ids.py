@@ -65,7 +65,11 @@ def person_id(text: str) -> str:
 INSTRUCTIONS = ("system", "developer")
 """Roles of messages that instruct the model."""
 Beginnings: TypeAlias = tuple[str, ...]
-"""Beginnings of normalised texts."""
+"""Beginnings of normalised texts. One that ends with END stands for a whole text, as `whole_text` returns it."""
+END = "\n"
+"""A character that no normalised text has."""
+_LONGEST_WHOLE = 200
+"""Characters of a text up to which it can be one of those that are skipped as a whole."""
 
 NORMALISER = 1
 """Version of `normalise`. The holdout split depends on it, so every change of `normalise` needs a new version."""
@@ -75,6 +79,18 @@ NORMALISER = 1
 def normalise(text: str) -> str:
     """Normalise text, version 1: Unicode NFKC, case folding, one space for each run of white space."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def whole_text(text: str) -> str:
+    """Return the normalised text without what is no letter and no digit at its ends, and with END. Without a letter or digit: END."""
+    text = normalise(text)
+    places = [place for place, character in enumerate(text) if character.isalnum()]
+    return (text[places[0] : places[-1] + 1] if places else "") + END
+
+
+def _is_skipped(text: str, skipped: Beginnings) -> bool:
+    """Return whether a normalised text begins with one of `skipped`, or is one of them as a whole."""
+    return text.startswith(skipped) or (len(text) <= _LONGEST_WHOLE and whole_text(text) in skipped)
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Digest:
@@ -116,7 +132,7 @@ def root_id(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> 
 
 
 def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> str:
-    """Return the normalised first user message that is a question: that begins with none of `skipped` (`holdout.skip_messages`).
+    """Return the normalised first user message that is a question: that begins with none of `skipped`, and is none of them as a whole.
 
     If all of them do, it is the last one, and without a user message, the first message.
     """
@@ -124,7 +140,7 @@ def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -
     text = ""
     for message in asked:
         text = normalise(content_text(message["content"]))
-        if not skipped or not text.startswith(skipped):
+        if not skipped or not _is_skipped(text, skipped):
             break
     return text
 
@@ -132,7 +148,7 @@ def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -
 def without_opening(messages: Sequence[Mapping[str, Any]], skipped: Beginnings) -> list[Mapping[str, Any]]:
     """Return the messages without those before the one of `root_text` that are no instructions."""
     asked = [place for place, message in enumerate(messages) if message["role"] == "user"] if skipped else []
-    questions = (place for place in asked if not normalise(content_text(messages[place]["content"])).startswith(skipped))
+    questions = (place for place in asked if not _is_skipped(normalise(content_text(messages[place]["content"])), skipped))
     begin = next(questions, asked[-1] if asked else 0)
     return [message for place, message in enumerate(messages) if place >= begin or message["role"] in INSTRUCTIONS]
 

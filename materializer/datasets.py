@@ -44,7 +44,7 @@ from ratchet.materializer.dialects.decode import BUILT_IN
 from ratchet.materializer.ingest import IngestKeys, LineIngest
 from ratchet.materializer.labels.scores import ANONYMOUS, label, prompts_of, references
 from ratchet.materializer.labels.signals.labels import SignalLabels
-from ratchet.materializer.labels.silent_scorers import silent_scorers
+from ratchet.materializer.labels.silent_scorers import doubtful_scorers, silent_scorers, wrong_by_form
 from ratchet.materializer.labels.teachers import TeacherLabels
 from ratchet.materializer.lake.places.place import LakePlace
 from ratchet.materializer.lake.places.size import lake_cursor
@@ -309,8 +309,8 @@ class LakeDatasets:
         holdout = self.loop.holdout
         if (edition.fraction, edition.skipped, edition.normaliser) != (holdout.fraction, holdout.skipped, NORMALISER):
             raise Permanent(
-                f"edition {edition.number} has another holdout.fraction, holdout.skip_messages or normaliser; restore the two settings, or "
-                "create a new line"
+                f"edition {edition.number} has another holdout.fraction, holdout.skip_messages, holdout.skip_greetings or normaliser; "
+                "restore these settings, or create a new line"
             )
         return self._frozen(name, as_of, edition.number, self._settled.read(as_of, name))
 
@@ -330,6 +330,7 @@ class LakeDatasets:
             labeller = (Labeller(self._compute, self.loop.rewards), AT_ONCE) if self._compute.elsewhere else None
             for number, part in enumerate(trained):
                 train, known = part.train, references(part.train.asked, part.feedback)
+                totals.roots.add(part.every.every())
                 prompts.put(prompts_of(train.every(), known), number)
                 became.add(part.every, known, part.contested)
                 totals.questions += len(train.questions)
@@ -339,6 +340,7 @@ class LakeDatasets:
                     labelled = teachers.added_to(signals.label(answers, part.every.signals))
                     placeholders.add(labelled)
                     totals.add(labelled)
+                    totals.wrong_by_form.update(wrong_by_form(self.rewards, labelled, known))
                     yield labelled
 
         def filled_prompts() -> Iterator[pl.DataFrame]:
@@ -375,7 +377,9 @@ class LakeDatasets:
             masked=placeholders.summary(self.loop.privacy),
             largest_cluster=every.sides.largest_cluster() if near else None,
             near=self._split.rule(),
+            largest_root=totals.roots.largest(),
             silent_scorers=silent_scorers(self.rewards, totals.samples(), totals.references),
+            doubtful_scorers=doubtful_scorers(self.rewards, totals.samples(), totals.wrong_by_form),
         )
 
     def sides(self, snapshot: Snapshot) -> TrainingSides:
@@ -431,5 +435,5 @@ def _same_openings(prompts: int, roots: PromptRoots) -> str:
         return ""
     return (
         f"; by their first user messages, the {prompts:,} prompts count as {first:,} conversation{'s'[: first > 1]}: if these messages are "
-        "examples, or the environment that an agent describes, name them in holdout.skip_messages"
+        "examples, or the environment that an agent describes, name them in holdout.skip_messages, and greetings in holdout.skip_greetings"
     )

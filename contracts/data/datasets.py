@@ -203,7 +203,7 @@ class HoldoutEdition(Frozen):
     fraction: float
     """Share of prompts in the holdout, in (0, 1)."""
     skipped: tuple[str, ...] = ()
-    """Normalised beginnings of user messages that are no question (`holdout.skip_messages`)."""
+    """User messages that are no question (`holdout.skip_messages` and `holdout.skip_greetings`), normalised as `ids.Beginnings`."""
 
 
 class PromptCluster(Frozen):
@@ -211,6 +211,17 @@ class PromptCluster(Frozen):
 
     prompts: int
     """Number of prompts in the cluster."""
+    of: int
+    """Number of all prompts that may be used."""
+    side: Literal["train", "held", "neither"]
+    """Side of the holdout split."""
+
+
+class SharedRoot(Frozen):
+    """The user message that identifies the conversations of the most prompts, in more than one session."""
+
+    prompts: int
+    """Number of different prompts whose first question it is (`ids.root_text`)."""
     of: int
     """Number of all prompts that may be used."""
     side: Literal["train", "held", "neither"]
@@ -296,8 +307,13 @@ class Snapshot(Frozen):
     """Largest cluster of near-duplicate prompts, on any side of the split. None: they were not searched, or there are no prompts."""
     near: NearRule | None = None
     """None: near-duplicates were not searched."""
+    largest_root: SharedRoot | None = None
+    """None: no prompts of several sessions, or of no session, have the same root."""
     silent_scorers: dict[str, str] = Field(default_factory=dict)
     """Scorer that gave no score to any logged answer -> why, with the remedy. Judges are not part of it."""
+    doubtful_scorers: dict[str, str] = Field(default_factory=dict)
+    """Verifiable scorer that gave 0 to nearly all logged answers, or to many that say the same as the right answer -> the numbers, with the
+    remedy."""
 
 
 class ProbeReport(Frozen):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from ratchet.contracts.data.records import Signal, Tier
-from ratchet.contracts.ids import Beginnings, normalise
+from ratchet.contracts.ids import END, Beginnings, normalise, whole_text
 from ratchet.contracts.loop.field_types import Positive, Share
 from ratchet.contracts.model import Frozen
 
@@ -27,7 +27,13 @@ class RewardSettings(Frozen):
 
 def _long_enough(text: str) -> str:
     if len(normalise(text)) < 3:
-        raise ValueError("a beginning of messages needs at least three characters that are not white space")
+        raise ValueError("a beginning needs at least three characters that are not white space; name a short message in skip_greetings")
+    return text
+
+
+def _has_letters(text: str) -> str:
+    if whole_text(text) == END:
+        raise ValueError("a greeting needs a letter or a digit")
     return text
 
 
@@ -52,6 +58,10 @@ class HoldoutSettings(Frozen):
     """Beginnings of user messages that are no question: few-shot examples, or the environment that an agent describes. Conversations count
     as one if their first other user message is the same. Upper case and white space do not count. It cannot be changed after the first
     edition of the holdout."""
+    skip_greetings: tuple[Annotated[str, Field(max_length=100), AfterValidator(_has_letters)], ...] = ()
+    """Whole user messages that are no question, such as "hi" or "good morning". "Hi!" is one then, and "hire" or "hi, I have a question" is
+    none. Conversations count as one if their first other user message is the same. Upper case, white space, and punctuation and emojis at
+    the ends do not count. It cannot be changed after the first edition of the holdout."""
     development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
     """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
     measure with them how long to train (`steps = "auto"`). It can be lowered later, not raised. 0: none; SFT and DPO on TRL in one process
@@ -63,8 +73,8 @@ class HoldoutSettings(Frozen):
 
     @property
     def skipped(self) -> Beginnings:
-        """`skip_messages`, normalised."""
-        return tuple(sorted({normalise(text) for text in self.skip_messages}))
+        """`skip_messages` and `skip_greetings`, normalised."""
+        return tuple(sorted({*map(normalise, self.skip_messages), *map(whole_text, self.skip_greetings)}))
 
 
 class SnapshotSettings(Frozen):

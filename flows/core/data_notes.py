@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ratchet.contracts.data.beliefs import SignalBelief
-from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, PromptCluster, SharedRoot, Snapshot
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""
 _LEAST = 50
 """Number of prompts in a cluster below which it is not reported."""
+ROOT_SHARE = 0.1
+"""Share of the prompts above which those that begin with one user message are reported."""
+_LEAST_ROOT = 20
+"""Number of prompts that begin with one user message below which they are not reported."""
 NEAR_SHARE = 0.1
 """Share of the traces above which near-duplicates of golden prompts are reported."""
 _LEAST_NEAR = 20
@@ -45,6 +49,17 @@ def crowding(cluster: PromptCluster | None) -> str | None:
         f"{cluster.prompts:,} of {cluster.of:,} prompts ({cluster.prompts / cluster.of:.0%}) are near-duplicates of each other, for "
         f"example because they come from one template; {_CONSEQUENCE[cluster.side]}. To separate the prompts that come later, send the "
         'template as the system message and its values as the user message, or set holdout.similarity to "auto" or a higher value'
+    )
+
+
+def shared_root(root: SharedRoot | None) -> str | None:
+    """Return a warning, with the remedy, if too many prompts begin with one user message; otherwise None."""
+    if root is None or root.prompts < _LEAST_ROOT or root.prompts <= ROOT_SHARE * root.of:
+        return None
+    return (
+        f"{root.prompts:,} of {root.of:,} prompts ({root.prompts / root.of:.0%}) begin with the same user message and count as one "
+        f"conversation; {_CONSEQUENCE[root.side]}. If it is a greeting, name it in holdout.skip_greetings; if it is an example or "
+        "the environment that an agent describes, in holdout.skip_messages; both before the first cycle, or in a new line"
     )
 
 
@@ -90,6 +105,11 @@ def masking_note(masked: MaskedData) -> str:
 def silent_scorers(found: Mapping[str, str]) -> list[str]:
     """Return a sentence for each scorer that gave no score to any logged answer (`Snapshot.silent_scorers`), with the remedy."""
     return [f"The scorer {name} has no effect: {why}" for name, why in found.items()]
+
+
+def doubtful_scorers(found: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each scorer whose scores are probably wrong (`Snapshot.doubtful_scorers`), with the remedy."""
+    return [f"The scorer {name} may find right answers wrong: {why}" for name, why in found.items()]
 
 
 def masked_answers(counts: Mapping[str, int]) -> str | None:
@@ -163,12 +183,17 @@ def spare_holdout(edition: HoldoutEdition, counts: Mapping[str, int]) -> str | N
 
 def data_warnings(snapshot: Snapshot) -> list[str]:
     """Return a sentence for each trouble with the data of a snapshot that a person can mend, with the remedy."""
-    return [*prompt_warnings(snapshot), *silent_scorers(snapshot.silent_scorers)]
+    return [*prompt_warnings(snapshot), *silent_scorers(snapshot.silent_scorers), *doubtful_scorers(snapshot.doubtful_scorers)]
 
 
 def prompt_warnings(snapshot: Snapshot) -> list[str]:
     """Return those of `data_warnings` that are about prompts and answers."""
-    found = (crowding(snapshot.largest_cluster), near_golden(snapshot.counts), masked_answers(snapshot.counts))
+    found = (
+        crowding(snapshot.largest_cluster),
+        shared_root(snapshot.largest_root),
+        near_golden(snapshot.counts),
+        masked_answers(snapshot.counts),
+    )
     return [one for one in found if one]
 
 

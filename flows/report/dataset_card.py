@@ -14,7 +14,7 @@ from ratchet.contracts.loop import Loop, PrivacySettings
 from ratchet.contracts.ports import Artifacts
 from ratchet.contracts.steps import FreezeResult, PlanResult
 from ratchet.flows.core.asking.parquet_rows import rows_of
-from ratchet.flows.core.data_notes import count_rows, crowding, masking_note, near_note
+from ratchet.flows.core.data_notes import count_rows, data_warnings, masking_note, near_note
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.report.languages import language_of
 from ratchet.flows.report.story import Section, Table, signals_section
@@ -71,7 +71,7 @@ def _source(snapshot: Snapshot, loop: Loop) -> Section:
         f"{masking_note(snapshot.masked)}.",
         "Rewards: " + ", ".join(f"{one.name} ({one.distribution} {one.version}, {one.tier})" for one in snapshot.scorers) + ".",
         *(f"{note}." for note in (near_note(snapshot.near),) if note),
-        *(f"Warning: {warning}." for warning in (crowding(snapshot.largest_cluster),) if warning),
+        *(f"Warning: {warning}." for warning in data_warnings(snapshot)),
         *(f"Judge {one.name}: {'believed' if one.believed else 'not believed'}; {one.reason}." for one in snapshot.judges),
     )
     return Section("Source", text, Table(("what", "records"), tuple(count_rows(snapshot.counts))))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 
 import polars as pl
 
 from ratchet.contracts.data.beliefs import SignalBelief
+from ratchet.contracts.data.datasets import SharedRoot
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SignalSettings
@@ -15,6 +17,7 @@ from ratchet.materializer.labels.conflicts import uncontested
 from ratchet.materializer.labels.scores import has_names, prompts_of, references
 from ratchet.materializer.labels.signals.agreement import measure_signals
 from ratchet.materializer.labels.teachers import teacher_answers, teacher_prompts
+from ratchet.materializer.training_sets.prompt_sides import Side
 from ratchet.materializer.usable import Usable, UsablePart
 
 _PARTS = 64
@@ -87,6 +90,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.questions = self.references = 0
+        self.wrong_by_form, self.roots = Counter[str](), Roots()
         self._parts: list[pl.DataFrame] = []
 
     def add(self, samples: pl.DataFrame) -> None:
@@ -107,3 +111,35 @@ class Totals:
         """Return the sum of a figure, of the rows that fulfil a condition."""
         rows = self.samples()
         return int((rows if holds is None else rows.filter(holds))[figure].sum())
+
+
+class Roots:
+    """How many prompts each root has, part by part."""
+
+    def __init__(self) -> None:
+        kinds = {"root": pl.UInt64, "held": pl.Boolean, "excluded": pl.Boolean, "prompts": pl.Int64, "one": pl.UInt64, "other": pl.UInt64}
+        self._parts = [pl.DataFrame(schema={**kinds, "nameless": pl.Int64})]
+
+    def add(self, traces: pl.DataFrame) -> None:
+        """Count the prompts of some traces. No other part has one of these prompts."""
+        session = pl.when(pl.col("session").is_not_null()).then(pl.struct("source", "session").hash())
+        figures = pl.col("prompt_id").n_unique().cast(pl.Int64).alias("prompts"), session.min().alias("one"), session.max().alias("other")
+        nameless = pl.col("session").null_count().cast(pl.Int64).alias("nameless")
+        self._parts.append(traces.group_by(pl.col("root_id").hash().alias("root"), "held", "excluded").agg(*figures, nameless))
+        if len(self._parts) > _PARTS:
+            self._parts = [self._together()]
+
+    def _together(self) -> pl.DataFrame:
+        figures = pl.col("prompts", "nameless").sum(), pl.col("one").min(), pl.col("other").max()
+        rows = pl.concat(self._parts, how="diagonal").group_by("root", "held", "excluded").agg(*figures)
+        return rows.select(self._parts[0].columns)
+
+    def largest(self) -> SharedRoot | None:
+        """Return the root of the most prompts, besides those of a single session, which are one conversation. None without any."""
+        rows = self._together()
+        shared = rows.filter((pl.col("one") != pl.col("other")) | (pl.col("nameless") > 0))
+        if shared.is_empty():
+            return None
+        first = shared.sort("prompts", "held", "excluded", "root", descending=True).row(0, named=True)
+        side = Side.HELD if first["held"] else Side.NEITHER if first["excluded"] else Side.TRAIN
+        return SharedRoot(prompts=first["prompts"], of=int(rows["prompts"].sum()), side=side.name.lower())

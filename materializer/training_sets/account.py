@@ -46,6 +46,7 @@ _FULL, _BUSY = "nothing: pairs_per_prompt is reached", "nothing: pairs_per_perso
 _DROPPED = {
     "per_prompt": _FULL,
     "per_person": _BUSY,
+    "same_answer": "nothing: differs from a right answer in its form only",
     "margin_on_common_parts": "nothing: too little worse by the scorers that scored both answers of a pair",
     "noise": "nothing: ratings that do not tell which answer is better",
 }

@@ -2,7 +2,8 @@
 
 The rewards of both answers come from the same tier, are on their side of the thresholds, and differ by the margin. The margin must
 also hold on the scorers that scored both answers. If a prompt has fewer of these pairs than its limit, a right answer that a person or
-the application gave is paired with answers that are known to be wrong.
+the application gave is paired with answers that are known to be wrong. An answer that says the same as the right answer with which a
+scorer compared it, or as the one that is rated better, is in no pair as the worse one: only its form differs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ratchet.contracts.ids import hash_share
 from ratchet.contracts.loop import SnapshotSettings
 from ratchet.materializer.labels.conflicts import without_contradictions
 from ratchet.materializer.labels.label_confidence import believe
+from ratchet.materializer.labels.same_answer import is_same_answer
 from ratchet.materializer.labels.teachers import TEACHER
 from ratchet.materializer.lake.schemas import frame_of
 from ratchet.rewards.scorer_set import CORRECTION
@@ -60,7 +62,8 @@ def make_pairs(
 ) -> Pairs:
     """Build pairs from `samples` (records.SAMPLES), with at most `pairs_per_prompt` per prompt and `pairs_per_person` per user.
 
-    `prompts` (records.PROMPTS) holds the references, which count as right answers if `references_are_answers` is on.
+    `prompts` (records.PROMPTS) holds the references, which count as right answers if `references_are_answers` is on. No answer that says
+    the same as one is wrong by a verifiable score.
 
     `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
     weight of a pair is P(the order is right) - P(it is reversed). For user ratings, signals and answers of a teacher this is P(chosen
@@ -78,13 +81,16 @@ def make_pairs(
     believed = samples.with_columns(pl.Series("right", believe(samples, scorers, noise), dtype=pl.Float64))
     clear, contested = without_contradictions(believed, settings)
     dropped.update({"contested": contested} if contested else {})
+    rights = {} if prompts is None else dict(prompts.select("prompt_id", "reference").drop_nulls().iter_rows())
     compared = list(_candidates(clear, settings, salt).iter_rows(named=True))
     for row in [*compared, *_with_given(clear, prompts, settings, salt, {tuple(row[name] for name in _SIDES) for row in compared})]:
         people = {row["user"], row["user_rejected"]} - {None}
         estimated = row["tier"] in (Tier.FEEDBACK, Tier.TEACHER, Tier.SIGNAL)
         row["weight"] = row["right"] - row["right_rejected"] if estimated else 1.0
         why = None
-        if not row.get("given") and row["tier"] != Tier.SIGNAL and not _common_margin(row, settings.margin, weights):
+        if _differ_in_form(row, rights):
+            why = "same_answer"
+        elif not row.get("given") and row["tier"] != Tier.SIGNAL and not _common_margin(row, settings.margin, weights):
             why = "margin_on_common_parts"
         elif row["weight"] <= 0:
             why = "noise"
@@ -108,6 +114,16 @@ def make_pairs(
     return Pairs(
         frame_of(taken, PAIRS), [(row["ours"], row["ours_rejected"]) for row in taken], dict(sorted(dropped.items())), found, causes
     )
+
+
+def _differ_in_form(row: Mapping[str, Any], rights: Mapping[str, str]) -> bool:
+    """Return whether the rejected answer says the same as the right answer with which a scorer compared it, or as the one that is rated
+    better.
+
+    A scorer without a reference may ask for a form, so its pairs are kept.
+    """
+    better = rights.get(row["prompt_id"]) if row["tier"] == Tier.VERIFIABLE else row["chosen"]
+    return better is not None and is_same_answer(row["rejected"], better)
 
 
 def _candidates(samples: pl.DataFrame, settings: SnapshotSettings, salt: str) -> pl.DataFrame:

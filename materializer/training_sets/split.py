@@ -11,7 +11,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import HoldoutEdition, NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import NORMALISER, Beginnings, Digest, digest, root_id, root_text
+from ratchet.contracts.ids import END, NORMALISER, Beginnings, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
@@ -54,9 +54,10 @@ def forbidden_changes(loop: Loop, artifacts: Artifacts) -> list[str]:
         found.append(_switched_off(line))
     first = artifacts.resolve(edition_name(line, 1))
     if first is not None and (known := parse(HoldoutEdition, artifacts.get(first)).skipped) != settings.skipped:
+        begin, whole = ([text.removesuffix(END) for text in known if text.endswith(END) is ends] for ends in (False, True))
         found.append(
-            f"line {line!r} was split with holdout.skip_messages = {list(known)}, and prompts would change their sides; "
-            "restore this value, or create a line with a new name"
+            f"line {line!r} was split with holdout.skip_messages = {begin} and holdout.skip_greetings = {whole}, and prompts would change "
+            "their sides; restore these values, or create a line with a new name"
         )
     if settings.development > (share := _development(line, artifacts)[0]):
         found.append(_raised(line, share))

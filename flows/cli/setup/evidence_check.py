@@ -25,20 +25,23 @@ if TYPE_CHECKING:
 
 
 def newest_freeze(context: LineContext) -> list[Finding]:
-    """Warn about the data of the newest freeze: near-duplicates, masked answers, and scorers that scored no answer."""
+    """Warn about the data of the newest freeze: near-duplicates, masked answers, and scorers with no score or doubtful ones."""
     from ratchet.contracts.steps import FreezeResult
-    from ratchet.flows.core.data_notes import prompt_warnings, silent_scorers, spare_holdout
+    from ratchet.flows.core.data_notes import doubtful_scorers, prompt_warnings, silent_scorers, spare_holdout
 
     frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
     if frozen is None:
         return []
     known = {version.name for version in context.rewards.versions}
-    silent = {name: why for name, why in frozen.snapshot.silent_scorers.items() if name in known}
+    silent, doubtful = (
+        {name: why for name, why in found.items() if name in known}
+        for found in (frozen.snapshot.silent_scorers, frozen.snapshot.doubtful_scorers)
+    )
     held = spare_holdout(frozen.edition, frozen.snapshot.counts)
     return [
         *(("warning", "prompts", text) for text in prompt_warnings(frozen.snapshot)),
         *([("warning", "prompts", held)] if held else []),
-        *(("warning", "reward", text) for text in silent_scorers(silent)),
+        *(("warning", "reward", text) for text in [*silent_scorers(silent), *doubtful_scorers(doubtful)]),
     ]
 
 

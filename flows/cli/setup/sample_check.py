@@ -19,9 +19,12 @@ def sampled(context: LineContext) -> list[Finding]:
 
 
 def _of_source(context: LineContext, source: TraceSource) -> list[Finding]:
+    from ratchet.flows.core.data_notes import doubtful_scorers
     from ratchet.materializer.dialects.admission import Admission
     from ratchet.materializer.dialects.screening.sample import limits_of, look
+    from ratchet.materializer.labels.silent_scorers import doubtful_at_a_look
     from ratchet.materializer.privacy.masking import Masker
+    from ratchet.rewards.scorer_set import build_scorer_set
 
     name = str(source.name)
     limits = limits_of(context.loop, name, int(context.clock.now().timestamp() * 1_000_000))
@@ -42,5 +45,7 @@ def _of_source(context: LineContext, source: TraceSource) -> list[Finding]:
     if seen.repeated is not None:
         found.append(("warning", "records", f"{name}: {seen.repeated.sentence}"))
     if (opening := seen.opening(context.loop.holdout.skipped)) is not None:
-        found.append(("warning", "records", f"{name}: {opening.sentence}"))
+        found.append(("warning", "records", f"{name}: {opening}"))
+    doubtful = doubtful_at_a_look(build_scorer_set(context.loop.rewards), seen.decoded.traces)
+    found += [("warning", "reward", f"{name}: {text}") for text in doubtful_scorers(doubtful)]
     return found

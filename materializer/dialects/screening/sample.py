@@ -30,6 +30,7 @@ _SHORT = 200
 _MOST_SHARE = 0.2
 _LEAST_PROMPTS = 10
 _MOST_ENDS = 0.02
+_LEAST_SHARED, _SHARED, _LEAST_TALKS = 20, 0.1, 5
 _LEAST_BEGIN, _SHORT_BEGIN, _LONGEST = 3, 60, 300
 """Characters of a beginning that names messages."""
 
@@ -115,6 +116,28 @@ class SameOpening:
         )
 
 
+@dataclass(frozen=True)
+class SharedBeginning:
+    """A user message with which many prompts of different conversations begin, such as a greeting."""
+
+    text: str
+    """Its first characters, normalised."""
+    prompts: int
+    """Number of different prompts that begin with it."""
+    of: int
+    """Number of different prompts."""
+
+    @property
+    def sentence(self) -> str:
+        """The finding for an operator."""
+        shown = self.text if len(self.text) <= _SHORT_BEGIN else self.text[: _SHORT_BEGIN - 1] + "…"
+        return (
+            f"{self.prompts:,} of {self.of:,} different prompts begin with the user message {json.dumps(shown, ensure_ascii=False)}, and "
+            "count as one conversation, on one side of the holdout; if it is a greeting, add it to holdout.skip_greetings, and if it is an "
+            "example or describes an environment, to holdout.skip_messages"
+        )
+
+
 class Asked(NamedTuple):
     """A user message."""
 
@@ -141,6 +164,26 @@ def same_opening(calls: Sequence[tuple[Asked, ...]]) -> SameOpening | None:
         alike = _opening(calls, lambda message: message.begin[:_SHORT_BEGIN])
         found = alike if alike is not None and len(alike.texts) == alike.messages else None
     return found
+
+
+def shared_beginning(calls: Sequence[tuple[Asked, ...]]) -> SharedBeginning | None:
+    """Return the first user message of at least 20 different prompts, and of more than a tenth of all, that go on in different ways; None
+    if there is none.
+
+    `calls` are those of `same_opening`. The turns of one conversation go on in one way.
+    """
+    inside = [texts for texts in dict.fromkeys(calls) if texts]
+    most, count = Counter(texts[0] for texts in inside).most_common(1)[0] if inside else (Asked("", 0), 0)
+    following = {texts[1] for texts in inside if texts[0] == most and len(texts) > 1}
+    if count < _LEAST_SHARED or count <= _SHARED * len(inside) or len(following) < _LEAST_TALKS:
+        return None
+    return SharedBeginning(most.begin, count, len(inside))
+
+
+def opening_sentence(calls: Sequence[tuple[Asked, ...]]) -> str | None:
+    """Return the finding of `same_opening`, or that of `shared_beginning`; None without one."""
+    found = same_opening(calls) or shared_beginning(calls)
+    return None if found is None else found.sentence
 
 
 def _opening(calls: Sequence[tuple[Asked, ...]], key: Callable[[Asked], Hashable]) -> SameOpening | None:
@@ -192,9 +235,9 @@ class Look:
         """One text that answers many prompts."""
         return repeated_answer(self.decoded.traces)
 
-    def opening(self, skipped: Beginnings) -> SameOpening | None:
-        """Return user messages with which many prompts begin, besides those that are skipped."""
-        return same_opening([asked_in(row["messages"], skipped) for row in self.decoded.traces if row["messages"] is not None])
+    def opening(self, skipped: Beginnings) -> str | None:
+        """Return the finding about user messages with which many prompts begin, besides those that are skipped; None without one."""
+        return opening_sentence([asked_in(row["messages"], skipped) for row in self.decoded.traces if row["messages"] is not None])
 
 
 def look(

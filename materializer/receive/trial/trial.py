@@ -17,7 +17,7 @@ from ratchet.materializer.dialects.decode import BUILT_IN, MAX_RECORD, decode, r
 from ratchet.materializer.dialects.otlp import OF_LOGS
 from ratchet.materializer.dialects.otlp_attributes import Attributes
 from ratchet.materializer.dialects.people.told import as_object, shares, told
-from ratchet.materializer.dialects.screening.sample import asked_in, repeated_answer, same_opening
+from ratchet.materializer.dialects.screening.sample import asked_in, opening_sentence, repeated_answer
 from ratchet.materializer.dialects.statement import STATED
 from ratchet.materializer.dialects.values import dump, parse_json
 from ratchet.materializer.lake.storing.dedup_index import content_of
@@ -119,8 +119,7 @@ def try_source(
     found.kept += answers.late
     repeated = repeated_answer(rows)
     found.repeated = repeated.sentence if repeated else None
-    opening = same_opening([row["asked"] for row in rows if row["messages"] is not None])
-    found.opening = opening.sentence if opening else None
+    found.opening = opening_sentence([row["asked"] for row in rows if row["messages"] is not None])
     found.coverage = coverage_of(rows, feedback, answers.late, {share.fact: share.where for share in shares(counts) if share.places})
     found.unread = list(getattr(source, "unread", ()))
     return found

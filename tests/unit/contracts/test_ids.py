@@ -64,6 +64,13 @@ def _roles(*texts: str) -> list[dict[str, str]]:
         (("a1", "u1"), ("x",), "u1", ("u1",)),
         (("s",), ("u",), "s", ("s",)),
         ((), ("u",), "", ()),
+        (("s", "u", "a1", "u2"), ("u\n",), "u2", ("s", "u2")),
+        (("U!! 👋", "a1", "u2"), ("u\n",), "u2", ("u2",)),
+        (("u2", "a1", "u"), ("u\n",), "u2", ("u2", "a1", "u")),
+        (("u, hello", "a1", "u2"), ("u\n",), "u, hello", ("u, hello", "a1", "u2")),
+        (("s", "u"), ("u\n",), "u", ("s", "u")),
+        (("u?", "a1", "u2"), ("u\n", "?"), "u2", ("u2",)),
+        (("u (1", "a1", "u2"), ("u 1",), "u (1", ("u (1", "a1", "u2")),
     ],
 )
 def test_examples_before_the_question_are_skipped(
@@ -71,3 +78,10 @@ def test_examples_before_the_question_are_skipped(
 ) -> None:
     assert root_text(_roles(*texts), skipped) == root
     assert [message["content"] for message in without_opening(_roles(*texts), skipped)] == list(left)
+
+
+def test_punctuation_before_a_text_hides_no_beginning_of_it() -> None:
+    messages = [{"role": "user", "content": "(card"}, {"role": "user", "content": "next"}]
+    assert root_text(messages, ("card",)) == "(card"
+    assert root_text(messages, ("card\n",)) == "next"
+    assert root_text([{"role": "user", "content": "👋"}, {"role": "user", "content": "next"}], ("card\n",)) == "👋"

@@ -225,10 +225,14 @@ def test_scorers_without_an_effect_are_said_while_the_loop_file_has_them(monkeyp
     context = replace(context, rewards=SimpleNamespace(versions=(SimpleNamespace(name="user_feedback"),)))
     edition = context.datasets.edition(1)
     made = context.datasets.freeze("s", context.clock.now(), edition)
-    snapshot = made.model_copy(update={"silent_scorers": {"user_feedback": "it reads ratings", "gone": "it is removed"}})
+    silent = {"user_feedback": "it reads ratings", "gone": "it is removed"}
+    snapshot = made.model_copy(update={"silent_scorers": silent, "doubtful_scorers": {"user_feedback": "it gave 0", "gone": "it gave 0"}})
     cycle = SimpleNamespace(get=lambda _: SimpleNamespace(snapshot=snapshot, edition=edition))
     monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda _: [cycle])
-    assert newest_freeze(context) == [("warning", "reward", "The scorer user_feedback has no effect: it reads ratings")]
+    assert newest_freeze(context) == [
+        ("warning", "reward", "The scorer user_feedback has no effect: it reads ratings"),
+        ("warning", "reward", "The scorer user_feedback may find right answers wrong: it gave 0"),
+    ]
 
 
 def test_a_holdout_that_adds_little_to_the_golden_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

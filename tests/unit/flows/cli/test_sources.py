@@ -98,6 +98,15 @@ def test_examples_before_each_question_are_told(tmp_path: Path) -> None:
     assert 'holdout.skip_messages: ["charged twice", "late parcel"]' in said.stdout + said.stderr
 
 
+def test_a_greeting_is_told_unless_the_turns_belong_to_few_conversations(tmp_path: Path) -> None:
+    turns = [["Hi", f"question {n}", "and then?"][:length] for n in range(12) for length in (1, 2, 3)]
+    told = tried(written(tmp_path / "greeted.jsonl", [*turns, *([f"other {n}"] for n in range(8))]))["opening"]
+    assert told.startswith('25 of 33 different prompts begin with the user message "hi", and count as one conversation')
+    assert "add it to holdout.skip_greetings" in told
+    long = [["Hi", *(f"turn {n}" for n in range(length))] for length in range(30)]
+    assert tried(written(tmp_path / "one.jsonl", [*long, *([f"other {n}"] for n in range(8))]))["opening"] is None
+
+
 def test_a_beginning_that_questions_have_too_is_not_proposed(tmp_path: Path) -> None:
     begin = "Classify the sentiment of the following review, and answer with one word: "
     shots = [[f"{begin}Great!", f"{begin}Awful.", f"{begin}review {n}"] for n in range(12)]

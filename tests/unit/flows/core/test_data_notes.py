@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, NearRung, PromptCluster
+from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, NearRung, PromptCluster, SharedRoot
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
 from ratchet.flows.core.data_notes import (
@@ -18,6 +18,7 @@ from ratchet.flows.core.data_notes import (
     near_golden,
     near_note,
     references_note,
+    shared_root,
     spare_holdout,
     untaught_slices,
     warned,
@@ -171,3 +172,16 @@ def test_a_template_that_is_left_out_is_told() -> None:
     assert said is not None
     assert said.startswith("Prompts with a similarity from 0.9 on count as near-duplicates")
     assert said.endswith(f". {told}")
+
+
+@pytest.mark.parametrize(("prompts", "of", "warned"), [(20, 199, True), (19, 30, False), (20, 200, False), (0, 0, False)])
+def test_prompts_that_begin_with_one_message_are_reported_above_a_tenth(prompts: int, of: int, warned: bool) -> None:
+    assert (shared_root(SharedRoot(prompts=prompts, of=of, side="train")) is not None) == warned
+
+
+def test_the_warning_of_one_message_names_side_and_remedy() -> None:
+    said = shared_root(SharedRoot(prompts=328, of=400, side="held"))
+    assert said is not None
+    assert said.startswith("328 of 400 prompts (82%) begin with the same user message and count as one conversation; all of them are in")
+    assert "name it in holdout.skip_greetings" in said
+    assert shared_root(None) is None

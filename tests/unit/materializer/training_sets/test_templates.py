@@ -19,6 +19,7 @@ from ratchet.contracts.data.datasets import TrainingSet
 from ratchet.contracts.errors import ConfigError, Inconclusive, Permanent
 from ratchet.contracts.ids import normalise
 from ratchet.contracts.loop.datasets import HoldoutSettings
+from ratchet.flows.core.data_notes import prompt_warnings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.training_sets.near_duplicates import THRESHOLD, WHOLE, Shingler, jaccard, shingles
 from ratchet.materializer.training_sets.questions import Question, template_in
@@ -217,3 +218,31 @@ def test_beginnings_of_messages_are_compared_as_normalised_and_have_no_order() -
     for text in ("    ", "a ", ""):
         with pytest.raises(ValueError, match="at least three characters"):
             HoldoutSettings(skip_messages=(text,))
+
+
+def test_greetings_are_whole_messages_of_any_length_without_punctuation_at_their_ends() -> None:
+    both = HoldoutSettings(skip_greetings=(" Hi! ", "hi", "Good  morning"), skip_messages=("card",))
+    assert both.skipped == ("card", "good morning\n", "hi\n")
+    for text in ("", "?!"):
+        with pytest.raises(ValueError, match="a letter or a digit"):
+            HoldoutSettings(skip_greetings=(text,))
+    with pytest.raises(ValueError, match="skip_greetings"):
+        HoldoutSettings(skip_messages=("hi",))
+
+
+def test_conversations_that_begin_with_a_greeting_are_told_and_are_divided_once_it_is_named(tmp_path: Path) -> None:
+    turns = [asked(n, sentence(n), [("Hi!", "A: 0")]) for n in range(1, 60)]
+    records = batch(spans(*turns, *(asked(100 + n, f"Hire {sentence(100 + n)}", []) for n in range(40))))
+    blind, named = line(tmp_path / "blind"), line(tmp_path / "named", skip_greetings=["hi"])
+    blind.ingest(records)
+    snapshot = blind.freeze("s", LATER, blind.edition(1))
+    [said] = prompt_warnings(snapshot)
+    assert said.startswith("59 of 99 prompts (60%) begin with the same user message")
+    named.ingest(records)
+    snapshot = named.freeze("s", LATER, named.edition(1))
+    assert prompt_warnings(snapshot) == []
+    greeted = [json.loads(row["prompt"])[0]["content"] == "Hi!" for row in rows(named, snapshot.prompts)]
+    assert 30 < sum(greeted) < 59
+    other = line(tmp_path / "named", skip_greetings=["hi", "hire"])
+    with pytest.raises(ConfigError, match=r"skip_messages = \[\] and holdout\.skip_greetings = \['hi'\]"):
+        other.freeze("t", LATER, named.edition(1))
