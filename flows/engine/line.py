@@ -287,16 +287,29 @@ def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: dateti
     """Request a rollback of the line to its previous champion, or of its running rollout. The service carries it out within seconds.
 
     Return the view of the line from which the rollback starts. A second request has no effect while the first one is open.
-    Raises Rejected if the line has neither an open cycle nor a previous champion.
+    Raises Rejected if the line has neither an open cycle nor a previous champion, and if another request has changed its champion
+    meanwhile: a repetition would go back one version further.
     """
-    line = fold_line(name, ledger.read(line_stream(name)))
-    if line.rollback_asked:
-        return line
-    if line.open_cycle is None and line.previous is None:
-        raise Rejected("nothing_to_roll_back", f"line {name!r} serves its adopted model and no rollout is running")
+    first = fold_line(name, ledger.read(line_stream(name)))
     row = row_of("rollback_asked", Request(actor=actor, reason=reason))
-    ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
-    return line
+    line = first
+    for _ in range(_TRIES):
+        if line.rollback_asked:
+            return line
+        if line.champion != first.champion:
+            serves = line.champion.tag if line.champion else "no version"
+            raise Rejected(
+                "champion_changed",
+                f"line {name!r} serves {serves} since a moment ago, by another request; look at `ratchet status {name}`, and repeat this "
+                "one only if that version must go, too",
+            )
+        if line.open_cycle is None and line.previous is None:
+            raise Rejected("nothing_to_roll_back", f"line {name!r} serves its adopted model and no rollout is running")
+        with contextlib.suppress(Conflict):
+            ledger.append([Append(stream=line_stream(name), after=line.seq, rows=(row,))], None, now)
+            return line
+        line = fold_line(name, ledger.read(line_stream(name)))
+    raise Conflict(f"the stream of line {name!r} changes all the time; try again")
 
 
 def ask_cancel(ledger: Ledger, name: str, actor: str, reason: str, now: datetime) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ratchet.contracts.errors import Retryable
+from ratchet.contracts.errors import ConfigError, Retryable
 from ratchet.flows.cli.lines import named_line, named_loop
 from ratchet.flows.cli.names import line_argument
 from ratchet.flows.cli.output import actor_option, json_option, open_installation, print_json, watched
@@ -68,7 +68,7 @@ def _carried_out(installation: Installation, line: str, begun: LineView, as_json
     tag = target(begun, installation.cycle(begun.line, int(opened.rpartition("/")[2])) if opened else None)
     if tag is None:
         return None, []
-    context = installation.context(named_loop(installation, line, quiet=True), late=True)
+    context = _context(installation, line, begun, as_json)
     _tell(f"bringing every session back to {tag} …", as_json)
     back = bring_back(context, tag, partial(installation.cycle_context, late=True), _SECONDS, lambda text: _tell(text, as_json))
     if not back.done:
@@ -84,7 +84,26 @@ def _carried_out(installation: Installation, line: str, begun: LineView, as_json
     _tell(f"no service runs, so this command ends {opened} …", as_json)
     from ratchet.flows.engine.work import turn
 
-    return back, _end_open_cycle(installation, installation.context(named_loop(installation, line, quiet=True)), turn)
+    try:
+        whole = installation.context(named_loop(installation, line, quiet=True))
+    except ConfigError as error:
+        return back, [f"{opened} ends when a service runs with a valid loop file: {error}"]
+    return back, _end_open_cycle(installation, whole, turn)
+
+
+def _context(installation: Installation, line: str, begun: LineView, as_json: bool) -> LineContext:
+    """Return the context of the loop file; if it cannot be used, that of the settings with which the newest cycle was opened.
+
+    A rollback must not wait until somebody has mended a file.
+    """
+    try:
+        return installation.context(named_loop(installation, line, quiet=True), late=True)
+    except ConfigError as error:
+        newest = installation.cycle(begun.line, begun.cycles) if begun.cycles else None
+        if newest is None:
+            raise
+        _tell(f"the loop file cannot be used, so the settings of {newest.id} are: {error}", as_json)
+        return installation.cycle_context(newest, late=True)
 
 
 def _result(installation: Installation, name: str, back: Back | None, notes: list[str]) -> dict[str, object]:

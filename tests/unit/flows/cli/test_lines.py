@@ -14,6 +14,9 @@ from click.testing import CliRunner, Result
 from ratchet.contracts.errors import ConfigError, Rejected
 from ratchet.flows.cli.main import cli
 from ratchet.flows.config.home import Home
+from ratchet.flows.engine.context import LineContext
+from ratchet.flows.engine.rollouts import going_back
+from ratchet.flows.engine.rollouts.going_back import Back
 from ratchet.flows.ledger.sql import SqlLedger
 from tests.simulation.simulated_line import Scenario, SimulatedLine
 from tests.unit.flows.cli.homes import LOOP, home_of
@@ -131,6 +134,27 @@ def test_a_file_without_the_suffix_is_a_loop_file(shop: Path, tmp_path: Path) ->
 def test_a_rollback_is_requested_by_name_and_by_file(own: SqlLedger, given: str) -> None:
     result = run("rollback", given, "--by", "ada", "--no-wait")
     assert "rollback of line sim requested" in result.stderr
+    assert [row.data["actor"] for row in own.read("line/sim") if row.kind == "rollback_asked"] == ["ada"]
+
+
+@pytest.mark.parametrize("damage", ["broken", "missing", "renamed"])
+def test_a_rollback_needs_no_valid_loop_file(own: SqlLedger, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, used = Path("loop.toml"), list[LineContext]()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_text("not TOML" if damage == "broken" else LOOP.replace('"sim"', '"other"', 1))
+
+    def back(context: LineContext, tag: str, *_: object) -> Back:
+        used.append(context)
+        return Back(tag, True)
+
+    monkeypatch.setattr(going_back, "bring_back", back)
+    result = run("rollback", "sim", "--by", "ada")
+    assert result.exit_code == 0, result.stderr
+    assert "the loop file cannot be used, so the settings of cycle/sim/" in result.stderr
+    assert "every session of line sim is on" in result.stderr
+    assert [context.line for context in used] == ["sim"]
     assert [row.data["actor"] for row in own.read("line/sim") if row.kind == "rollback_asked"] == ["ada"]
 
 

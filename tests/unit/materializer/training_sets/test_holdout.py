@@ -194,5 +194,5 @@ def test_holdout_split_of_an_existing_line_cannot_be_changed(tmp_path: Path) -> 
     datasets.ingest(batch(spans(span(1, held[0], metadata__reference="1"))))
     datasets.edition(1)
     changed = make_datasets(tmp_path, make_loop(holdout={"fraction": 0.5}))
-    with pytest.raises(ConfigError, match="was split with holdout.fraction = 0.2, and prompts would change"):
+    with pytest.raises(ConfigError, match=r"split with holdout\.fraction = 0\.2, and prompts would change"):
         changed.edition(2)

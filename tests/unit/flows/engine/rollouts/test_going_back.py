@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from ratchet.contracts.errors import Rejected
 from ratchet.contracts.steps import State
 from ratchet.flows.engine.context import LineContext
-from ratchet.flows.engine.line import ask_rollback
+from ratchet.flows.engine.line import ask_rollback, freeze
 from ratchet.flows.engine.reconcile import go_back
 from ratchet.flows.engine.rollouts.going_back import Back, bring_back, target
 from tests.simulation.simulated_line import Scenario, SimulatedLine
@@ -122,3 +124,43 @@ def test_after_the_given_time_the_call_returns_and_the_request_stays(promoted: S
     tag = ask(context)
     assert bring_back(context, tag, lambda _: context, 1, lambda _: None) == Back(tag, False)
     assert context.line_view().rollback_asked == "ada"
+
+
+def test_of_two_rollbacks_at_once_the_second_one_does_not_go_back_further(promoted: SimulatedLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is asked for, carried out, and ended between the second one's look at the line and its request."""
+    context = promoted.context
+    real, calls = context.ledger.append, 0
+
+    def late(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            ask(context)
+            go_back(context)
+        return real(*arguments)
+
+    before = context.line_view().champion
+    monkeypatch.setattr(context.ledger, "append", late)
+    with pytest.raises(Rejected, match="by another request") as refused:
+        ask_rollback(context.ledger, LINE, "grace", "", context.clock.now())
+    now = context.line_view()
+    assert now.champion is not None
+    assert now.champion != before
+    assert now.champion.tag in str(refused.value)
+    assert [row.data["actor"] for row in now.rows if row.kind == "rollback_asked"] == ["ada"]
+
+
+def test_a_row_that_changes_no_champion_does_not_stop_a_rollback(promoted: SimulatedLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = promoted.context
+    real, calls = context.ledger.append, 0
+
+    def late(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            freeze(context.ledger, LINE, "ada", "", context.clock.now())
+        return real(*arguments)
+
+    monkeypatch.setattr(context.ledger, "append", late)
+    ask_rollback(context.ledger, LINE, "grace", "", context.clock.now())
+    assert context.line_view().rollback_asked is not None
