@@ -17,7 +17,7 @@ from ratchet.flows.core.asking.parquet_rows import rows_of
 from ratchet.flows.core.data_notes import count_rows, data_warnings, masking_note, near_note
 from ratchet.flows.core.folds.cycle import CycleView
 from ratchet.flows.report.languages import language_of
-from ratchet.flows.report.story import Section, Table, signals_section
+from ratchet.flows.report.story import Section, Table, evidence_section, signals_section
 from ratchet.materializer.privacy.masking import Masker
 
 _BAR = 20
@@ -188,6 +188,7 @@ def _training(dataset: TrainingSet, artifacts: Artifacts) -> list[Section]:
                 f"Candidates for pairs that were left out: {dropped}. Share of wrong ratings: {noise}.",
             ),
         ),
+        *([evidence] if (evidence := evidence_section(dataset)) else []),
         Section("Weight of the pairs", (), _weights(pairs)),
         Section("Weight of the demonstrations", (), _weights(shown)),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.contracts.cycle import ApprovalKind, Entry
-from ratchet.contracts.data.datasets import ProbeReport, Snapshot
+from ratchet.contracts.data.datasets import ProbeReport, Snapshot, TrainingSet
 from ratchet.contracts.evaluation import UNLIKE, EvalReport, Interval, Result
 from ratchet.contracts.failure_reasons import told
 from ratchet.contracts.jobs.training import Usage
@@ -233,9 +233,16 @@ def probed_ends(report: ProbeReport) -> list[str]:
 
 
 def _evidence(cycle: CycleView) -> Section | None:
-    """Say what each correction, reference and answer of the snapshot became, or why it became nothing."""
     planned = cycle.get(PlanResult)
-    account = planned.dataset.evidence if planned else {}
+    return evidence_section(planned.dataset, left_out(planned.choice)) if planned else None
+
+
+def evidence_section(dataset: TrainingSet, more: Sequence[str] = ()) -> Section | None:
+    """Say what each correction, reference and answer of the snapshot became in a training set, or why it became nothing; None without any.
+
+    `more` are further sentences.
+    """
+    account = dataset.evidence
     if not account:
         return None
     rows = tuple(
@@ -248,7 +255,7 @@ def _evidence(cycle: CycleView) -> Section | None:
     text = (
         f"Of {total:,} rows of evidence in the snapshot, {total - unused:,} were used; {unused:,} became nothing, for the reasons below. "
         "GRPO also samples its own answers to all training prompts that can be scored.",
-        *(left_out(planned.choice) if planned else ()),
+        *more,
     )
     return Section("Evidence", text, Table(("evidence", "became", "rows", "share of its kind"), rows), folded=True)
 

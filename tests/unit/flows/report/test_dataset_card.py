@@ -60,6 +60,9 @@ def test_the_card_counts_what_the_data_consist_of(tmp_path: Path) -> None:
     assert "Training set " in page
     assert "private answer" in page
     assert page.count("| question ") == 5
+    became = {line.split(" | ")[1]: line.split(" | ")[2] for line in page.splitlines() if line.startswith("| rated answer |")}
+    assert sum(map(int, became.values())) == 4, "every rating is accounted for"
+    assert any(what.startswith("nothing: ") for what in became)
 
 
 @pytest.mark.slow
