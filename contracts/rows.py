@@ -399,8 +399,6 @@ class IngestBegun(RowContent):
     format: str
     sender: str | None
     """Label of the sender; None if it is unknown."""
-    rules: Digest | None = None
-    """Digest of the settings by which its records are read. None in rows of earlier releases."""
 
 
 class IngestEnd(RowContent):
@@ -409,3 +407,5 @@ class IngestEnd(RowContent):
     report: IngestReport
     dialects: tuple[ExtensionVersion, ...]
     """Code versions of the installed dialects."""
+    rules: Digest | None = None
+    """Digest of the settings by which its records were read. None in rows of earlier releases."""

@@ -63,6 +63,9 @@ class RawBatch:
     """Number of the first line or frame. It differs from 1 for a part of a file, and if a single record is read again."""
     offset: int = 0
     """Offset of the first byte in the content of the file, in bytes: of a part of it, or of a single record that is read again."""
+    is_reread: bool = False
+    """Whether these bytes were ingested before, by other settings. A record whose id the lake has with other content is the same record
+    then, and counts as a duplicate."""
 
 
 class Unread(NamedTuple):

@@ -22,6 +22,8 @@ request could fill the lake with quarantine rows."""
 
 PLACE = "place"
 """Key of a decoded row with the `Place` of its record."""
+SCALED = "scaled"
+"""Key of a decoded rating that has its own scale, so that the other ratings of the batch say nothing about it."""
 
 
 class Place(NamedTuple):

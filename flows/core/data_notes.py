@@ -223,6 +223,7 @@ _OF_REFERENCES = RULES | {
     "reviewer_knows_better": "to a question that a reviewer has answered",
     "newer_one_counts": "to a question with a newer one",
     "unknown_answer": "of traces that are not in the lake any more",
+    "other_sender": "by another sender than that of the trace",
 }
 _OF_FEEDBACK = {name: f"on traces {words}" for name, words in RULES.items()} | {
     "masked_answer": "with a masked value that the prompt does not have",

@@ -106,7 +106,8 @@ def _ingest(context: LineContext, batches: Sequence[RawBatch], lease: Lease) -> 
     for report in context.datasets.ingest_each(new()):
         yield from known()
         given, batch, _ = waiting.popleft()
-        row = row_of("done", IngestEnd(report=report, dialects=context.versions.get("dialect", ())), "ingest")
+        versions, rules = context.versions.get("dialect", ()), reading_rules(context.loop, batch.source)
+        row = row_of("done", IngestEnd(report=report, dialects=versions, rules=rules), "ingest")
         after = begun.pop(batch.digest)
         context.ledger.append(
             [Append(stream=ingest_stream(context.line, batch.digest), after=after, rows=(row,))], lease, context.clock.now()
@@ -120,16 +121,15 @@ def _known(context: LineContext, batch: RawBatch) -> tuple[RawBatch, IngestRepor
 
     A batch whose records were read by other settings, for example without the right mapping, is read again, as another batch: records that
     the lake has count as duplicates, and those that could not be stored before are stored. The settings of a batch that an earlier release
-    ingested are unknown; it counts as read by those of today.
+    ingested are unknown; it counts as read by those of today. So does a batch that another source has delivered: its records would be new.
     """
-    report = _recorded(context, batch.digest)
-    if report is None:
+    begun, done = _rows(context, batch.digest)
+    if done is None:
         return batch, None
-    first = content_of(IngestBegun, upgraded(context.ledger.read(ingest_stream(context.line, batch.digest)))[0])
     rules = reading_rules(context.loop, batch.source)
-    if first.rules is None or first.rules == rules:
-        return batch, report
-    again = replace(batch, digest=digest([batch.digest, rules]))
+    if begun is None or begun.source != batch.source or done.rules in (None, rules):
+        return batch, done.report.repeated()
+    again = replace(batch, digest=digest([batch.digest, rules]), is_reread=True)
     return again, _recorded(context, again.digest)
 
 
@@ -142,9 +142,15 @@ def reading_rules(loop: Loop, source: str) -> Digest:
 
 def _recorded(context: LineContext, batch: Digest) -> IngestReport | None:
     """Return the report of a batch that the ledger has, in which all records count as duplicates; None for a new batch."""
-    rows = context.ledger.read(ingest_stream(context.line, batch))
-    done = next((row for row in rows if row.kind == "done"), None)
-    return None if done is None else content_of(IngestEnd, upgraded([done])[0]).report.repeated()
+    done = _rows(context, batch)[1]
+    return None if done is None else done.report.repeated()
+
+
+def _rows(context: LineContext, batch: Digest) -> tuple[IngestBegun | None, IngestEnd | None]:
+    """Return what the ledger has of the begin and of the end of a batch's ingest."""
+    rows = {row.kind: row for row in upgraded(context.ledger.read(ingest_stream(context.line, batch)))}
+    begun, done = rows.get("intended"), rows.get("done")
+    return content_of(IngestBegun, begun) if begun else None, content_of(IngestEnd, done) if done else None
 
 
 def _begin(context: LineContext, batch: RawBatch, lease: Lease) -> int:
@@ -153,7 +159,6 @@ def _begin(context: LineContext, batch: RawBatch, lease: Lease) -> int:
     rows = context.ledger.read(stream)
     if not rows:
         sender = batch.sender.label if batch.sender else None
-        rules = reading_rules(context.loop, batch.source)
-        intended = row_of("intended", IngestBegun(source=batch.source, format=batch.format, sender=sender, rules=rules), "ingest")
+        intended = row_of("intended", IngestBegun(source=batch.source, format=batch.format, sender=sender), "ingest")
         rows = context.ledger.append([Append(stream=stream, after=0, rows=(intended,))], lease, context.clock.now())
     return rows[-1].seq

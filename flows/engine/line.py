@@ -296,11 +296,11 @@ def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: dateti
     for _ in range(_TRIES):
         if line.rollback_asked:
             return line
-        if line.champion != first.champion:
+        if (line.champion, line.open_cycle) != (first.champion, first.open_cycle):
             serves = line.champion.tag if line.champion else "no version"
             raise Rejected(
                 "champion_changed",
-                f"line {name!r} serves {serves} since a moment ago, by another request; look at `ratchet status {name}`, and repeat this "
+                f"line {name!r} has just changed by another request, and serves {serves}; look at `ratchet status {name}`, and repeat this "
                 "one only if that version must go, too",
             )
         if line.open_cycle is None and line.previous is None:

@@ -54,7 +54,7 @@ def wrong_by_form(scorer_set: ScorerSet, samples: pl.DataFrame, known: pl.DataFr
 
     `samples` is records.SAMPLES, and `known` has the columns prompt_id and reference.
     """
-    strict = [scorer.version.name for scorer in _verifiable(scorer_set) if "reference" in scorer.function.needs]
+    strict = comparing_scorers(scorer_set)
     answers = samples.filter(pl.col("origin") == "traffic").select("prompt_id", "answer", "parts")
     zeros = {
         parts: found for parts in answers["parts"].unique() if (found := [name for name in strict if orjson.loads(parts).get(name) == 0])
@@ -118,6 +118,11 @@ _COMPARING = (
     "final_number or math for numbers, tool_call_match for calls of tools, code for programs, json_schema or regex for a form, or judge"
 )
 _OTHER = "compare its options with the answers, or remove it"
+
+
+def comparing_scorers(scorer_set: ScorerSet) -> list[str]:
+    """Return the names of the verifiable scorers that compare an answer with the right one."""
+    return [scorer.version.name for scorer in _verifiable(scorer_set) if "reference" in scorer.function.needs]
 
 
 def _verifiable(scorer_set: ScorerSet) -> list[Scorer]:

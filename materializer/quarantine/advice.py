@@ -21,7 +21,8 @@ _ADVICE: Mapping[str, str] = {
     "bad_value": _FORMAT,
     "bad_id": _FORMAT,
     "rating_scale": "The source rates on a scale of its own. State its worst and its best number in the source's `rating_scale`, for "
-    "example [1, 5] (for langfuse: `min` and `max` in options.scores), then replay.",
+    "example [1, 5], then replay. For langfuse, state `min` and `max` in options.scores, delete the folder of the source's state, and "
+    "ingest again.",
     "missing_id": "The record names no id, so it could not be stored once only. Configure the exporter, or the mapping, to give one.",
     "bad_timestamp": "The time is missing or unreadable. Correct the exporter, or the mapping of `timestamp`, then replay.",
     "future_timestamp": "The time is more than a day ahead. Correct the clock of the sender. A replay after that time accepts the record.",

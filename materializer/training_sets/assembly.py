@@ -12,6 +12,7 @@ from ratchet.contracts.ids import Digest, digest
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts
 from ratchet.materializer.labels.conflicts import pooled, with_equal_calls
+from ratchet.materializer.labels.silent_scorers import comparing_scorers
 from ratchet.materializer.labels.teachers import TEACHER
 from ratchet.materializer.lake.schemas import empty_frame, read_parquet
 from ratchet.materializer.privacy.masked_values import has_unknown, placeholder_pattern
@@ -61,7 +62,8 @@ class Assembly:
         trained = pl.col("prompt_id").is_in(parts[Part.TRAIN])
         evidence, usable = evidence.filter(trained), usable.filter(trained)
         alike = self._split.clusters if self._split.near() else None
-        pairs = make_pairs(evidence, self._loop.snapshot, snapshot.scorers, noise, self._loop.line.salt, alike, prompts.filter(trained))
+        rules, salt, comparing = self._loop.snapshot, self._loop.line.salt, comparing_scorers(self._rewards)
+        pairs = make_pairs(evidence, rules, snapshot.scorers, noise, salt, alike, prompts.filter(trained), comparing)
         shown = self._shown(evidence, prompts.filter(trained), snapshot, noise)
         shown, repeats = (shown, 0) if alike is None else weigh_repeats(shown, alike, self._loop.snapshot.pairs_per_prompt)
         stored = (

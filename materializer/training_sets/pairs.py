@@ -59,11 +59,12 @@ def make_pairs(
     salt: str,
     cluster: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
     prompts: pl.DataFrame | None = None,
+    comparing: Collection[str] | None = None,
 ) -> Pairs:
     """Build pairs from `samples` (records.SAMPLES), with at most `pairs_per_prompt` per prompt and `pairs_per_person` per user.
 
     `prompts` (records.PROMPTS) holds the references, which count as right answers if `references_are_answers` is on. No answer that says
-    the same as one is wrong by a verifiable score.
+    the same as one is wrong by a scorer of `comparing`, which are those that compare answers with references. None: all verifiable ones.
 
     `noise` is the share of single ratings that are wrong; None means not measured. `salt` fixes the order of equal candidates. The
     weight of a pair is P(the order is right) - P(it is reversed). For user ratings, signals and answers of a teacher this is P(chosen
@@ -88,7 +89,7 @@ def make_pairs(
         estimated = row["tier"] in (Tier.FEEDBACK, Tier.TEACHER, Tier.SIGNAL)
         row["weight"] = row["right"] - row["right_rejected"] if estimated else 1.0
         why = None
-        if _differ_in_form(row, rights):
+        if _differ_in_form(row, rights, comparing):
             why = "same_answer"
         elif not row.get("given") and row["tier"] != Tier.SIGNAL and not _common_margin(row, settings.margin, weights):
             why = "margin_on_common_parts"
@@ -116,13 +117,16 @@ def make_pairs(
     )
 
 
-def _differ_in_form(row: Mapping[str, Any], rights: Mapping[str, str]) -> bool:
+def _differ_in_form(row: Mapping[str, Any], rights: Mapping[str, str], comparing: Collection[str] | None) -> bool:
     """Return whether the rejected answer says the same as the right answer with which a scorer compared it, or as the one that is rated
     better.
 
     A scorer without a reference may ask for a form, so its pairs are kept.
     """
-    better = rights.get(row["prompt_id"]) if row["tier"] == Tier.VERIFIABLE else row["chosen"]
+    better = row["chosen"]
+    if row["tier"] == Tier.VERIFIABLE:
+        scores = json.loads(row["parts_rejected"])
+        better = rights.get(row["prompt_id"]) if comparing is None or any(scores.get(name) == 0 for name in comparing) else None
     return better is not None and is_same_answer(row["rejected"], better)
 
 
@@ -187,7 +191,7 @@ def _with_given(
             refuted = any((prompt, other, right["answer"]) in distinct for other in _KNOWN_WRONG)
             if refuted or (prompt, tier, right["answer"], answer) in known:
                 continue
-            known_wrong = {**{f"{name}_rejected": row[name] for name in ("right", "user")}, "ours_rejected": _is_own(row)}
+            known_wrong = {**{f"{name}_rejected": row[name] for name in ("right", "user", "parts")}, "ours_rejected": _is_own(row)}
             decided = Tier.TEACHER.value if right["taught"] else tier  # the weaker of the two answers' evidence
             pair = {"rejected": answer, "tier": decided, "margin": 1.0 - row["reward"], "ours": False, "given": True}
             draw = hash_share("pair", salt, f"{right['answer']}\x1f{answer}")

@@ -64,8 +64,8 @@ def ingest(line: str, source: str | None, kind: str | None, as_json: bool) -> No
         say(f"{report.consent_changed} records changed the consent of users, sessions or known traces")
     if report.feedback.parked:
         say(
-            f"{report.feedback.parked} feedback records are about calls that are not in the lake; each counts once a call arrives with the span "
-            "or response id that it names"
+            f"{report.feedback.parked} feedback records are about calls that are not in the lake; each counts once a call arrives with the "
+            "span or response id that it names"
         )
     if report.late_references:
         say(f"{report.late_references} right answers came with records of known traces; they are kept, and count for these traces")

@@ -77,8 +77,13 @@ def _edited(context: LineContext, path: Path) -> list[Finding]:
     if edition is None or edition.golden is None:
         return []
     columns = ["prompt_id", "reference", "slice"]
-    frozen = set(read_parquet(context.artifacts.get(edition.golden)).select(columns).iter_rows())
-    now = set(read_golden(path, context.loop.holdout.skipped).select(columns).iter_rows())
+    try:
+        now = set(read_golden(path, context.loop.holdout.skipped).select(columns).iter_rows())
+        frozen = set(read_parquet(context.artifacts.get(edition.golden)).select(columns).iter_rows())
+    except ConfigError as error:
+        return [("error", "gate", str(error))]
+    except RatchetError:  # `ratchet doctor` and `verify` are about damage
+        return []
     if not (changed := {row[0] for row in frozen ^ now}):
         return []
     every = context.loop.holdout.rotate_after
@@ -94,7 +99,9 @@ def bound_split(context: LineContext) -> list[Finding]:
     """Report settings that the next cycle would refuse, because they differ from those by which the prompts of the line were split."""
     from ratchet.materializer.training_sets.split import forbidden_changes
 
-    return [("error", "holdout", text) for text in forbidden_changes(context.loop, context.artifacts)]
+    with suppress(RatchetError):  # `ratchet doctor` and `verify` are about damage
+        return [("error", "holdout", text) for text in forbidden_changes(context.loop, context.artifacts)]
+    return []
 
 
 def _slice_of(line: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ratchet.contracts.data.decoding import Decoded, Limits
+from ratchet.contracts.data.decoding import SCALED, Decoded, Limits
 from ratchet.contracts.data.records import SENT_SIGNALS, FeedbackKind, Signal
 from ratchet.contracts.errors import Rejected
 from ratchet.contracts.model import Frozen
@@ -182,14 +182,14 @@ def score_of(row: Mapping[str, Any], meanings: Mapping[str, ScoreMeaning]) -> di
     if meaning.signal is not None:
         return score | _signal(meaning, kind, value, text)
     if kind == "BOOLEAN":
-        return score | {"becomes": "rating", "value": value}
+        return score | {"becomes": "rating", "value": value, "scale": [0, 1]}
     if kind == "NUMERIC":
         stated = {"min", "max"} & meaning.model_fields_set
         return score | {"becomes": "rating", "value": value} | ({"scale": [meaning.min, meaning.max]} if stated else {})
     category = text if isinstance(text, str) and text else value
     if kind != "CATEGORICAL" or category not in (*meaning.good, *meaning.bad):
         return score | {"becomes": "none", "why": "other_category"}
-    return score | {"becomes": "rating", "value": 1 if category in meaning.good else 0}
+    return score | {"becomes": "rating", "value": 1 if category in meaning.good else 0, "scale": [0, 1]}
 
 
 def _signal(meaning: ScoreMeaning, kind: str, value: Any, text: Any) -> dict[str, Any]:
@@ -230,7 +230,8 @@ def _decode_score(score: Any, position: str, limits: Limits, into: Decoded) -> N
             into.skip("feedback", "not_about_a_call")  # of a session or of a run over a data set
             return
         kind = _KINDS[becomes]
-        value = rating(score.get("value"), _scale_of(score)) if becomes == "rating" else None
+        scale = _scale_of(score)
+        value = rating(score.get("value"), scale) if becomes == "rating" else None
         text = short_text(score.get("text")) if becomes == "correction" else None
         signal = score.get("signal") if becomes == "signal" else None
         if becomes == "correction" and text is None:
@@ -246,4 +247,4 @@ def _decode_score(score: Any, position: str, limits: Limits, into: Decoded) -> N
         into.skip("feedback", "score_without_generation")
         return
     known = {"trace_id": about, "response_id": None, "rater": person(score.get("rater")), "time": time, "position": position}
-    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "signal": signal})
+    into.feedback.append(known | {"kind": kind.value, "value": value, "text": text, "signal": signal, SCALED: scale is not None})

@@ -174,6 +174,8 @@ def told_in_record(record: Mapping[str, Any], content: Iterable[str] = ()) -> To
         is_answer = found is not None and found.fact == "reference"  # it may be an object itself
         if found is not None and found.fact is not None and (is_answer or not is_object):
             made._add(found, value)
+            if is_object:
+                _open(made, key, value, 0)  # a refusal counts from everywhere
         elif is_person or (found is not None and found.fact is None) or key in ROOTS or _OPENED.search(key):
             _open(made, key, value, 0)
         elif key == "model_parameters":
@@ -221,10 +223,10 @@ def _open(made: Told, place: str, value: Any, depth: int) -> None:
         found = meaning(path)
         is_answer = found is not None and found.fact == "reference"  # it may be an object itself
         is_object = isinstance(item, dict) or (isinstance(item, str) and item.lstrip()[:1] == "{")
-        if found is None or found.fact is None or (is_object and not is_answer):
+        if found is None or found.fact is None or is_object:
             if depth < _DEPTH:
                 _open(made, path, item, depth + 1)
-            if found is None or found.fact != "user":
+            if found is None or (found.fact != "user" and not is_answer):
                 continue
         made._add(found, item)
 

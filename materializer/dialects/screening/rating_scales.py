@@ -5,7 +5,7 @@ Above 1, such ratings are refused one by one. Its lowest one, 1, would count as 
 
 from __future__ import annotations
 
-from ratchet.contracts.data.decoding import PLACE, Bad, Decoded
+from ratchet.contracts.data.decoding import PLACE, SCALED, Bad, Decoded, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.materializer.dialects.values import ABOVE_ONE, NAME_THE_SCALE
 
@@ -17,18 +17,22 @@ def refuse_unclear(decoded: Decoded) -> None:
     """Move the ratings of a decoded batch to its bad records, if LEAST_SHARE of them are above 1."""
     above = sum(bad.count for bad in decoded.bad if bad.reason == ABOVE_ONE)
     if above:
-        ratings = sum(row["kind"] == FeedbackKind.RATING for row in decoded.feedback)
+        ratings = sum(map(_is_unclear, decoded.feedback))
         if above >= LEAST_SHARE * (above + ratings):
             refuse_ratings(decoded)
 
 
 def refuse_ratings(decoded: Decoded) -> None:
-    """Move all ratings of a decoded batch to its bad records."""
+    """Move all ratings of a decoded batch to its bad records, but for those that have a scale of their own."""
     kept = []
     for row in decoded.feedback:
-        if row["kind"] == FeedbackKind.RATING:
+        if _is_unclear(row):
             detail = f"other ratings of the source are above 1, so that this one may be of another scale; {NAME_THE_SCALE}"
             decoded.bad.append(Bad("feedback", row["position"], ABOVE_ONE, detail, place=row.get(PLACE)))
         else:
             kept.append(row)
     decoded.feedback = kept
+
+
+def _is_unclear(row: Row) -> bool:
+    return row["kind"] == FeedbackKind.RATING and not row.get(SCALED)

@@ -125,9 +125,9 @@ def response_key(source: str, response: str) -> Key:
     return hashed("r", source, response)
 
 
-def logged_key(source: str, identity: str, text: str) -> Key:
-    """Return the key that identifies a right answer that the application logged with a trace."""
-    return hashed("l", source, identity, text)
+def logged_key(source: str, identity: str, text: str, sender: str | None) -> Key:
+    """Return the key that identifies a right answer that a sender logged with a trace."""
+    return hashed("l", source, identity, text, sender)
 
 
 def key_of(table: TableName, row: dict[str, Any]) -> Key:
@@ -135,14 +135,14 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
 
     Feedback is identified by (trace, source, rater, kind, time, sender), with `time` in microseconds since the epoch, and a signal also by
     its name. Otherwise one sender could keep out the feedback of another one. A right answer that the application logged is identified by
-    its text.
+    its text and the sender.
     """
     if table == "traces":
         return bare_key(row) if withheld(row) else full_key(row)
     if table == "consent":
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback" and row["kind"] == FeedbackKind.LOGGED:
-        return logged_key(row["source"], row["trace_id"], row["text"])
+        return logged_key(row["source"], row["trace_id"], row["text"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
         kind = (row["kind"], row["signal"]) if row["kind"] == FeedbackKind.SIGNAL else (row["kind"],)

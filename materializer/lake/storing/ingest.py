@@ -239,7 +239,9 @@ def _sort(table: Kind, rows: list[Row], decoded: Decoded, seen: DedupIndex, batc
         content = content_of(table, row)
         known = stored.get(key)
         first = here.get(key, known.content if known else content)
-        if first != content:
+        if first != content and batch.is_reread:
+            found.duplicate += 1
+        elif first != content:
             decoded.reject(
                 table, row["position"], Rejected("id_conflict", "a record with the same id has different content"), row.get(PLACE)
             )

@@ -22,7 +22,7 @@ from ratchet.materializer.record_hashes import Key
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY) WITHOUT ROWID"
 _NAME = "answers"
 """Name under which the index notes the Iceberg snapshot that the table covers."""
-_COLUMNS = ("source", "id", "reference")
+_COLUMNS = ("source", "id", "reference", "sender")
 
 
 def late_answers(seen: DedupIndex, traces: SortedTraces, limits: Limits) -> list[Row]:
@@ -32,14 +32,14 @@ def late_answers(seen: DedupIndex, traces: SortedTraces, limits: Limits) -> list
     """
     if not traces.late:
         return []
-    keyed = [(logged_key(row["source"], row["id"], row["reference"]), row) for row in traces.late]
+    keyed = [(_key(row), row) for row in traces.late]
     known = {_key(row) for row, is_stored in traces.stored if is_stored and row["reference"] is not None}
     known |= _of_traces(seen, [key for key, _ in keyed])
     return [_feedback(row, limits.now + number) for number, (key, row) in enumerate(keyed) if key not in known]
 
 
 def _key(row: Row) -> Key:
-    return logged_key(row["source"], row["id"], row["reference"])
+    return logged_key(row["source"], row["id"], row["reference"], row["sender"])
 
 
 def _feedback(trace: Row, time: int) -> Row:
@@ -65,7 +65,7 @@ def _of_traces(seen: DedupIndex, keys: Sequence[Key]) -> set[Key]:
 def _catch_up(seen: DedupIndex, connection: sqlite3.Connection, since: int | None) -> None:
     """Add the right answers of the rows that were appended after the Iceberg snapshot `since`; of all rows if it is not known any more."""
     for part in _added(seen, connection, since):
-        rows = part.drop_nulls("reference").iter_rows()
+        rows = part.drop_nulls("reference").select(_COLUMNS).iter_rows()
         connection.executemany("INSERT OR IGNORE INTO answers VALUES (?)", sorted((logged_key(*row),) for row in rows))
 
 

@@ -94,7 +94,10 @@ def _sort_complete(
     first = here.get(full, earlier.content if earlier else None)
     waiting = here.get(bare, known[bare].content if bare in known else None)
     if first not in (None, content) or (first is None and waiting is not None and not _may_complete(row, waiting)):
-        decoded.reject("traces", row["position"], conflict(batch.format), row.get(PLACE))
+        if batch.is_reread:
+            found.duplicate += 1
+        else:
+            decoded.reject("traces", row["position"], conflict(batch.format), row.get(PLACE))
         if first is not None:
             here.setdefault(full, first)
         return False

@@ -56,6 +56,8 @@ def open_litellm(settings: SourceSettings, folder: Path, state: Path, signals: d
 
 def open_tables(settings: SourceSettings, folder: Path, state: Path, reward: RewardColumn | None = None) -> FileSource:
     """Tables as Parquet or CSV. `reward` says what a column with rewards becomes. Raises ConfigError if the mapping says it too."""
+    if reward and reward.becomes == "rating" and settings.rating_scale is not None:
+        raise ConfigError(f"source {settings.name!r}: options.reward gives ratings from 0 to 1; remove rating_scale")
     target = {"rating": "feedback", "reference": "reference"}[reward.becomes] if reward else None
     if target in settings.mapping:
         raise ConfigError(f"source {settings.name!r}: either mapping.{target} or options.reward gives the {target}, not both")

@@ -115,3 +115,17 @@ def test_a_person_takes_the_late_right_answer_along(datasets: LakeDatasets) -> N
     snapshot = frozen(datasets)
     assert prompts(datasets, snapshot) == {}
     assert of_references(snapshot) == {"consent": 1, "holdout": 1}
+
+
+@pytest.mark.parametrize(("roles", "counts"), [((Role.TRACES,), False), ((Role.OPERATOR,), True)])
+def test_another_sender_gives_no_right_answer_to_a_trace(tmp_path: Path, roles: tuple[Role, ...], counts: bool) -> None:
+    """Whoever may send traces could otherwise decide what other people's questions are trained and judged by."""
+    datasets = make_datasets(tmp_path, make_loop(rewards=[{"name": "exact_match"}]))
+    asked = span(1, TRAIN[0], "no", metadata__reference="own")
+    again = span(1, TRAIN[0], "no", metadata__reference="foreign")
+    datasets.ingest(replace(batch(spans(asked)), sender=Sender(name="app", roles=(Role.TRACES,))))
+    datasets.ingest(replace(batch(spans(again)), sender=Sender(name="other", roles=roles)))
+    settled = datasets._settled.read(None, "x")
+    part = pl.concat(list(settled.traces))
+    assert part["reference"].to_list() == ["foreign" if counts else "own"]
+    assert settled.replaced_references == ({"newer_one_counts": 1} if counts else {"other_sender": 1})

@@ -112,6 +112,27 @@ def test_settings_that_do_not_change_what_is_read_cause_no_second_reading() -> N
     assert len(datasets.world.effects) == 2
 
 
+def test_a_batch_that_another_source_has_delivered_is_not_read_again() -> None:
+    context, datasets, _ = line("a")
+    ingest(with_mapping(context, consent="agreed"))
+    other = replace(context, sources=(FakeSource("copy", [replace(batch("a"), source="copy")]),))
+    assert ingest(with_mapping(other)).traces.duplicate == 1
+    assert len(datasets.world.effects) == 1
+
+
+def test_settings_that_change_between_a_crash_and_the_restart_are_those_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, datasets, _ = line("a")
+    real = datasets.ingest
+    monkeypatch.setattr(datasets, "ingest", lambda _: (_ for _ in ()).throw(Retryable("killed")))
+    with pytest.raises(Retryable):
+        ingest(with_mapping(context, consent="agreed"))
+    monkeypatch.setattr(datasets, "ingest", real)
+    ingest(with_mapping(context, consent="wrong"))
+    restored = with_mapping(context, consent="agreed")
+    datasets.reports |= {digest([digest("a"), reading_rules(restored.loop, "app")]): IngestReport(traces=TraceCounts(read=9, kept=9))}
+    assert ingest(restored).traces.kept == 9
+
+
 def test_a_batch_of_an_earlier_release_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     context, datasets, _ = line("a")
     with monkeypatch.context() as patch:

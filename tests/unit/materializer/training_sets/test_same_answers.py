@@ -65,6 +65,15 @@ def test_ratings_decide_against_a_reference_but_not_between_two_forms_of_an_answ
     assert pairs.dropped == {"same_answer": 1}
 
 
+def test_a_form_that_another_scorer_asks_for_is_learned_although_a_right_answer_is_known() -> None:
+    rows, settings = frame_of([sample("YES", 1.0), sample("yes.", 0.0)], SAMPLES), SnapshotSettings()
+    prompt = {"prompt_id": "p", "prompt": "[]", "slice": None, "tools": None, "reference": "YES", "reference_kind": "logged"}
+    prompts = frame_of([prompt], PROMPTS)
+    kept = make_pairs(rows, settings, VERSIONS, None, "salt", prompts=prompts, comparing=["exact_match"])
+    assert sides(kept) == [("YES", "yes.")], "the score v did not compare it"
+    assert sides(make_pairs(rows, settings, VERSIONS, None, "salt", prompts=prompts, comparing=["v"])) == []
+
+
 def test_a_scorer_without_a_reference_may_ask_for_a_form() -> None:
     pairs = make_pairs(frame_of([sample("Yes", 1.0), sample("yes.", 0.0)], SAMPLES), SnapshotSettings(), VERSIONS, None, "salt")
     assert (sides(pairs), pairs.dropped) == ([("Yes", "yes.")], {})

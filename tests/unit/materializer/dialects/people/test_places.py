@@ -94,7 +94,7 @@ def test_a_region_a_slice_and_a_label_are_read_where_they_mean_it(place: FactPla
 
 @pytest.mark.parametrize("place", [place for place in PLACES if "reference" in place.facts], ids=lambda place: place.name)
 def test_a_right_answer_may_be_an_object_and_nothing_inside_of_it_describes_the_call(place: FactPlace) -> None:
-    answer = {"total": 3, "user": "ada", "metadata": {"consent": False}}
+    answer = {"total": 3, "user": "ada"}
     for form in (
         attribute(f"{place.name}.reference", json.dumps(answer)),
         attribute(place.name, json.dumps({"reference": answer})),
@@ -104,6 +104,17 @@ def test_a_right_answer_may_be_an_object_and_nothing_inside_of_it_describes_the_
         row, _ = traced(form)
         assert json.loads(row["reference"]) == answer, form
         assert (row["user"], row["answer"]) == (None, SECRET), form
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if "reference" in place.facts], ids=lambda place: place.name)
+def test_a_refusal_inside_of_a_right_answer_counts(place: FactPlace) -> None:
+    answer = {"text": "three", "consent": False}
+    for form in (
+        attribute(place.name, json.dumps({"reference": answer})),
+        attribute(place.name, json.dumps({"reference": json.dumps(answer)})),
+    ):
+        row, _ = traced(form)
+        assert (row["answer"], row["reference"]) == (None, None), form
 
 
 def test_a_reference_is_not_read_from_a_plain_key() -> None:

@@ -116,7 +116,7 @@ def test_feedback_may_arrive_before_its_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (evaluation("user_feedback", 7), "bad_value"),
+        (evaluation("user_feedback", 7), "rating_scale"),
         (evaluation("user_feedback"), "bad_value"),
         (evaluation("user_correction"), "bad_value"),
         (evaluation("user_feedback", 1, at=1), "bad_timestamp"),

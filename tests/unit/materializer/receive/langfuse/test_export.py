@@ -210,6 +210,12 @@ def test_stars_without_a_stated_scale_are_no_ratings(tmp_path: Path) -> None:
     assert (found.feedback, reasons(found)) == ([], {"rating_scale": 3})
     found = ingested(opened("langfuse", export, tmp_path / "other", scores={"user-feedback": {"min": 1, "max": 5}}))
     assert [one["value"] for one in found.feedback] == [0, 0.25, 1]
+    scaled = [score("b", False, name="ok", data_type="BOOLEAN"), score("s", 2, name="stars")]
+    write(export, "scores", SECOND, scaled)
+    meanings = {"user-feedback": {}, "ok": {}, "stars": {"min": 1, "max": 5}}
+    found = ingested(opened("langfuse", export, tmp_path / "third", scores=meanings))
+    assert [one["value"] for one in found.feedback] == [0, 0.25], "scores with a scale of their own are kept"
+    assert reasons(found) == {"rating_scale": 3}
 
 
 def test_a_score_that_the_loop_file_calls_a_signal_is_no_rating(tmp_path: Path) -> None:
