@@ -42,7 +42,7 @@ class SourceSettings(Frozen):
     are not named here. docs/howto/connect-an-application.md lists the places."""
     rating_scale: tuple[float, float] | None = None
     """The worst and the best number of the source's ratings, for example `[1, 5]`, or `[5, 1]` if 1 is the best. Default: 0 and 1. A batch
-    in which a tenth of the ratings are above 1 has another scale, so that all its ratings are quarantined until the scale is stated. Not
+    in which three ratings, and a tenth of them, are above 1 has another scale: all its ratings are quarantined until it is stated. Not
     for langfuse, whose `options.scores` state the scale of each score."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the source, which validates them."""

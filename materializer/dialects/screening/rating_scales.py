@@ -9,17 +9,15 @@ from ratchet.contracts.data.decoding import PLACE, SCALED, Bad, Decoded, Row
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.materializer.dialects.values import ABOVE_ONE, NAME_THE_SCALE
 
-LEAST_SHARE = 0.1
-"""Share of the ratings of a batch above 1 from which all are refused. Fewer are mistakes of single records."""
+_LEAST, _LEAST_SHARE = 3, 0.1
+"""Number and share of the ratings of a batch above 1 from which all are refused. Fewer are mistakes of single records."""
 
 
 def refuse_unclear(decoded: Decoded) -> None:
-    """Move the ratings of a decoded batch to its bad records, if LEAST_SHARE of them are above 1."""
+    """Move the ratings of a decoded batch to its bad records, if at least three of them, and a tenth, are above 1."""
     above = sum(bad.count for bad in decoded.bad if bad.reason == ABOVE_ONE)
-    if above:
-        ratings = sum(map(_is_unclear, decoded.feedback))
-        if above >= LEAST_SHARE * (above + ratings):
-            refuse_ratings(decoded)
+    if above >= _LEAST and above >= _LEAST_SHARE * (above + sum(map(_is_unclear, decoded.feedback))):
+        refuse_ratings(decoded)
 
 
 def refuse_ratings(decoded: Decoded) -> None:

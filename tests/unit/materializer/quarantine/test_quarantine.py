@@ -360,7 +360,7 @@ def test_parts_of_one_request_are_entries_of_their_own(tmp_path: Path, monkeypat
     fixed(monkeypatch)
     found = replayed(datasets)
     assert (found.outcomes, found.stored) == ({"bad": 1, "resolved": 2, "unavailable": 1}, 2)
-    assert {one.reason for one in found.entries if one.outcome == "unavailable"} == {"bad_value"}  # feedback states no consent
+    assert {one.reason for one in found.entries if one.outcome == "unavailable"} == {"rating_scale"}  # feedback states no consent
     assert sum(found.outcomes.values()) == len(found.entries) == 4
     assert [entry.state for entry in datasets.quarantine.entries()].count("resolved") == 2
 

@@ -205,17 +205,17 @@ def test_scores_mean_what_the_loop_file_says(tmp_path: Path) -> None:
 def test_stars_without_a_stated_scale_are_no_ratings(tmp_path: Path) -> None:
     export = tmp_path / "export"
     write(export, "observations_v2", FIRST, [generation("o")])
-    write(export, "scores", FIRST, [score(str(stars), stars, name="user-feedback") for stars in (1, 2, 5)])
+    write(export, "scores", FIRST, [score(str(stars), stars, name="user-feedback") for stars in (1, 2, 3, 5)])
     found = ingested(opened("langfuse", export, tmp_path / "state"))
-    assert (found.feedback, reasons(found)) == ([], {"rating_scale": 3})
+    assert (found.feedback, reasons(found)) == ([], {"rating_scale": 4})
     found = ingested(opened("langfuse", export, tmp_path / "other", scores={"user-feedback": {"min": 1, "max": 5}}))
-    assert [one["value"] for one in found.feedback] == [0, 0.25, 1]
+    assert [one["value"] for one in found.feedback] == [0, 0.25, 0.5, 1]
     scaled = [score("b", False, name="ok", data_type="BOOLEAN"), score("s", 2, name="stars")]
     write(export, "scores", SECOND, scaled)
     meanings = {"user-feedback": {}, "ok": {}, "stars": {"min": 1, "max": 5}}
     found = ingested(opened("langfuse", export, tmp_path / "third", scores=meanings))
     assert [one["value"] for one in found.feedback] == [0, 0.25], "scores with a scale of their own are kept"
-    assert reasons(found) == {"rating_scale": 3}
+    assert reasons(found) == {"rating_scale": 4}
 
 
 def test_a_score_that_the_loop_file_calls_a_signal_is_no_rating(tmp_path: Path) -> None:
