@@ -202,7 +202,7 @@ _BAD = frozenset(
 
 ABOVE_ONE = "rating_scale"
 """Reason of a rating on an unknown scale."""
-NAME_THE_SCALE = "state the worst and the best rating of the source in `rating_scale`, for example [1, 5], then ingest again, or replay"
+NAME_THE_SCALE = "state the source's worst and best, such as rating_scale = [1, 5]"
 
 
 def rating(value: Any, scale: tuple[float, float] | None = None) -> float:
