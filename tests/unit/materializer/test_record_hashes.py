@@ -29,10 +29,11 @@ def test_hashes_of_many_rows_are_those_of_each() -> None:
     assert content_hashes(columns) == [content_hash({**CONSTANT, **row}) for row in rows]
 
 
-def test_the_key_of_a_logged_right_answer_has_its_trace_and_text_only() -> None:
+def test_the_key_of_a_logged_right_answer_has_its_trace_its_text_and_its_sender() -> None:
     row = {"source": "s", "trace_id": "t", "kind": FeedbackKind.LOGGED.value, "text": "2", "time": 7, "rater": "u", "sender": "x"}
-    assert key_of("feedback", row) == key_of("feedback", row | {"time": 8, "rater": None, "sender": None})
-    assert len({key_of("feedback", row | more) for more in ({}, {"source": "o"}, {"trace_id": "o"}, {"text": "3"})}) == 4
+    assert key_of("feedback", row) == key_of("feedback", row | {"time": 8, "rater": None})
+    others = ({}, {"source": "o"}, {"trace_id": "o"}, {"text": "3"}, {"sender": None})
+    assert len({key_of("feedback", row | more) for more in others}) == 5, "nobody can keep out the right answer of another sender"
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in FeedbackKind if kind is not FeedbackKind.LOGGED])

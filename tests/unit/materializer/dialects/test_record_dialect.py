@@ -172,7 +172,7 @@ def test_an_invalid_trace_quarantines_its_record(change: dict[str, Any], reason:
     [
         ({"kind": "applause"}, "bad_row"),
         ({"trace_id": None}, "missing_id"),
-        ({"value": 3}, "bad_value"),
+        ({"value": 3}, "rating_scale"),
         ({"value": None}, "bad_value"),
         ({"kind": "correction", "value": None}, "bad_value"),
         ({"time": None}, "bad_row"),
