@@ -21,6 +21,8 @@ from ratchet.runtime.telemetry import NO_TELEMETRY
 ROOT = Path(__file__).resolve().parents[1]
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 """Ray replaces 127.0.0.1 by an address of the machine."""
+_TRIES = 3
+"""Between the choice of a free port and its use, another process may take it: Ray itself takes a dozen at random."""
 
 
 class RayCluster:
@@ -32,17 +34,33 @@ class RayCluster:
         token.chmod(0o600)
         self.environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         """What a driver needs in its environment."""
+        self._log_file = folder / "log"
+        self._log = self._log_file.open("wb")
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[psutil.Process] = []
+        for left in reversed(range(_TRIES)):
+            try:
+                self._start_head(folder / f"r{left}")
+                break
+            except ChildProcessError:  # another process has taken one of its ports
+                self._kill()
+                if not left:
+                    raise
+        self._nodes.append(self._node("--address", self.address, "--node-ip-address", OTHER))
+
+    def _start_head(self, folder: Path) -> None:
+        """Start the head node and wait until it listens. Raises ChildProcessError if it ends, or does not listen."""
         port, client = free_port(HEAD), free_port(HEAD)
         self.address, self.client_address = f"{HEAD}:{port}", f"ray://{HEAD}:{client}"
         ports = ["--port", str(port), "--ray-client-server-port", str(client)]
-        self._log = (folder / "log").open("wb")
-        self._nodes = [
-            self._node("--head", *ports, "--node-ip-address", HEAD, "--temp-dir", str(folder / "r"), "--include-dashboard=false")
-        ]
-        _await_port(port)
-        _await_port(client)
-        self._nodes.append(self._node("--address", self.address, "--node-ip-address", OTHER))
-        self._processes: list[psutil.Process] = []
+        head = self._node("--head", *ports, "--node-ip-address", HEAD, "--temp-dir", str(folder), "--include-dashboard=false")
+        self._nodes = [head]
+        for one in (port, client):
+            if not _listens(one, head):
+                told = self._log_file.read_text(errors="replace")[-2000:]
+                raise ChildProcessError(
+                    f"Ray does not listen on {HEAD}:{one}; it has {'ended' if head.poll() is not None else 'not ended'}: {told}"
+                )
 
     def _node(self, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--num-cpus", "1", "--object-store-memory", "200000000"]
@@ -62,8 +80,15 @@ class RayCluster:
 
     def stop(self) -> None:
         """End all processes of the nodes."""
-        started = [process for node in self._nodes for process in psutil.Process(node.pid).children(recursive=True)]
-        for process in [*(psutil.Process(node.pid) for node in self._nodes), *started]:
+        self._kill()
+        self._log.close()
+
+    def _kill(self) -> None:
+        started = list[psutil.Process]()
+        for node in self._nodes:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a node that has ended by itself
+                started += [(root := psutil.Process(node.pid)), *root.children(recursive=True)]
+        for process in started:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
@@ -71,7 +96,6 @@ class RayCluster:
         for node in self._nodes:
             node.wait()
         psutil.wait_procs(started, timeout=20)
-        self._log.close()
 
 
 def free_port(host: str) -> int:
@@ -81,16 +105,17 @@ def free_port(host: str) -> int:
         return int(found.getsockname()[1])
 
 
-def _await_port(port: int) -> None:
-    end = time.monotonic() + 240
-    while time.monotonic() < end:
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the port answers. Return False if the process ends before, or after 100 s."""
+    end = time.monotonic() + 100
+    while time.monotonic() < end and process.poll() is None:
         try:
             socket.create_connection((HEAD, port), 1).close()
         except OSError:
             time.sleep(0.1)
         else:
-            return
-    raise TimeoutError(f"Ray does not listen on {HEAD}:{port}")
+            return True
+    return False
 
 
 @contextmanager
