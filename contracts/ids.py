@@ -82,7 +82,7 @@ def normalise(text: str) -> str:
 
 
 def whole_text(text: str) -> str:
-    """Return the normalised text without what is no letter and no digit at its ends, and with END. Without a letter or digit: END."""
+    """Return the normalised text from its first letter or digit to its last one, followed by END. A text without any gives END alone."""
     text = normalise(text)
     places = [place for place, character in enumerate(text) if character.isalnum()]
     return (text[places[0] : places[-1] + 1] if places else "") + END

@@ -62,7 +62,10 @@ class LateReferences:
         return {reason: n for reason, n in found.items() if n}
 
     def _masked(self, found: pl.DataFrame, texts: Texts) -> pl.DataFrame:
-        """Return `late_is_masked` of the traces whose late right answer has placeholders: whether their question lacks one of them."""
+        """Return the column `late_is_masked` for the traces whose late right answer contains placeholders.
+
+        It is true if the question of the trace does not contain all of these placeholders.
+        """
         suspected = found.filter(pl.col("late").str.contains(self._placeholder))
         filled = texts.filled(suspected) if len(suspected) else suspected
         return suspected.select(*_TRACE, has_unknown(suspected["late"], filled, self._placeholder).alias("late_is_masked"))

@@ -209,22 +209,15 @@ class HoldoutEdition(Frozen):
     """User messages that are no question (`holdout.skip_messages` and `holdout.skip_greetings`), normalised as `ids.Beginnings`."""
 
 
-class PromptCluster(Frozen):
-    """A cluster of near-duplicate prompts. Prompts count once by the first user message of their conversations."""
+SHARED_ROOT, LEAST_SHARED_ROOT = 0.1, 20
+"""Share and number of prompts that begin with one user message from which a person is warned."""
+
+
+class PromptGroup(Frozen):
+    """How many prompts belong together, of those that may be used."""
 
     prompts: int
-    """Number of prompts in the cluster."""
-    of: int
-    """Number of all prompts that may be used."""
-    side: Literal["train", "held", "neither"]
-    """Side of the holdout split."""
-
-
-class SharedRoot(Frozen):
-    """The user message that identifies the conversations of the most prompts, in more than one session."""
-
-    prompts: int
-    """Number of different prompts whose first question it is (`ids.root_text`)."""
+    """Number of prompts in the group."""
     of: int
     """Number of all prompts that may be used."""
     side: Literal["train", "held", "neither"]
@@ -306,12 +299,14 @@ class Snapshot(Frozen):
     """For each slice with answers of a teacher, its agreement with people and what became of the answers."""
     masked: MaskedData
     """What was masked in the texts."""
-    largest_cluster: PromptCluster | None = None
-    """Largest cluster of near-duplicate prompts, on any side of the split. None: they were not searched, or there are no prompts."""
+    largest_cluster: PromptGroup | None = None
+    """Largest cluster of near-duplicate prompts, on any side of the split. Prompts count once by the first user message of their
+    conversations. None: they were not searched, or there are no prompts."""
     near: NearRule | None = None
     """None: near-duplicates were not searched."""
-    largest_root: SharedRoot | None = None
-    """None: no prompts of several sessions, or of no session, have the same root."""
+    largest_root: PromptGroup | None = None
+    """The most prompts, of more than one session, whose first question (`ids.root_text`) is the same. None: no prompts of several sessions,
+    or of no session, have the same one."""
     silent_scorers: dict[str, str] = Field(default_factory=dict)
     """Scorer that gave no score to any logged answer -> why, with the remedy. Judges are not part of it."""
     doubtful_scorers: dict[str, str] = Field(default_factory=dict)

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ratchet.contracts.data.beliefs import SignalBelief
-from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, PromptCluster, SharedRoot, Snapshot
+from ratchet.contracts.data.datasets import LEAST_SHARED_ROOT, SHARED_ROOT, HoldoutEdition, MaskedData, NearRule, PromptGroup, Snapshot
 from ratchet.contracts.jobs.training import Choice
 
 CROWDED_SHARE = 0.2
 """Share of the prompts above which a cluster of near-duplicates is reported."""
 _LEAST = 50
 """Number of prompts in a cluster below which it is not reported."""
-ROOT_SHARE = 0.1
-"""Share of the prompts above which those that begin with one user message are reported."""
-_LEAST_ROOT = 20
-"""Number of prompts that begin with one user message below which they are not reported."""
 NEAR_SHARE = 0.1
 """Share of the traces above which near-duplicates of golden prompts are reported."""
 _LEAST_NEAR = 20
@@ -41,26 +37,30 @@ _CONSEQUENCE = {
 }
 
 
-def crowding(cluster: PromptCluster | None) -> str | None:
+def crowding(cluster: PromptGroup | None) -> str | None:
     """Return a warning if the largest cluster contains too many of the prompts, with its consequence and what to do; otherwise None."""
     if cluster is None or cluster.prompts < _LEAST or cluster.prompts <= CROWDED_SHARE * cluster.of:
         return None
     return (
-        f"{cluster.prompts:,} of {cluster.of:,} prompts ({cluster.prompts / cluster.of:.0%}) are near-duplicates of each other, for "
+        f"{_share(cluster)} are near-duplicates of each other, for "
         f"example because they come from one template; {_CONSEQUENCE[cluster.side]}. To separate the prompts that come later, send the "
         'template as the system message and its values as the user message, or set holdout.similarity to "auto" or a higher value'
     )
 
 
-def shared_root(root: SharedRoot | None) -> str | None:
+def shared_root(root: PromptGroup | None) -> str | None:
     """Return a warning, with the remedy, if too many prompts begin with one user message; otherwise None."""
-    if root is None or root.prompts < _LEAST_ROOT or root.prompts <= ROOT_SHARE * root.of:
+    if root is None or root.prompts < LEAST_SHARED_ROOT or root.prompts <= SHARED_ROOT * root.of:
         return None
     return (
-        f"{root.prompts:,} of {root.of:,} prompts ({root.prompts / root.of:.0%}) begin with the same user message and count as one "
+        f"{_share(root)} begin with the same user message and count as one "
         f"conversation; {_CONSEQUENCE[root.side]}. If it is a greeting, name it in holdout.skip_greetings; if it is an example or "
         "the environment that an agent describes, in holdout.skip_messages; both before the first cycle, or in a new line"
     )
+
+
+def _share(group: PromptGroup) -> str:
+    return f"{group.prompts:,} of {group.of:,} prompts ({group.prompts / group.of:.0%})"
 
 
 def near_note(rule: NearRule | None) -> str | None:

@@ -287,8 +287,8 @@ def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: dateti
     """Request a rollback of the line to its previous champion, or of its running rollout. The service carries it out within seconds.
 
     Return the view of the line from which the rollback starts. A second request has no effect while the first one is open.
-    Raises Rejected if the line has neither an open cycle nor a previous champion, and if another request has changed its champion
-    meanwhile: a repetition would go back one version further.
+    Raises Rejected if the line has neither an open cycle nor a previous champion, and if another request has changed the champion or ended
+    the open cycle meanwhile: this request would then go back one version further.
     """
     first = fold_line(name, ledger.read(line_stream(name)))
     row = row_of("rollback_asked", Request(actor=actor, reason=reason))
@@ -299,7 +299,7 @@ def ask_rollback(ledger: Ledger, name: str, actor: str, reason: str, now: dateti
         if (line.champion, line.open_cycle) != (first.champion, first.open_cycle):
             serves = line.champion.tag if line.champion else "no version"
             raise Rejected(
-                "champion_changed",
+                "line_changed",
                 f"line {name!r} has just changed by another request, and serves {serves}; look at `ratchet status {name}`, and repeat this "
                 "one only if that version must go, too",
             )

@@ -60,6 +60,8 @@ from ratchet.materializer.dialects.values import (
 )
 
 _CONSENTS = ("consent", "consent_time", "consent_third_party")
+_LATER = ("reference", "correction", "feedback", "signals")
+"""Keys of what an application may know later than the call. The first two are content."""
 _CONTENT = ("messages", "tools", "response", "correction", "reference")
 _PERSONS = ("session", "user", "user_third_party")
 CONSENT_KEYS = {
@@ -192,7 +194,7 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
     keep = agreed or (agreed is None and limits.assume_consent)
     failed, ended = record_has_failed(record.get), finish_of(name(record.get("finish_reason")))
     failed = failed or is_stopped(ended)
-    if not failed and (agreed is not False):
+    if not failed and agreed is not False:
         _has_call(record, keep)
     content = _content(record, failed, limits) if keep else None
     failed = failed or has_stopped(content)
@@ -226,17 +228,13 @@ def _trace(record: Record, limits: Limits, into: Decoded) -> Row:
     }
 
 
-_LATER = ("reference", "correction", "feedback", "signals")
-"""Keys of what an application may know later than the call. The first two are content."""
-
-
 def _has_call(record: Record, keep: bool) -> None:
     """Raise Rejected for a record with later information about a call, and without the call. Without consent, a rating needs no call."""
     if record.get("messages") is None and record.get("response") is None:
         later = [key for key in (_LATER if keep else _LATER[:2]) if record.get(key) not in (None, "", [])]
         if later:
-            detail = "but not the call, so that nobody knows to what it belongs; send the whole record again, with messages and response"
-            raise Rejected("incomplete_record", f"the record has {' and '.join(later)}, {detail}")
+            detail = f"the record has {' and '.join(later)}, and no messages and no response; send the whole record again"
+            raise Rejected("incomplete_record", detail)
 
 
 def _content(record: Record, failed: bool, limits: Limits) -> Conversation | None:

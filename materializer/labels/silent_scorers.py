@@ -54,10 +54,10 @@ def wrong_by_form(scorer_set: ScorerSet, samples: pl.DataFrame, known: pl.DataFr
 
     `samples` is records.SAMPLES, and `known` has the columns prompt_id and reference.
     """
-    strict = comparing_scorers(scorer_set)
+    comparing = comparing_scorers(scorer_set)
     answers = samples.filter(pl.col("origin") == "traffic").select("prompt_id", "answer", "parts")
     zeros = {
-        parts: found for parts in answers["parts"].unique() if (found := [name for name in strict if orjson.loads(parts).get(name) == 0])
+        parts: found for parts in answers["parts"].unique() if (found := [name for name in comparing if orjson.loads(parts).get(name) == 0])
     }
     compared = answers.filter(pl.col("parts").is_in(sorted(zeros))).join(known, on="prompt_id", how="inner")
     rows = compared.select("answer", "reference", "parts").iter_rows()
@@ -72,8 +72,8 @@ def doubtful_scorers(scorer_set: ScorerSet, samples: pl.DataFrame, same: Mapping
     answers = samples.filter(pl.col("origin") == "traffic")
     scores = [(orjson.loads(parts), rows) for parts, rows in answers.select("parts", "rows").iter_rows()]
     found = {}
-    for scorer in _verifiable(scorer_set):
-        name, compares = scorer.version.name, "reference" in scorer.function.needs
+    comparing = comparing_scorers(scorer_set)
+    for name in (scorer.version.name for scorer in _verifiable(scorer_set)):
         scored = sum(rows for parts, rows in scores if parts.get(name) is not None)
         zeros, alike = sum(rows for parts, rows in scores if parts.get(name) == 0), same.get(name, 0)
         many = alike >= _LEAST_SAME and alike >= _SAME_SHARE * zeros
@@ -81,7 +81,7 @@ def doubtful_scorers(scorer_set: ScorerSet, samples: pl.DataFrame, same: Mapping
             continue
         told = f"it gave 0 to {zeros:,} of {scored:,} logged answers"
         told += f", and {alike:,} of these differ from the right answer only in {_FORM}" if many else ""
-        found[name] = f"{told}; {_COMPARING if compares else _OTHER}"
+        found[name] = f"{told}; {_COMPARING if name in comparing else _OTHER}"
     return found
 
 
@@ -90,7 +90,8 @@ def doubtful_at_a_look(scorer_set: ScorerSet, traces: Sequence[Row]) -> dict[str
 
     The scorer `code` is left out: it would run programs.
     """
-    comparing = ScorerSet([one for one in _verifiable(scorer_set) if "reference" in one.function.needs and one.version.name != "code"])
+    names = set(comparing_scorers(scorer_set)) - {"code"}
+    comparing = ScorerSet([one for one in scorer_set.scorers if one.version.name in names])
     rows = [row for row in traces if row["messages"] is not None and row["answer"] is not None and row["reference"] is not None]
     if not rows or not comparing.scorers:
         return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import polars as pl
 
-from ratchet.contracts.data.datasets import PromptCluster
+from ratchet.contracts.data.datasets import PromptGroup
 from ratchet.contracts.ids import Beginnings, Digest, root_text
 from ratchet.materializer.partitioned.partitions import Partitions, range_of
 from ratchet.materializer.texts import PLACE, TextFile
@@ -127,7 +127,7 @@ class Sides:
         found = [rows.filter(trained).select(_CLUSTER).unique() for rows in self._rows]
         return pl.concat(found).n_unique()
 
-    def largest_cluster(self) -> PromptCluster | None:
+    def largest_cluster(self) -> PromptGroup | None:
         """Return the largest cluster of near-duplicates. Of equally large ones, the first by name is returned. None without roots."""
         rows = pl.concat([rows.filter("first").select(*_CLUSTER, "held", "excluded") for rows in self._rows])
         if rows.is_empty():
@@ -135,4 +135,4 @@ class Sides:
         sizes = rows.group_by("high", "low", "held", "excluded").len("prompts")
         first = sizes.sort("prompts", "high", "low", descending=[True, False, False]).row(0, named=True)
         side = Side.HELD if first["held"] else Side.NEITHER if first["excluded"] else Side.TRAIN
-        return PromptCluster(prompts=first["prompts"], of=len(rows), side=side.name.lower())
+        return PromptGroup(prompts=first["prompts"], of=len(rows), side=side.name.lower())

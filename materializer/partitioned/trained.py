@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import polars as pl
 
 from ratchet.contracts.data.beliefs import SignalBelief
-from ratchet.contracts.data.datasets import SharedRoot
+from ratchet.contracts.data.datasets import PromptGroup
 from ratchet.contracts.data.records import FeedbackKind
 from ratchet.contracts.ids import Digest
 from ratchet.contracts.loop import SignalSettings
@@ -134,7 +134,7 @@ class Roots:
         rows = pl.concat(self._parts, how="diagonal").group_by("root", "held", "excluded").agg(*figures)
         return rows.select(self._parts[0].columns)
 
-    def largest(self) -> SharedRoot | None:
+    def largest(self) -> PromptGroup | None:
         """Return the root of the most prompts, besides those of a single session, which are one conversation. None without any."""
         rows = self._together()
         shared = rows.filter((pl.col("one") != pl.col("other")) | (pl.col("nameless") > 0))
@@ -142,4 +142,4 @@ class Roots:
             return None
         first = shared.sort("prompts", "held", "excluded", "root", descending=True).row(0, named=True)
         side = Side.HELD if first["held"] else Side.NEITHER if first["excluded"] else Side.TRAIN
-        return SharedRoot(prompts=first["prompts"], of=int(rows["prompts"].sum()), side=side.name.lower())
+        return PromptGroup(prompts=first["prompts"], of=int(rows["prompts"].sum()), side=side.name.lower())

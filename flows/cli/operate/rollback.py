@@ -102,7 +102,7 @@ def _context(installation: Installation, line: str, begun: LineView, as_json: bo
         newest = installation.cycle(begun.line, begun.cycles) if begun.cycles else None
         if newest is None:
             raise
-        _tell(f"the loop file cannot be used, so the settings of {newest.id} are: {error}", as_json)
+        _tell(f"the loop file cannot be used ({error}); the rollback uses the settings of {newest.id}", as_json)
         return installation.cycle_context(newest, late=True)
 
 

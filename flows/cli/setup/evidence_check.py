@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
     from ratchet.contracts.loop import Loop
     from ratchet.contracts.serving import Arm
+    from ratchet.contracts.steps import FreezeResult
     from ratchet.flows.core.folds.cycle import CycleView
     from ratchet.flows.engine.context import LineContext
 
 
 def newest_freeze(context: LineContext) -> list[Finding]:
     """Warn about the data of the newest freeze: near-duplicates, masked answers, and scorers with no score or doubtful ones."""
-    from ratchet.contracts.steps import FreezeResult
     from ratchet.flows.core.data_notes import doubtful_scorers, prompt_warnings, silent_scorers, spare_holdout
 
-    frozen = next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
+    frozen = _newest(context)
     if frozen is None:
         return []
     known = {version.name for version in context.rewards.versions}
@@ -43,6 +43,12 @@ def newest_freeze(context: LineContext) -> list[Finding]:
         *([("warning", "prompts", held)] if held else []),
         *(("warning", "reward", text) for text in [*silent_scorers(silent), *doubtful_scorers(doubtful)]),
     ]
+
+
+def _newest(context: LineContext) -> FreezeResult | None:
+    from ratchet.contracts.steps import FreezeResult
+
+    return next((found for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
 
 
 def golden(context: LineContext) -> list[Finding]:
@@ -69,22 +75,21 @@ def golden(context: LineContext) -> list[Finding]:
 
 def _edited(context: LineContext, path: Path) -> list[Finding]:
     """Warn if the golden set was edited since the edition by which candidates are judged was frozen."""
-    from ratchet.contracts.steps import FreezeResult
-    from ratchet.materializer.lake.schemas import read_parquet
+    from ratchet.flows.core.asking.parquet_rows import rows_of
     from ratchet.materializer.training_sets.holdout import read_golden
 
-    edition = next((found.edition for cycle in reversed(_cycles(context)) if (found := cycle.get(FreezeResult))), None)
+    edition = frozen.edition if (frozen := _newest(context)) else None
     if edition is None or edition.golden is None:
         return []
     columns = ["prompt_id", "reference", "slice"]
     try:
         now = set(read_golden(path, context.loop.holdout.skipped).select(columns).iter_rows())
-        frozen = set(read_parquet(context.artifacts.get(edition.golden)).select(columns).iter_rows())
+        then = {tuple(row[name] for name in columns) for row in rows_of(context.artifacts.get(edition.golden), columns)}
     except ConfigError as error:
         return [("error", "gate", str(error))]
     except RatchetError:  # `ratchet doctor` and `verify` are about damage
         return []
-    if not (changed := {row[0] for row in frozen ^ now}):
+    if not (changed := {row[0] for row in then ^ now}):
         return []
     every = context.loop.holdout.rotate_after
     left = every - context.line_view().evaluations % every

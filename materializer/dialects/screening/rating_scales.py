@@ -1,6 +1,6 @@
-"""Refuses the ratings of a batch that show that their source has a scale of its own, for example from 1 to 5.
+"""Refuses the ratings of a batch whose source has a scale of its own, for example from 1 to 5.
 
-Above 1, such ratings are refused one by one. Its lowest one, 1, would count as the best rating: the worst answers would be trained on.
+A rating above 1 is refused by itself. The 1 of such a scale would count as the best rating, and the worst answers would be trained on.
 """
 
 from __future__ import annotations

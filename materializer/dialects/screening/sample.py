@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import orjson
 
-from ratchet.contracts.data.datasets import RawBatch
+from ratchet.contracts.data.datasets import LEAST_SHARED_ROOT, SHARED_ROOT, RawBatch
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import RatchetError
 from ratchet.contracts.ids import Beginnings, root_text, without_opening
@@ -30,7 +30,7 @@ _SHORT = 200
 _MOST_SHARE = 0.2
 _LEAST_PROMPTS = 10
 _MOST_ENDS = 0.02
-_LEAST_SHARED, _SHARED, _LEAST_TALKS = 20, 0.1, 5
+_LEAST_TALKS = 5
 _LEAST_BEGIN, _SHORT_BEGIN, _LONGEST = 3, 60, 300
 """Characters of a beginning that names messages."""
 
@@ -175,7 +175,7 @@ def shared_beginning(calls: Sequence[tuple[Asked, ...]]) -> SharedBeginning | No
     inside = [texts for texts in dict.fromkeys(calls) if texts]
     most, count = Counter(texts[0] for texts in inside).most_common(1)[0] if inside else (Asked("", 0), 0)
     following = {texts[1] for texts in inside if texts[0] == most and len(texts) > 1}
-    if count < _LEAST_SHARED or count <= _SHARED * len(inside) or len(following) < _LEAST_TALKS:
+    if count < LEAST_SHARED_ROOT or count <= SHARED_ROOT * len(inside) or len(following) < _LEAST_TALKS:
         return None
     return SharedBeginning(most.begin, count, len(inside))
 

@@ -125,7 +125,7 @@ def response_key(source: str, response: str) -> Key:
     return hashed("r", source, response)
 
 
-def logged_key(source: str, identity: str, text: str, sender: str | None) -> Key:
+def late_reference_key(source: str, identity: str, text: str, sender: str | None) -> Key:
     """Return the key that identifies a right answer that a sender logged with a trace."""
     return hashed("l", source, identity, text, sender)
 
@@ -142,7 +142,7 @@ def key_of(table: TableName, row: dict[str, Any]) -> Key:
     if table == "consent":
         return statement_key(row["source"], row["subject"], row["id"], row["given"], row["time"], row["sender"])
     if table == "feedback" and row["kind"] == FeedbackKind.LOGGED:
-        return logged_key(row["source"], row["trace_id"], row["text"], row["sender"])
+        return late_reference_key(row["source"], row["trace_id"], row["text"], row["sender"])
     if table == "feedback":
         subject = row["trace_id"] if row["trace_id"] is not None else row["response_id"]
         kind = (row["kind"], row["signal"]) if row["kind"] == FeedbackKind.SIGNAL else (row["kind"],)

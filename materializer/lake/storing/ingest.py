@@ -26,7 +26,7 @@ from ratchet.materializer.lake.arrow import pa
 from ratchet.materializer.lake.schemas import arrow_table
 from ratchet.materializer.lake.storing.common_traces import take_common
 from ratchet.materializer.lake.storing.dedup_index import DedupIndex, RowKeys, content_of, key_of, response_key
-from ratchet.materializer.lake.storing.logged_answers import late_answers
+from ratchet.materializer.lake.storing.late_references import late_references
 from ratchet.materializer.lake.storing.statements import SortedTraces, sort_halves, sort_statements, sort_traces, without_refused
 from ratchet.materializer.lake.storing.whole_traces import apply_refusals
 from ratchet.materializer.lake.tables import TABLES, Commit, Lake, TableName
@@ -165,7 +165,7 @@ def store(
     kept, parked = _admit(decoded.feedback, decoded, seen, batch, fresh_keys)
     feedback = _sort("feedback", kept, decoded, seen, batch, limits)
     answers = Sorted()
-    if late := late_answers(seen, traces, limits):
+    if late := late_references(seen, traces, limits):
         answers = _sort("feedback", _admit(late, decoded, seen, batch, fresh_keys)[0], decoded, seen, batch, limits)
         feedback = feedback.with_others(answers)
     if write:

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ratchet.contracts.cycle import Answer, Append, Identity
-from ratchet.contracts.data.datasets import PromptCluster
+from ratchet.contracts.data.datasets import PromptGroup
 from ratchet.contracts.errors import ConfigError, RatchetError, Rejected
 from ratchet.contracts.ids import line_stream
 from ratchet.contracts.rows import CycleEnd, Reason, row_of
@@ -390,7 +390,7 @@ def test_check_warns_if_most_prompts_of_the_newest_freeze_are_near_duplicates(
 ) -> None:
     snapshot = SimulatedLine(Scenario(seed=1))
     snapshot.live()
-    frozen, cluster = snapshot.view().result(FreezeResult), PromptCluster(prompts=80, of=100, side="held")
+    frozen, cluster = snapshot.view().result(FreezeResult), PromptGroup(prompts=80, of=100, side="held")
     crowded = frozen.model_copy(update={"snapshot": frozen.snapshot.model_copy(update={"largest_cluster": cluster})})
     monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._cycles", lambda context: [knowing(crowded)])
     monkeypatch.setattr("ratchet.flows.cli.setup.evidence_check._visible_gains", lambda context: iter(()))

@@ -152,7 +152,8 @@ def test_a_rollback_needs_no_valid_loop_file(own: SqlLedger, damage: str, monkey
     monkeypatch.setattr(going_back, "bring_back", back)
     result = run("rollback", "sim", "--by", "ada")
     assert result.exit_code == 0, result.stderr
-    assert "the loop file cannot be used, so the settings of cycle/sim/" in result.stderr
+    assert "the loop file cannot be used (" in result.stderr
+    assert "the rollback uses the settings of cycle/sim/" in result.stderr
     assert "every session of line sim is on" in result.stderr
     assert [context.line for context in used] == ["sim"]
     assert [row.data["actor"] for row in own.read("line/sim") if row.kind == "rollback_asked"] == ["ada"]

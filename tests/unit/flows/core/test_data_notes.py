@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, NearRung, PromptCluster, SharedRoot
+from ratchet.contracts.data.datasets import HoldoutEdition, MaskedData, NearRule, NearRung, PromptGroup
 from ratchet.contracts.ids import digest
 from ratchet.contracts.jobs.training import Choice, LeftOut, Method
 from ratchet.flows.core.data_notes import (
@@ -30,14 +30,14 @@ from tests.builders import make_facts
     ("prompts", "of", "warned"), [(50, 200, True), (49, 60, False), (200, 1000, False), (201, 1000, True), (0, 0, False)]
 )
 def test_a_cluster_is_reported_above_a_fifth_of_the_prompts(prompts: int, of: int, warned: bool) -> None:
-    assert (crowding(PromptCluster(prompts=prompts, of=of, side="train")) is not None) == warned
+    assert (crowding(PromptGroup(prompts=prompts, of=of, side="train")) is not None) == warned
 
 
 @pytest.mark.parametrize(
     ("side", "consequence"), [("train", "the gate does not measure"), ("held", "no version is trained"), ("neither", "none")]
 )
 def test_the_warning_says_how_many_what_follows_and_what_to_do(side: str, consequence: str) -> None:
-    said = crowding(PromptCluster.model_validate({"prompts": 1840, "of": 2300, "side": side}))
+    said = crowding(PromptGroup.model_validate({"prompts": 1840, "of": 2300, "side": side}))
     assert said is not None
     assert "1,840 of 2,300 prompts (80%)" in said
     assert consequence in said
@@ -176,11 +176,11 @@ def test_a_template_that_is_left_out_is_told() -> None:
 
 @pytest.mark.parametrize(("prompts", "of", "warned"), [(20, 199, True), (19, 30, False), (20, 200, False), (0, 0, False)])
 def test_prompts_that_begin_with_one_message_are_reported_above_a_tenth(prompts: int, of: int, warned: bool) -> None:
-    assert (shared_root(SharedRoot(prompts=prompts, of=of, side="train")) is not None) == warned
+    assert (shared_root(PromptGroup(prompts=prompts, of=of, side="train")) is not None) == warned
 
 
 def test_the_warning_of_one_message_names_side_and_remedy() -> None:
-    said = shared_root(SharedRoot(prompts=328, of=400, side="held"))
+    said = shared_root(PromptGroup(prompts=328, of=400, side="held"))
     assert said is not None
     assert said.startswith("328 of 400 prompts (82%) begin with the same user message and count as one conversation; all of them are in")
     assert "name it in holdout.skip_greetings" in said

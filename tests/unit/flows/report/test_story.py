@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ratchet.contracts.data.beliefs import SignalBelief, TeacherBelief
-from ratchet.contracts.data.datasets import MaskedData, NearRule, NearRung, ProbeReport, PromptCluster, Snapshot
+from ratchet.contracts.data.datasets import MaskedData, NearRule, NearRung, ProbeReport, PromptGroup, Snapshot
 from ratchet.contracts.data.records import Signal
 from ratchet.contracts.data.teaching import TeacherRound
 from ratchet.contracts.errors import Permanent
@@ -67,7 +67,7 @@ def words(sim: SimulatedLine) -> str:
 
 def test_the_data_say_what_was_masked_and_whether_most_prompts_are_alike() -> None:
     masked = MaskedData(rules="1-ab", on=("email",), off=("person",), found={"email": 3})
-    said = _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=PromptCluster(prompts=90, of=100, side="train")))
+    said = _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=PromptGroup(prompts=90, of=100, side="train")))
     assert "email 3" in said[0]
     assert said[1].startswith("Warning: 90 of 100 prompts (90%)")
     assert _notes(Snapshot.model_construct(masked=masked, counts={}, largest_cluster=None)) == said[:1]

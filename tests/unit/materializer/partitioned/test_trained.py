@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from ratchet.contracts.data.datasets import SharedRoot
+from ratchet.contracts.data.datasets import PromptGroup
 from ratchet.materializer.partitioned.trained import Roots
 
 KINDS = {
@@ -32,11 +32,11 @@ def test_the_root_of_most_prompts_is_found_over_all_parts(parts: int) -> None:
         roots.add(
             pl.concat([traces("greeting", begin, f"s{part}", f"t{part}", held=True), traces("talk", range(part * 9, part * 9 + 9), "s")])
         )
-    assert roots.largest() == SharedRoot(prompts=3 * parts, of=12 * parts, side="held"), "a single session is one conversation"
+    assert roots.largest() == PromptGroup(prompts=3 * parts, of=12 * parts, side="held"), "a single session is one conversation"
 
 
 def test_calls_without_a_session_may_be_of_several() -> None:
     roots = Roots()
     roots.add(traces("greeting", range(4), None))
-    assert roots.largest() == SharedRoot(prompts=4, of=4, side="train")
+    assert roots.largest() == PromptGroup(prompts=4, of=4, side="train")
     assert Roots().largest() is None

@@ -126,21 +126,28 @@ def test_after_the_given_time_the_call_returns_and_the_request_stays(promoted: S
     assert context.line_view().rollback_asked == "ada"
 
 
+def before_the_next_append(context: LineContext, first: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another request be faster: `first` runs before the next row is appended to the ledger."""
+    real = context.ledger.append
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(context.ledger, "append", real)
+        first()
+        return real(*arguments)
+
+    monkeypatch.setattr(context.ledger, "append", late)
+
+
 def test_of_two_rollbacks_at_once_the_second_one_does_not_go_back_further(promoted: SimulatedLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is asked for, carried out, and ended between the second one's look at the line and its request."""
     context = promoted.context
-    real, calls = context.ledger.append, 0
-
-    def late(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            ask(context)
-            go_back(context)
-        return real(*arguments)
-
     before = context.line_view().champion
-    monkeypatch.setattr(context.ledger, "append", late)
+
+    def first() -> None:
+        ask(context)
+        go_back(context)
+
+    before_the_next_append(context, first, monkeypatch)
     with pytest.raises(Rejected, match="by another request") as refused:
         ask_rollback(context.ledger, LINE, "grace", "", context.clock.now())
     now = context.line_view()
@@ -152,15 +159,6 @@ def test_of_two_rollbacks_at_once_the_second_one_does_not_go_back_further(promot
 
 def test_a_row_that_changes_no_champion_does_not_stop_a_rollback(promoted: SimulatedLine, monkeypatch: pytest.MonkeyPatch) -> None:
     context = promoted.context
-    real, calls = context.ledger.append, 0
-
-    def late(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            freeze(context.ledger, LINE, "ada", "", context.clock.now())
-        return real(*arguments)
-
-    monkeypatch.setattr(context.ledger, "append", late)
+    before_the_next_append(context, lambda: freeze(context.ledger, LINE, "ada", "", context.clock.now()), monkeypatch)
     ask_rollback(context.ledger, LINE, "grace", "", context.clock.now())
     assert context.line_view().rollback_asked is not None

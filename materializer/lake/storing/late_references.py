@@ -15,7 +15,7 @@ from pyiceberg.expressions import NotNull
 
 from ratchet.contracts.data.decoding import PLACE, Limits, Row
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.materializer.lake.storing.dedup_index import DedupIndex, logged_key
+from ratchet.materializer.lake.storing.dedup_index import DedupIndex, late_reference_key
 from ratchet.materializer.lake.storing.statements import SortedTraces
 from ratchet.materializer.record_hashes import Key
 
@@ -25,7 +25,7 @@ _NAME = "answers"
 _COLUMNS = ("source", "id", "reference", "sender")
 
 
-def late_answers(seen: DedupIndex, traces: SortedTraces, limits: Limits) -> list[Row]:
+def late_references(seen: DedupIndex, traces: SortedTraces, limits: Limits) -> list[Row]:
     """Return rows of feedback, without what `Ingest` completes, for the right answers of duplicates that their traces lack.
 
     Their times are in the order of the records, because the newest right answer counts, and all records of a trace have the same time.
@@ -39,7 +39,7 @@ def late_answers(seen: DedupIndex, traces: SortedTraces, limits: Limits) -> list
 
 
 def _key(row: Row) -> Key:
-    return logged_key(row["source"], row["id"], row["reference"], row["sender"])
+    return late_reference_key(row["source"], row["id"], row["reference"], row["sender"])
 
 
 def _feedback(trace: Row, time: int) -> Row:
@@ -66,7 +66,7 @@ def _catch_up(seen: DedupIndex, connection: sqlite3.Connection, since: int | Non
     """Add the right answers of the rows that were appended after the Iceberg snapshot `since`; of all rows if it is not known any more."""
     for part in _added(seen, connection, since):
         rows = part.drop_nulls("reference").select(_COLUMNS).iter_rows()
-        connection.executemany("INSERT OR IGNORE INTO answers VALUES (?)", sorted((logged_key(*row),) for row in rows))
+        connection.executemany("INSERT OR IGNORE INTO answers VALUES (?)", sorted((late_reference_key(*row),) for row in rows))
 
 
 def _added(seen: DedupIndex, connection: sqlite3.Connection, since: int | None) -> Iterator[pl.DataFrame]:
