@@ -233,8 +233,8 @@ def _has_call(record: Record, keep: bool) -> None:
     if record.get("messages") is None and record.get("response") is None:
         later = [key for key in (_LATER if keep else _LATER[:2]) if record.get(key) not in (None, "", [])]
         if later:
-            detail = f"the record has {' and '.join(later)}, and no messages and no response; send the whole record again"
-            raise Rejected("incomplete_record", detail)
+            detail = "but not the call; send the whole record again, with messages and response"
+            raise Rejected("incomplete_record", f"the record has {' and '.join(later)}, {detail}")
 
 
 def _content(record: Record, failed: bool, limits: Limits) -> Conversation | None:
