@@ -41,15 +41,17 @@ class Judge(ThreadingHTTPServer):
         """Number of the next requests that are refused, whatever their content."""
         self.asked: list[tuple[str, float | None]] = []
         """(answer, score) of every request that was not refused, in order of arrival."""
+        self.kinds = sorted(WAYS.keys() - {"silent"})
+        """Kinds of failures that may occur. With silence, the scorer's timeout decides, which must be short then."""
         self.failed: set[str] = set()
         """Kinds of failures that have occurred so far."""
         self.closing = threading.Event()
         self._turn = threading.Lock()
 
     def says(self, question: Mapping[str, Any]) -> float | str:
-        """Return a score, or a kind of failure from `WAYS`."""
+        """Return a score, or a kind of failure from `kinds`."""
         score = verdict(question["answer"])
-        kind = sorted(WAYS)[zlib.crc32(json.dumps(question).encode()) % len(WAYS)]
+        kind = self.kinds[zlib.crc32(json.dumps(question).encode()) % len(self.kinds)]
         with self._turn:
             if self.away:
                 self.away -= 1

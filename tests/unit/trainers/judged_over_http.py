@@ -21,7 +21,7 @@ class JudgedOverHttp:
     tier = Tier.JUDGE
     needs = frozenset({"prompt", "answer"})
 
-    def __init__(self, port: int, timeout: float = 1.5, at_once: int = 32) -> None:
+    def __init__(self, port: int, timeout: float = 120.0, at_once: int = 32) -> None:
         """Take the judge's `port` on this machine, the `timeout` per answer in seconds, and the number of requests `at_once`."""
         self.port, self.timeout, self.at_once = port, timeout, at_once
 
