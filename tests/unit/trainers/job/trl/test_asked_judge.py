@@ -41,7 +41,7 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def _job(workshop: Any, stub: Stub, key_file: Path, steps: int = 2, recipe: Mapping[str, Any] | None = None, **options: Any) -> JobSpec:
-    judge = {"url": stub.url, "model": "m", "in_jobs": True, "key_file": str(key_file), "patience": 2.0, **options}
+    judge = {"url": stub.url, "model": "m", "in_jobs": True, "key_file": str(key_file), "patience": 60.0, **options}
     shape = {"steps": steps, "prompts_per_step": 2, "generations": ANSWERS // 2, "max_completion": 3, "micro_batch": 8, **(recipe or {})}
     spec: JobSpec = workshop.spec(workshop.plan(Method.GRPO, (RewardSettings(name="judge", options=judge),), **shape))
     return spec
@@ -133,13 +133,13 @@ def test_a_judge_that_is_away_longer_than_a_step_does_not_stall_the_run(workshop
 
 @pytest.mark.parametrize("wrong", ["no file", "another key", "no server"])
 def test_a_job_that_cannot_ask_its_judge_ends_before_it_trains(workshop: Any, stub: Stub, key_file: Path, wrong: str) -> None:
-    url = {}
+    url: dict[str, Any] = {}
     if wrong == "no file":
         key_file.unlink()
     elif wrong == "another key":
         key_file.write_text("sk-of-another-server")
     else:
-        url = {"url": "http://127.0.0.1:9/v1"}
+        url = {"url": "http://127.0.0.1:9/v1", "patience": 2.0}
     spec = _job(workshop, stub, key_file, **url)
     workshop.executor.submit(spec, 1)
     status = workshop.wait(spec)
