@@ -65,9 +65,10 @@ def person_id(text: str) -> str:
 INSTRUCTIONS = ("system", "developer")
 """Roles of messages that instruct the model."""
 Beginnings: TypeAlias = tuple[str, ...]
-"""Beginnings of normalised texts. One that ends with END stands for a whole text, as `whole_text` returns it."""
-END = "\n"
-"""A character that no normalised text has."""
+"""Beginnings of normalised texts. One that ends with END stands for a whole text, as `whole_text` returns it. One that ends with AFTER or
+UNTIL is no beginning: it stands anywhere in a text, before or behind the question."""
+END, AFTER, UNTIL = "\n", "\r", "\f"
+"""Characters that no normalised text has."""
 _LONGEST_WHOLE = 200
 """Characters of a text up to which it can be one of those that are skipped as a whole."""
 
@@ -91,6 +92,15 @@ def whole_text(text: str) -> str:
 def _is_skipped(text: str, skipped: Beginnings) -> bool:
     """Return whether a normalised text begins with one of `skipped`, or is one of them as a whole."""
     return text.startswith(skipped) or (len(text) <= _LONGEST_WHOLE and whole_text(text) in skipped)
+
+
+def question_in(text: str, skipped: Beginnings) -> str:
+    """Return the part of a normalised text between the last mark with AFTER and the next one with UNTIL; the whole text if it is empty."""
+    if not any(mark.endswith((AFTER, UNTIL)) for mark in skipped):
+        return text
+    begin = max((text.rfind(mark[:-1]) + len(mark) - 1 for mark in skipped if mark.endswith(AFTER) and mark[:-1] in text), default=0)
+    ends = (text.find(mark[:-1], begin) for mark in skipped if mark.endswith(UNTIL))
+    return text[begin : min((end for end in ends if end >= 0), default=len(text))].strip() or text
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Digest:
@@ -134,7 +144,8 @@ def root_id(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> 
 def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> str:
     """Return the normalised first user message that is a question: that begins with none of `skipped`, and is none of them as a whole.
 
-    If all of them do, it is the last one, and without a user message, the first message.
+    If all of them do, it is the last one, and without a user message, the first message. Of a message with marks of `skipped`, it is the
+    part between them.
     """
     asked = [message for message in messages if message["role"] == "user"] or messages[:1]
     text = ""
@@ -142,7 +153,7 @@ def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -
         text = normalise(content_text(message["content"]))
         if not skipped or not _is_skipped(text, skipped):
             break
-    return text
+    return question_in(text, skipped)
 
 
 def without_opening(messages: Sequence[Mapping[str, Any]], skipped: Beginnings) -> list[Mapping[str, Any]]:

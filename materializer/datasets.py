@@ -309,8 +309,8 @@ class LakeDatasets:
         holdout = self.loop.holdout
         if (edition.fraction, edition.skipped, edition.normaliser) != (holdout.fraction, holdout.skipped, NORMALISER):
             raise Permanent(
-                f"edition {edition.number} has another holdout.fraction, holdout.skip_messages, holdout.skip_greetings or normaliser; "
-                "restore these settings, or create a new line"
+                f"edition {edition.number} has another holdout.fraction, normaliser, or setting of what a question is "
+                "(holdout.skip_messages, skip_greetings, question_after, question_until); restore it, or create a new line"
             )
         return self._frozen(name, as_of, edition.number, self._settled.read(as_of, name))
 

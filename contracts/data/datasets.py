@@ -206,7 +206,8 @@ class HoldoutEdition(Frozen):
     fraction: float
     """Share of prompts in the holdout, in (0, 1)."""
     skipped: tuple[str, ...] = ()
-    """User messages that are no question (`holdout.skip_messages` and `holdout.skip_greetings`), normalised as `ids.Beginnings`."""
+    """User messages that are no question (`holdout.skip_messages` and `holdout.skip_greetings`), and texts around a question
+    (`holdout.question_after` and `holdout.question_until`), normalised as `ids.Beginnings`."""
 
 
 SHARED_ROOT, LEAST_SHARED_ROOT = 0.1, 20

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from ratchet.contracts.data.records import Signal, Tier
-from ratchet.contracts.ids import END, Beginnings, normalise, whole_text
+from ratchet.contracts.ids import AFTER, END, UNTIL, Beginnings, normalise, whole_text
 from ratchet.contracts.loop.field_types import Positive, Share
 from ratchet.contracts.model import Frozen
 
@@ -28,6 +28,12 @@ class RewardSettings(Frozen):
 def _long_enough(text: str) -> str:
     if len(normalise(text)) < 3:
         raise ValueError("a beginning needs at least three characters that are not white space; name a short message in skip_greetings")
+    return text
+
+
+def _is_mark(text: str) -> str:
+    if len(normalise(text)) < 2:
+        raise ValueError("the text around a question needs at least two characters that are not white space")
     return text
 
 
@@ -62,6 +68,14 @@ class HoldoutSettings(Frozen):
     """Whole user messages that are no question, such as "hi" or "good morning". "Hi!" is one then, and "hire" or "hi, I have a question" is
     none. Conversations count as one if their first other user message is the same. Upper case, white space, and punctuation and emojis at
     the ends do not count. It cannot be changed after the first edition of the holdout."""
+    question_after: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_mark)], ...] = ()
+    """What stands before the question in a user message that also contains other text, such as "Question:" behind retrieved documents. The
+    text after its last occurrence counts as the question: conversations with the same question are on one side of the split, be their
+    documents different. A message without it counts as a whole. Upper case and white space do not count. It cannot be changed after the
+    first edition of the holdout."""
+    question_until: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_mark)], ...] = ()
+    """What stands behind the question in such a message, for example "Context:" before retrieved documents. The question ends at its first
+    occurrence after `question_after`. It cannot be changed after the first edition of the holdout."""
     development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
     """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
     measure with them how long to train (`steps = "auto"`). It can be lowered later, not raised. 0: none; SFT and DPO on TRL in one process
@@ -73,8 +87,11 @@ class HoldoutSettings(Frozen):
 
     @property
     def skipped(self) -> Beginnings:
-        """`skip_messages` and `skip_greetings`, normalised."""
-        return tuple(sorted({*map(normalise, self.skip_messages), *map(whole_text, self.skip_greetings)}))
+        """`skip_messages`, `skip_greetings`, `question_after` and `question_until`, normalised."""
+        after, until = (
+            {normalise(mark) + end for mark in marks} for marks, end in ((self.question_after, AFTER), (self.question_until, UNTIL))
+        )
+        return tuple(sorted({*map(normalise, self.skip_messages), *map(whole_text, self.skip_greetings), *after, *until}))
 
 
 class SnapshotSettings(Frozen):

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, content_text, normalise, without_opening
+from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, content_text, normalise, question_in, without_opening
 
 RECIPE = 2
 """Version of shingles, hashes, signatures, bands and threshold."""
@@ -402,7 +402,8 @@ def prompt_clusters(
     """Map the ids of prompts to clusters of near-duplicates. `prompts` are JSON lists of messages, which are compared as one text.
 
     Instructions (messages of the system or the developer) that many prompts have are left out, and the messages before the question
-    (`without_opening`): where they are long, they would make different questions of an application near-duplicates.
+    (`without_opening`): where they are long, they would make different questions of an application near-duplicates. So would documents in a
+    user message, of which only the question is compared (`question_in`).
     """
     counts = Counter(text for prompt in prompts.values() for text in _instructions(orjson.loads(prompt)))
     many = min(_MANY, max(2, len(prompts) // 5))
@@ -410,7 +411,8 @@ def prompt_clusters(
     for identity, prompt in prompts.items():
         every = orjson.loads(prompt)
         own = [one for one in without_opening(every, skipped) if shared.isdisjoint(_instructions([one]))]
-        texts[identity] = "\n".join(f"{message['role']}: {normalise(content_text(message['content']))}" for message in own or every)
+        said = ((message["role"], normalise(content_text(message["content"]))) for message in own or every)
+        texts[identity] = "\n".join(f"{role}: {question_in(text, skipped) if role == 'user' else text}" for role, text in said)
     return clusters(texts, threshold, make)
 
 

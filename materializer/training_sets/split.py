@@ -11,7 +11,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import HoldoutEdition, NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import END, NORMALISER, Beginnings, Digest, digest, root_id, root_text
+from ratchet.contracts.ids import AFTER, END, NORMALISER, UNTIL, Beginnings, Digest, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
@@ -54,10 +54,12 @@ def forbidden_changes(loop: Loop, artifacts: Artifacts) -> list[str]:
         found.append(_switched_off(line))
     first = artifacts.resolve(edition_name(line, 1))
     if first is not None and (known := parse(HoldoutEdition, artifacts.get(first)).skipped) != settings.skipped:
-        begin, whole = ([text.removesuffix(END) for text in known if text.endswith(END) is ends] for ends in (False, True))
+        kinds = {"skip_messages": "", "skip_greetings": END, "question_after": AFTER, "question_until": UNTIL}
+        then, now = ({name: _of_kind(end, every) for name, end in kinds.items()} for every in (known, settings.skipped))
+        different = " and ".join(f"holdout.{name} = {then[name]}" for name in kinds if then[name] != now[name])
         found.append(
-            f"line {line!r} was split with holdout.skip_messages = {begin} and holdout.skip_greetings = {whole}, and prompts would change "
-            "their sides; restore these values, or create a line with a new name"
+            f"line {line!r} was split with {different}, and prompts would change their sides; restore this, or create a line "
+            "with a new name"
         )
     if settings.development > (share := _development(line, artifacts)[0]):
         found.append(_raised(line, share))
@@ -70,6 +72,11 @@ def forbidden_changes(loop: Loop, artifacts: Artifacts) -> list[str]:
             "with a new name"
         )
     return found
+
+
+def _of_kind(end: str, known: Beginnings) -> list[str]:
+    """Return the texts of those of `known` that end with `end`, one of the characters of `ids`; without it, those without any."""
+    return [text.removesuffix(end) for text in known if (text[-1:] == end if end else not text.endswith((END, AFTER, UNTIL)))]
 
 
 def _values(loop: Loop) -> dict[str, Any]:

@@ -18,12 +18,13 @@ import orjson
 from ratchet.contracts.data.datasets import LEAST_SHARED_ROOT, SHARED_ROOT, RawBatch
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import RatchetError
-from ratchet.contracts.ids import Beginnings, root_text, without_opening
+from ratchet.contracts.ids import Beginnings, content_text, question_in, root_text, without_opening
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
 from ratchet.materializer.dialects.people.told import Share, shares
+from ratchet.materializer.dialects.screening.same_question import Edges, SameQuestion, edges_of, same_question
 
 _LARGEST = 8 << 20
 _SHORT = 200
@@ -145,12 +146,20 @@ class Asked(NamedTuple):
     """Its first _LONGEST characters, normalised."""
     whole: int
     """A hash of the whole."""
+    edges: Edges = Edges()
+    """The first and last sentences of the first question, if the whole message counts as the question."""
 
 
 def asked_in(messages: str, skipped: Beginnings = ()) -> tuple[Asked, ...]:
     """Return the user messages of a prompt, which is a JSON list of messages, from the first question on (`ids.root_text`)."""
-    asked = (message for message in without_opening(orjson.loads(messages), skipped) if message["role"] == "user")
-    return tuple(Asked(text[:_LONGEST], hash(text)) for text in map(root_text, ([message] for message in asked)))
+    asked = [message for message in without_opening(orjson.loads(messages), skipped) if message["role"] == "user"]
+    found = list[Asked]()
+    for message in asked:
+        whole = root_text([message])
+        text = question_in(whole, skipped)
+        edges = edges_of(content_text(message["content"])) if not found and text == whole else Edges()
+        found.append(Asked(text[:_LONGEST], hash(text), edges))
+    return tuple(found)
 
 
 def same_opening(calls: Sequence[tuple[Asked, ...]]) -> SameOpening | None:
@@ -181,8 +190,10 @@ def shared_beginning(calls: Sequence[tuple[Asked, ...]]) -> SharedBeginning | No
 
 
 def opening_sentence(calls: Sequence[tuple[Asked, ...]]) -> str | None:
-    """Return the finding of `same_opening`, or that of `shared_beginning`; None without one."""
-    found = same_opening(calls) or shared_beginning(calls)
+    """Return the finding of `same_opening`, or that of `shared_beginning`, or that of `same_question`; None without one."""
+    found: SameOpening | SharedBeginning | SameQuestion | None = same_opening(calls) or shared_beginning(calls)
+    if found is None:
+        found = same_question({texts[0].whole: texts[0].edges for texts in calls if texts}.values())
     return None if found is None else found.sentence
 
 

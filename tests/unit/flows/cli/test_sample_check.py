@@ -70,3 +70,12 @@ def test_a_greeting_is_told_until_it_is_named(tmp_path: Path) -> None:
     [said] = warned(tmp_path, calls, {})
     assert said.startswith('calls: 25 of 25 different prompts begin with the user message "hi!"')
     assert warned(tmp_path, calls, {"skip_greetings": ["hi"]}) == []
+
+
+def test_one_question_behind_different_documents_is_warned_of_until_its_mark_is_set(tmp_path: Path) -> None:
+    texts = [f"Context:\nShop {n} is in street {n}.\nIt opens at {n % 5}.\n\nQuestion: Who runs branch {n % 7}?" for n in range(30)]
+    calls = [call_of([text], n) for n, text in enumerate(texts)]
+    [said] = warned(tmp_path, calls, {})
+    assert said.startswith("calls: 30 of 30 different prompts end with a sentence")
+    mark = json.loads(said.split("for example ")[1])
+    assert warned(tmp_path, calls, {"question_after": mark}) == []

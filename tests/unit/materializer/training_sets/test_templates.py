@@ -244,5 +244,5 @@ def test_conversations_that_begin_with_a_greeting_are_told_and_are_divided_once_
     greeted = [json.loads(row["prompt"])[0]["content"] == "Hi!" for row in rows(named, snapshot.prompts)]
     assert 30 < sum(greeted) < 59
     other = line(tmp_path / "named", skip_greetings=["hi", "hire"])
-    with pytest.raises(ConfigError, match=r"skip_messages = \[\] and holdout\.skip_greetings = \['hi'\]"):
+    with pytest.raises(ConfigError, match=r"was split with holdout\.skip_greetings = \['hi'\], and"):
         other.freeze("t", LATER, named.edition(1))
