@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 HARNESS_LOCKS := harness.lock harness_other.lock harness_frameworks.lock
 DEAL := --dist loadscope --no-loadscope-reorder
-# The small files of the unit tests are written to memory, where it has room: a journal of a disk costs them a fifth of their time.
-IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
+# The small files of the tests are written to memory, where it has room: a journal of a disk costs them a tenth to a fifth of their time.
+ROOM := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')
+in_memory = $(shell [ $(or $(ROOM),0) -gt $(1) ] && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
@@ -31,7 +32,7 @@ install: $(VENV)/.train  ## install everything into .venv; then `. .venv/bin/act
 
 test: $(VENV)/.dev    ## run all tests, as CI does
 	@$(BIN)/python -m tests.cluster.rig build || echo "building the test cluster failed: the cluster tests cannot run; see the output above"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 $(DEAL) tests
+	@OMP_NUM_THREADS=1 $(call in_memory,8000000) $(BIN)/python -m pytest -n 4 $(DEAL) tests
 
 tools: $(VENV)/bin/uv  ## install the programs without which some tests skip: Debian packages (as root) and Go
 	@sh tests/tools.sh
@@ -57,7 +58,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(IN_MEMORY) $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
+	@OMP_NUM_THREADS=1 $(call in_memory,4000000) $(BIN)/python -m pytest -n 2 $(DEAL) tests/unit tests/contract tests/architecture -m "not slow and not soak"
 
 reference: $(VENV)/.dev  ## write docs/reference from the code
 	@$(BIN)/python docs/reference.py
