@@ -63,10 +63,10 @@ def named_line(installation: Installation, name: str | None, quiet: bool, reads:
     if not is_file_name(name):
         raise unknown_line(installation.home, lines, name)
     line = _line_of(installation, name)
-    if line not in lines:
-        raise unknown_line(installation.home, lines, line, name)
     if not reads:
         installation.refuse_other(line, Path(name))
+    if line not in lines:
+        raise unknown_line(installation.home, lines, line, name)
     _tell(f"taken as the loop file {name} of the line {line}", quiet)
     return line
 
@@ -80,7 +80,7 @@ def named_loop(installation: Installation, name: str, quiet: bool, reads: bool =
     lines = known_lines(installation) if installation.home.has_ledger else []
     if name not in lines and is_file_name(name):
         line = _line_of(installation, name)
-        if line in lines and not reads:
+        if installation.home.has_ledger and not reads:
             installation.refuse_other(line, Path(name))
         if not installation.home.has_ledger:
             _refuse_second(installation.home, line, Path(name))

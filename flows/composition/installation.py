@@ -57,6 +57,15 @@ def other_file(line: str, owner: Path, path: Path) -> str:
     )
 
 
+def renamed(line: str, former: str, path: Path) -> str:
+    """Return why `path`, the loop file of the line `former`, may not begin the line `line`, and what to do."""
+    return (
+        f"{path.absolute()} is the loop file of line {former!r}, and names line {line!r} now; a line keeps its name: with another one, it would "
+        f"begin again without its traces, its cycles and its champion, and {former!r} would have no loop file. Restore `line.name`, or, "
+        "for a new line, copy the file and change the name in the copy"
+    )
+
+
 class Installation:
     """Gives commands and flows access to the ledger and to the line contexts of one home folder."""
 
@@ -112,10 +121,14 @@ class Installation:
         return self._openings[stream]
 
     def refuse_other(self, line: str, path: Path) -> None:
-        """Raise ConfigError, which names both files and the remedy, if `line` belongs to another loop file than `path`."""
+        """Raise ConfigError, which names the remedy, if `line` belongs to another loop file than `path`, or if `path` was that of another line."""
         owner = self.owner(line)
         if owner is not None and not is_same_file(owner, path):
             raise ConfigError(other_file(line, owner, path))
+        if owner is None:
+            for former in (stream.removeprefix("line/") for stream in self.ledger.streams("line/")):
+                if former != line and (known := self.owner(former)) is not None and is_same_file(known, path):
+                    raise ConfigError(renamed(line, former, path))
 
     def cycle_context(self, cycle: CycleView, late: bool = False) -> LineContext:
         """Return the line context of a cycle, with the loop content stored when the cycle was opened. `late` is as for `context`.

@@ -359,8 +359,8 @@ def test_trigger_and_retry_open_cycles_and_record_who_asked(line: Home, tmp_path
     assert again == {"cycle": "cycle/sim/0002", "reason": "retry of 1"}
     assert ledger.read("line/sim")[-1].data["actor"] == "ben"
     other = LOOP.replace('name = "sim"', 'name = "other"', 1)
-    (tmp_path / "moved.toml").write_text(other)
-    assert "defines line 'other'" in refused("retry", "sim/1", "--loop", "moved.toml")
+    (tmp_path / "other.toml").write_text(other)
+    assert "defines line 'other'" in refused("retry", "sim/1", "--loop", "other.toml")
 
 
 def test_init_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

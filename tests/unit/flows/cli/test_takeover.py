@@ -103,6 +103,29 @@ def test_takeover_is_recorded_with_its_reason_and_shown(files: tuple[Path, Path]
     assert len(Installation(Home.from_environment()).line("sim").takeovers) == 2
 
 
+@pytest.mark.parametrize("command", ACTING, ids=lambda command: " ".join(command[:2]))
+def test_command_that_acts_refuses_the_file_of_another_line_that_was_renamed(
+    command: tuple[str, ...], files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    own, _ = files
+    own.write_text(LOOP.replace('name = "sim"', 'name = "desk"'))
+    before = rows(tmp_path / "home")
+    message = refused(*[{"FILE": own, "MODEL": tmp_path, "OUT": tmp_path / "out.jsonl"}.get(one, one) for one in command])
+    assert f"{own} is the loop file of line 'sim', and names line 'desk' now" in message
+    assert "Restore `line.name`" in message
+    assert rows(tmp_path / "home") == before
+    assert not (tmp_path / "home" / "lines" / "desk").exists()
+
+
+def test_check_says_that_a_line_was_renamed_and_a_copy_can_begin_a_new_line(files: tuple[Path, Path]) -> None:
+    own, copy = files
+    for file in files:
+        file.write_text(LOOP.replace('name = "sim"', 'name = "desk"'))
+    assert "is the loop file of line 'sim'" in refused("check", own)
+    assert "is the loop file of line 'sim'" not in CliRunner().invoke(cli, ["check", str(copy)]).output
+    run("ingest", copy)
+
+
 def test_moved_file_is_told_from_a_copy_and_has_a_remedy(files: tuple[Path, Path]) -> None:
     own, copy = files
     own.unlink()
