@@ -21,7 +21,7 @@ from ratchet.flows.cli.terminal import say
 from ratchet.flows.cli.unread import unread_text
 
 if TYPE_CHECKING:
-    from ratchet.contracts.loop import Loop
+    from ratchet.contracts.loop import Loop, SourceSettings
     from ratchet.materializer.receive.trial.recognition import Recognised
     from ratchet.materializer.receive.trial.trial import Coverage, Example, SourceTrial
 
@@ -40,22 +40,29 @@ def sources() -> None:
 @click.option(
     "--mapping", multiple=True, metavar="COLUMN=KEY", help="Key of the records for a column, instead of the guess. May be repeated."
 )
-@click.option("--loop", type=click.Path(path_type=Path), help="Loop file whose rules for consent and masking apply.")
+@click.option(
+    "--loop", type=click.Path(path_type=Path), help="Loop file whose rules apply, and its settings of the source, if it has PLACE."
+)
 @json_option
 def try_source(place: str, kind: str | None, mapping: tuple[str, ...], loop: Path | None, as_json: bool) -> None:
     """Try what a source would read from PLACE. Nothing is stored, and no installation is needed.
 
     PLACE is a file, a folder, a place on S3 (s3://BUCKET/PREFIX), or the address of Langfuse, whose last day is read then. Large places are
     read in part. Without --loop, consent is taken as assumed, so that the contents are tried too, and the defaults of the masking apply.
-    The exit code is 1 if no record would be kept.
+    With it, the rules of the loop file for consent, masking and placeholders apply; if PLACE belongs to one of its sources, so do the
+    settings of that source. The exit code is 1 if no record would be kept.
     """
-    given = dict(_pair(one) for one in mapping)
+    rules, given = _loop(loop), dict(_pair(one) for one in mapping)
+    known = None if rules is None or loop is None else configured(rules, loop.absolute().parent, place, kind)
     with watched(as_json, f"reading {place} …"):
-        found, trial, block = _tried(place, kind, given, _loop(loop))
+        found, trial, block = _tried(place, kind, given, rules, known)
+    used = given if known is None else {**known.mapping, **given}
     if as_json:
-        print_json(_as_json(found, trial, block, given))
+        print_json(_as_json(found, trial, block, used) | {"source": None if known is None else known.name})
     else:
-        _show(place, found, trial, block, given, assumed=loop is None)
+        if known is not None:
+            say(f"{place} belongs to the source {known.name!r} of {loop}, whose settings apply")
+        _show(place, found, trial, block, used, assumed=loop is None)
     sys.exit(0 if trial is not None and trial.kept else 1)
 
 
@@ -72,13 +79,37 @@ def _loop(path: Path | None) -> Loop | None:
     return None if path is None else load_loop(path)
 
 
-def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | None) -> tuple[Recognised, SourceTrial | None, str | None]:
-    """Return (what the place is, what was read, the block for the loop file). The last two are None if nothing reads it."""
+def configured(loop: Loop, folder: Path, place: str, kind: str | None) -> SourceSettings | None:
+    """Return the source of a loop file in `folder` to which a place belongs, also a file in its folder; None if it is in none of them.
+
+    `kind`, if given, must be that of the source.
+    """
+    for source in loop.sources:
+        where = source.path or str(source.options.get("base_url") or "")
+        if not where or kind not in (None, source.kind):
+            continue
+        if "://" in where or "://" in place:
+            inside = place.rstrip("/") == where.rstrip("/") or (source.path is not None and place.startswith(where.rstrip("/") + "/"))
+        else:
+            inside = Path(place).resolve().is_relative_to((folder / where).resolve())
+        if inside:
+            return source
+    return None
+
+
+def _tried(
+    place: str, kind: str | None, given: Mapping[str, str], loop: Loop | None, known: SourceSettings | None
+) -> tuple[Recognised, SourceTrial | None, str | None]:
+    """Return (what the place is, what was read, the block for the loop file). The last two are None if nothing reads it.
+
+    `known` is the source of the loop file to which the place belongs. Without `given`, it needs no block.
+    """
     from pydantic import ValidationError
 
     from ratchet.contracts.data.decoding import Limits
     from ratchet.contracts.loop import SourceSettings
     from ratchet.contracts.loop.privacy import PrivacySettings
+    from ratchet.materializer.dialects.screening.sample import limits_of
     from ratchet.materializer.privacy.masking import Masker
     from ratchet.materializer.receive.files.storage import open_storage
     from ratchet.materializer.receive.trial.recognition import Recognised, recognise_place
@@ -88,36 +119,36 @@ def _tried(place: str, kind: str | None, given: Mapping[str, str], loop: Loop | 
     here = Path.cwd()
     api = place.startswith(("http://", "https://"))
     try:
-        found = Recognised("langfuse", "the address of an API", place) if api else recognise_place(open_storage(place, here, "PLACE"), kind)
+        wanted = kind if known is None else known.kind
+        found = (
+            Recognised("langfuse", "the address of an API", place) if api else recognise_place(open_storage(place, here, "PLACE"), wanted)
+        )
     except OSError as error:
         raise Retryable(f"{place} cannot be read: {error}") from error
     if found.kind is None and given:  # the user knows better
         found = replace(found, kind="jsonl")
     if found.kind is None or (not api and not found.files and not found.path):
         return found, None, None
-    chosen = {guess.column: guess.key for guess in found.guesses} | dict(given)
-    options: dict[str, Any] = {"base_url": place} if api else {}
-    values: dict[str, Any] = {
-        "name": _name(found.path),
-        "kind": found.kind,
-        "mapping": chosen if found.kind in ("jsonl", "parquet") else dict(given),
-    }
+    guessed = {guess.column: guess.key for guess in found.guesses} if found.kind in ("jsonl", "parquet") and known is None else {}
+    options: dict[str, Any] = {**(known.options if known else {}), **({"base_url": place} if api else {})}
+    values: dict[str, Any] = (
+        {"name": _name(found.path), "kind": found.kind} if known is None else known.model_dump(exclude={"path", "queue"})
+    )
+    values |= {"mapping": guessed | values.get("mapping", {}) | dict(given), "options": options} | ({} if api else {"path": found.path})
     try:
-        settings = SourceSettings.model_validate(values | ({"options": options} if api else {"path": found.path}))
+        settings = SourceSettings.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"--mapping: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
     masker = Masker(loop.privacy if loop else PrivacySettings())
-    limits = Limits(
-        now=int(datetime.now(UTC).timestamp() * 1_000_000),
-        assume_consent=loop is None or loop.governance.consent == "assumed",
-        mapping=settings.mapping,
-    )
+    now = int(datetime.now(UTC).timestamp() * 1_000_000)
+    limits = Limits(now=now, assume_consent=True) if loop is None else limits_of(loop, settings.name if known else "", now)
+    limits = replace(limits, mapping=settings.mapping)
     with tempfile.TemporaryDirectory() as state:
         since = {"since": datetime.now(UTC) - timedelta(days=1)} if api else {}
         source = load(ExtensionKind.SOURCE, found.kind).create(settings, here, Path(state), options=options | since, where="options")
         skipped = loop.holdout.skipped if loop else ()
         trial = try_records(source, limits, masker.mask, masker.masked_value, skipped)
-    return found, trial, source_block(settings)
+    return found, trial, source_block(settings) if known is None or given else None
 
 
 def _name(path: str) -> str:
@@ -217,11 +248,11 @@ def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str |
         )
     if trial.unread:
         say(unread_text(trial.unread))
-    if trial.kept:
+    if trial.kept and block is not None:
         say("Add this to a loop file:")
         say("")
-        say(block or "")
-    else:
+        say(block)
+    elif not trial.kept:
         say("No record would be kept. Correct what the table names, or give another --kind or --mapping.")
 
 

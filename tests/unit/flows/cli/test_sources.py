@@ -215,3 +215,49 @@ def test_check_names_a_missing_key_of_the_api(tmp_path: Path) -> None:
     checked = ratchet("check", loop, "--json", home=tmp_path / "home", cwd=tmp_path, **keys)
     found = [one for one in json.loads(checked.stdout)["findings"] if one["about"] == "source"] if checked.stdout else []
     assert any("LANGFUSE_SECRET_KEY" in one["text"] and one["level"] == "error" for one in found), checked.stdout
+
+
+STARS = """\
+[line]
+name = "support"
+served_model = "m"
+[governance]
+consent = "assumed"
+[[sources]]
+name = "calls"
+kind = "jsonl"
+path = "data"
+rating_scale = [1, 5]
+mapping = { id = "call_id", timestamp = "at", messages = "question", response = "answer", feedback = "stars" }
+[[rewards]]
+name = "user_feedback"
+"""
+
+
+def test_the_settings_of_the_loop_files_source_apply_to_its_places(tmp_path: Path) -> None:
+    (tmp_path / "data" / "day").mkdir(parents=True)
+    loop, file, other = tmp_path / "loop.toml", tmp_path / "data" / "day" / "calls.jsonl", tmp_path / "calls.jsonl"
+    loop.write_text(STARS)
+    rows = [{"call_id": f"c{n}", "at": f"2026-01-01 00:00:0{n}", "question": f"Q {n}?", "answer": "A.", "stars": n} for n in range(1, 6)]
+    for one in (file, other):
+        one.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answer = tried(file, "--loop", loop)
+    assert (answer["source"], answer["kept"], answer["quarantined"], answer["block"]) == ("calls", 10, [], None)
+    assert tried(tmp_path / "data", "--loop", loop)["source"] == "calls"
+    answer = tried(other, "--loop", loop)
+    assert answer["source"] is None
+    assert "feedback" not in {one["column"] for one in answer["mapping"]}
+    said = CliRunner().invoke(sources, ["try", str(file), "--loop", str(loop)])
+    assert "belongs to the source 'calls'" in said.stdout + said.stderr
+    assert "Add this to a loop file" not in said.stdout + said.stderr
+
+
+def test_a_given_mapping_replaces_that_of_the_loop_files_source(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "loop.toml").write_text(STARS)
+    row = {"call_id": "c1", "at": "2026-01-01", "question": "Q?", "answer": "A.", "good": "B."}
+    (tmp_path / "data" / "calls.jsonl").write_text(json.dumps(row) + "\n")
+    answer = tried(tmp_path / "data" / "calls.jsonl", "--loop", tmp_path / "loop.toml", "--mapping", "response=good")
+    assert answer["examples"][0]["read"]["answer"] == "B."
+    assert 'response = "good"' in answer["block"]
+    assert 'id = "call_id"' in answer["block"]
