@@ -60,9 +60,9 @@ def other_file(line: str, owner: Path, path: Path) -> str:
 def renamed(line: str, former: str, path: Path) -> str:
     """Return why `path`, the loop file of the line `former`, may not begin the line `line`, and what to do."""
     return (
-        f"{path.absolute()} is the loop file of line {former!r}, and names line {line!r} now; a line keeps its name: with another one, it would "
-        f"begin again without its traces, its cycles and its champion, and {former!r} would have no loop file. Restore `line.name`, or, "
-        "for a new line, copy the file and change the name in the copy"
+        f"{path.absolute()} is the loop file of line {former!r}, and names line {line!r} now; a line keeps its name: with another one, it "
+        f"would begin again without its traces, its cycles and its champion, and {former!r} would have no loop file. Restore `line.name`, "
+        "or, for a new line, copy the file and change the name in the copy"
     )
 
 
@@ -121,7 +121,7 @@ class Installation:
         return self._openings[stream]
 
     def refuse_other(self, line: str, path: Path) -> None:
-        """Raise ConfigError, which names the remedy, if `line` belongs to another loop file than `path`, or if `path` was that of another line."""
+        """Raise ConfigError, which names the remedy, if `line` belongs to another loop file, or if `path` was that of another line."""
         owner = self.owner(line)
         if owner is not None and not is_same_file(owner, path):
             raise ConfigError(other_file(line, owner, path))

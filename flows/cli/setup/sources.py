@@ -40,9 +40,7 @@ def sources() -> None:
 @click.option(
     "--mapping", multiple=True, metavar="COLUMN=KEY", help="Key of the records for a column, instead of the guess. May be repeated."
 )
-@click.option(
-    "--loop", type=click.Path(path_type=Path), help="Loop file whose rules apply, and its settings of the source, if it has PLACE."
-)
+@click.option("--loop", type=click.Path(path_type=Path), help="Loop file whose rules apply, and whose source, if it has PLACE.")
 @json_option
 def try_source(place: str, kind: str | None, mapping: tuple[str, ...], loop: Path | None, as_json: bool) -> None:
     """Try what a source would read from PLACE. Nothing is stored, and no installation is needed.
