@@ -350,7 +350,7 @@ def _feedback(attributes: Attributes, ids: tuple[Any, Any], times: tuple[Any, ..
     response = name(attributes.get("gen_ai.response.id"))
     named = bool(ids[0]) and bool(ids[1])
     if not named and response is None:
-        raise Rejected("missing_id", "feedback refers to neither a span nor a gen_ai.response.id")
+        raise Rejected("missing_id", "feedback names no model call: give the trace id and span id of the call, or gen_ai.response.id")
     value = text = None
     if kind == FeedbackKind.RATING:
         score = attributes.get("gen_ai.evaluation.score.value")
