@@ -76,6 +76,7 @@ def named_content(value: ast.expr | None, function: ast.FunctionDef) -> type[row
     return found if isinstance(found, type) else None
 
 
+@cache
 def ledger_rows() -> dict[str, Call]:
     """Return all places that write ledger rows. The key is the kind, the module's name and the function."""
     found = {}
