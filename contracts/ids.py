@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -90,17 +92,40 @@ def whole_text(text: str) -> str:
 
 
 def _is_skipped(text: str, skipped: Beginnings) -> bool:
-    """Return whether a normalised text begins with one of `skipped`, or is one of them as a whole."""
-    return text.startswith(skipped) or (len(text) <= _LONGEST_WHOLE and whole_text(text) in skipped)
+    """Return whether a normalised text begins with one of `skipped`, or is one of them as a whole. So does the question in it."""
+    return any(
+        one.startswith(skipped) or (len(one) <= _LONGEST_WHOLE and whole_text(one) in skipped) for one in {text, question_in(text, skipped)}
+    )
 
 
 def question_in(text: str, skipped: Beginnings) -> str:
-    """Return the part of a normalised text between the last mark with AFTER and the next one with UNTIL; the whole text if it is empty."""
-    if not any(mark.endswith((AFTER, UNTIL)) for mark in skipped):
+    """Return the part of a normalised text between a mark with AFTER and the next one with UNTIL.
+
+    Documents before the question, or behind it, may contain the marks too. So it is the last part that is not empty and ends with UNTIL, if
+    there is one, or else the last one that is not empty. A text without marks is returned as a whole.
+    """
+    after, until = _marks(skipped)
+    if after is None and until is None:
         return text
-    begin = max((text.rfind(mark[:-1]) + len(mark) - 1 for mark in skipped if mark.endswith(AFTER) and mark[:-1] in text), default=0)
-    ends = (text.find(mark[:-1], begin) for mark in skipped if mark.endswith(UNTIL))
-    return text[begin : min((end for end in ends if end >= 0), default=len(text))].strip() or text
+    begins = [found.end() for found in after.finditer(text)] if after else []
+    ends = [found.start() for found in until.finditer(text)] if until else []
+    parts = list[tuple[bool, str]]()
+    for begin in begins or [0]:
+        at = bisect_left(ends, begin)
+        parts.append((at < len(ends), text[begin : ends[at] if at < len(ends) else None].strip()))
+    closed = [part for is_closed, part in parts if is_closed and part]
+    return (closed or [part for _, part in parts if part] or [text])[-1]
+
+
+@lru_cache(maxsize=8)
+def _marks(skipped: Beginnings) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    """Return what finds the marks with AFTER, and those with UNTIL; None without any. No mark begins inside a Latin word."""
+    found = []
+    for end in (AFTER, UNTIL):
+        marks = sorted((mark[:-1] for mark in skipped if mark.endswith(end)), key=len, reverse=True)
+        begins = (("(?<![a-z\u00df-\u024f])" if mark[0].isalpha() else "") + re.escape(mark) for mark in marks)
+        found.append(re.compile("|".join(begins)) if marks else None)
+    return found[0], found[1]
 
 
 def prompt_id(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> Digest:

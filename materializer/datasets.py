@@ -285,7 +285,7 @@ class LakeDatasets:
                 self.lake.unpin(table, name)
             if settled.traces.is_empty():
                 raise Inconclusive("no trace is in the lake yet; run `ratchet ingest`, or send traces to the receiver")
-            alike = "" if self.loop.holdout.skipped else _same_openings(asked, every.sides.roots)
+            alike = _same_openings(asked, every.sides.roots)
             raise Inconclusive(
                 f"edition {number} of line {self.loop.line.name!r}: no held-out prompt has a reference ({traces} held-out traces){alike}; "
                 "record right answers for more prompts: `reference` in JSON Lines, `metadata.reference` in OTLP, or reviewer_reference"
@@ -435,5 +435,6 @@ def _same_openings(prompts: int, roots: PromptRoots) -> str:
         return ""
     return (
         f"; by their first user messages, the {prompts:,} prompts count as {first:,} conversation{'s'[: first > 1]}: if these messages are "
-        "examples, or the environment that an agent describes, name them in holdout.skip_messages, and greetings in holdout.skip_greetings"
+        "examples, or the environment that an agent describes, name them in holdout.skip_messages, and greetings in "
+        "holdout.skip_greetings; holdout.question_after and holdout.question_until must leave the question"
     )

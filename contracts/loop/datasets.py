@@ -69,13 +69,13 @@ class HoldoutSettings(Frozen):
     none. Conversations count as one if their first other user message is the same. Upper case, white space, and punctuation and emojis at
     the ends do not count. It cannot be changed after the first edition of the holdout."""
     question_after: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_mark)], ...] = ()
-    """What stands before the question in a user message that also contains other text, such as "Question:" behind retrieved documents. The
-    text after its last occurrence counts as the question: conversations with the same question are on one side of the split, be their
-    documents different. A message without it counts as a whole. Upper case and white space do not count. It cannot be changed after the
-    first edition of the holdout."""
+    """What stands before the question in a user message that also contains other text, such as "Question:" behind retrieved documents.
+    Conversations with the same question are on one side of the split then, be their documents different. The question is the last text that
+    follows it, or of several texts the last one that ends with `question_until`. A message without it counts as a whole. Upper case and
+    white space do not count. It cannot be changed after the first edition of the holdout."""
     question_until: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_mark)], ...] = ()
-    """What stands behind the question in such a message, for example "Context:" before retrieved documents. The question ends at its first
-    occurrence after `question_after`. It cannot be changed after the first edition of the holdout."""
+    """What stands behind the question in such a message, for example "Context:" before retrieved documents. It cannot be changed after the
+    first edition of the holdout."""
     development: Annotated[float, Field(ge=0, lt=0.5)] = 0.15
     """Share of the training prompts, selected by hash of their cluster of near-duplicates, that the line never trains on. Training jobs
     measure with them how long to train (`steps = "auto"`). It can be lowered later, not raised. 0: none; SFT and DPO on TRL in one process

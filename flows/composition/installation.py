@@ -45,6 +45,12 @@ def is_same_file(owner: Path, path: Path) -> bool:
         return False
 
 
+def _is_file_of(owner: Path, path: Path) -> bool:
+    """Return whether `path` is the loop file `owner` of a line. A link may point to the file of another line by now."""
+    same = os.path.normpath(owner) == os.path.normpath(path.absolute())
+    return same or (not owner.is_symlink() and is_same_file(owner, path))
+
+
 def other_file(line: str, owner: Path, path: Path) -> str:
     """Return why `path` may not act on `line`, which belongs to the loop file `owner`, and what to do."""
     path = path.absolute()  # two files of one name are told apart
@@ -62,7 +68,8 @@ def renamed(line: str, former: str, path: Path) -> str:
     return (
         f"{path.absolute()} is the loop file of line {former!r}, and names line {line!r} now; a line keeps its name: with another one, it "
         f"would begin again without its traces, its cycles and its champion, and {former!r} would have no loop file. Restore `line.name`, "
-        "or, for a new line, copy the file and change the name in the copy"
+        f"or, for a new line, copy the file and change the name in the copy. If the file of {former!r} was moved, run "
+        "`ratchet takeover PATH --why TEXT` with its present path first"
     )
 
 
@@ -125,9 +132,9 @@ class Installation:
         owner = self.owner(line)
         if owner is not None and not is_same_file(owner, path):
             raise ConfigError(other_file(line, owner, path))
-        if owner is None:
+        if owner is None and not self.line(line).rows:
             for former in (stream.removeprefix("line/") for stream in self.ledger.streams("line/")):
-                if former != line and (known := self.owner(former)) is not None and is_same_file(known, path):
+                if former != line and (known := self.owner(former)) is not None and _is_file_of(known, path):
                     raise ConfigError(renamed(line, former, path))
 
     def cycle_context(self, cycle: CycleView, late: bool = False) -> LineContext:

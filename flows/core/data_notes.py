@@ -55,7 +55,8 @@ def shared_root(root: PromptGroup | None) -> str | None:
     return (
         f"{_share(root)} begin with the same user message and count as one "
         f"conversation; {_CONSEQUENCE[root.side]}. If it is a greeting, name it in holdout.skip_greetings; if it is an example or "
-        "the environment that an agent describes, in holdout.skip_messages; both before the first cycle, or in a new line"
+        "the environment that an agent describes, in holdout.skip_messages; if holdout.question_after or holdout.question_until leave a "
+        "text that is no question, correct them; all before the first cycle, or in a new line"
     )
 
 

@@ -18,7 +18,7 @@ import polars as pl
 from ratchet.contracts.conversation import person_answer
 from ratchet.contracts.data.datasets import NearRung
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, hash_share, normalise, root_text, without_opening
+from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, content_text, hash_share, normalise, root_text, without_opening
 from ratchet.materializer.labels.scores import references
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.texts import PLACE, Texts
@@ -68,9 +68,11 @@ class Question(NamedTuple):
         written = person_answer(answer.reference, self.tools)
         return {"prompt": self.messages, "answer": written, "reference": self.reference, "tools": self.tools, "feedback": []}
 
-    def context(self) -> tuple[str, str | None]:
-        """Return what the prompt has besides the user's message. Documents, for example, decide what is right."""
-        return json.dumps([message for message in self.messages if message["role"] != "user"], sort_keys=True), self.tools
+    def context(self) -> tuple[str, str, str | None]:
+        """Return what the prompt has besides the question. Documents, for example, decide what is right."""
+        message = normalise(content_text([message["content"] for message in self.messages if message["role"] == "user"][-1]))
+        others = json.dumps([message for message in self.messages if message["role"] != "user"], sort_keys=True)
+        return others, message.replace(self.text, "", 1), self.tools
 
 
 Compare = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, float | None]]]

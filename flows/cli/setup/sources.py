@@ -80,19 +80,26 @@ def _loop(path: Path | None) -> Loop | None:
 def configured(loop: Loop, folder: Path, place: str, kind: str | None) -> SourceSettings | None:
     """Return the source of a loop file in `folder` to which a place belongs, also a file in its folder; None if it is in none of them.
 
-    `kind`, if given, must be that of the source.
+    If there are several, it is the one whose own place is the most specific one. `kind`, if given, must be that of the source. Sources of
+    other packages cannot be tried. Raises ConfigError if two sources have that place.
     """
+    found: list[tuple[int, SourceSettings]] = []
     for source in loop.sources:
-        where = source.path or str(source.options.get("base_url") or "")
-        if not where or kind not in (None, source.kind):
+        where = source.path or (str(source.options.get("base_url") or "") if source.kind == "langfuse" else "")
+        if not where or source.kind not in FILE_KINDS or kind not in (None, source.kind):
             continue
         if "://" in where or "://" in place:
             inside = place.rstrip("/") == where.rstrip("/") or (source.path is not None and place.startswith(where.rstrip("/") + "/"))
         else:
             inside = Path(place).resolve().is_relative_to((folder / where).resolve())
         if inside:
-            return source
-    return None
+            found.append((len(str(folder / where)), source))
+    longest = max((length for length, _ in found), default=0)
+    nearest = [source for length, source in found if length == longest]
+    if len(nearest) > 1:
+        names = ", ".join(source.name for source in nearest)
+        raise ConfigError(f"{place} belongs to the sources {names} of the loop file; give --kind, or try it without --loop")
+    return nearest[0] if nearest else None
 
 
 def _tried(
@@ -123,6 +130,8 @@ def _tried(
         )
     except OSError as error:
         raise Retryable(f"{place} cannot be read: {error}") from error
+    if known is not None:
+        found = replace(found, guesses=(), why="as the loop file says")
     if found.kind is None and given:  # the user knows better
         found = replace(found, kind="jsonl")
     if found.kind is None or (not api and not found.files and not found.path):
@@ -146,13 +155,19 @@ def _tried(
         source = load(ExtensionKind.SOURCE, found.kind).create(settings, here, Path(state), options=options | since, where="options")
         skipped = loop.holdout.skipped if loop else ()
         trial = try_records(source, limits, masker.mask, masker.masked_value, skipped)
-    return found, trial, source_block(settings) if known is None or given else None
+    block = source_block(settings) if known is None else f"{_mapping(settings)}\n" if given else None
+    return found, trial, block
 
 
 def _name(path: str) -> str:
     """Return a name for the source from the last part of its place."""
     text = re.sub(r"[^a-z0-9]+", "-", path.rstrip("/").rsplit("/", 1)[-1].lower().partition(".")[0]).strip("-")[:40].strip("-")
     return text or "traces"
+
+
+def _mapping(settings: SourceSettings) -> str:
+    pairs = ", ".join(f"{column} = {json.dumps(key, ensure_ascii=False)}" for column, key in settings.mapping.items())
+    return f"mapping = {{ {pairs} }}"
 
 
 def source_block(settings: Any) -> str:
@@ -162,8 +177,7 @@ def source_block(settings: Any) -> str:
         path = settings.path if "://" in settings.path else str(Path(settings.path).absolute())
         lines.append(f"path = {json.dumps(path, ensure_ascii=False)}")
     if settings.mapping:
-        pairs = ", ".join(f"{column} = {json.dumps(key, ensure_ascii=False)}" for column, key in settings.mapping.items())
-        lines.append(f"mapping = {{ {pairs} }}")
+        lines.append(_mapping(settings))
     if settings.options:
         lines += ["", "[sources.options]", *(f"{key} = {json.dumps(value)}" for key, value in settings.options.items())]
     return "\n".join(lines) + "\n"
@@ -247,7 +261,7 @@ def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str |
     if trial.unread:
         say(unread_text(trial.unread))
     if trial.kept and block is not None:
-        say("Add this to a loop file:")
+        say("Add this to a loop file:" if block.startswith("[") else "Write this in the source of the loop file:")
         say("")
         say(block)
     elif not trial.kept:

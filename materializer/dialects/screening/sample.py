@@ -24,7 +24,7 @@ from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
 from ratchet.materializer.dialects.people.told import Share, shares
-from ratchet.materializer.dialects.screening.same_question import Edges, SameQuestion, edges_of, same_question
+from ratchet.materializer.dialects.screening.same_question import Edges, edges_of, same_question
 
 _LARGEST = 8 << 20
 _SHORT = 200
@@ -139,6 +139,28 @@ class SharedBeginning:
         )
 
 
+@dataclass(frozen=True)
+class Collapsed:
+    """A text that the marks of the loop file make the question of many different messages."""
+
+    text: str
+    """Its first characters, normalised."""
+    messages: int
+    """Number of different messages with it."""
+    of: int
+    """Number of different messages."""
+
+    @property
+    def sentence(self) -> str:
+        """The finding for an operator."""
+        shown = self.text if len(self.text) <= _SHORT_BEGIN else self.text[: _SHORT_BEGIN - 1] + "…"
+        return (
+            f"with holdout.question_after and holdout.question_until, {self.messages:,} of {self.of:,} different messages have the "
+            f"question {json.dumps(shown, ensure_ascii=False)}, and count as one conversation, on one side of the holdout; if this "
+            "is no question, correct these settings"
+        )
+
+
 class Asked(NamedTuple):
     """A user message."""
 
@@ -147,7 +169,9 @@ class Asked(NamedTuple):
     whole: int
     """A hash of the whole."""
     edges: Edges = Edges()
-    """The first and last sentences of the first question, if the whole message counts as the question."""
+    """The first and last sentences of the first question."""
+    message: int = 0
+    """A hash of the whole message, if only a part of it counts as the question."""
 
 
 def asked_in(messages: str, skipped: Beginnings = ()) -> tuple[Asked, ...]:
@@ -157,8 +181,8 @@ def asked_in(messages: str, skipped: Beginnings = ()) -> tuple[Asked, ...]:
     for message in asked:
         whole = root_text([message])
         text = question_in(whole, skipped)
-        edges = edges_of(content_text(message["content"])) if not found and text == whole else Edges()
-        found.append(Asked(text[:_LONGEST], hash(text), edges))
+        edges = Edges() if found else edges_of(content_text(message["content"])) if text == whole else edges_of(text, least=2)
+        found.append(Asked(text[:_LONGEST], hash(text), edges, hash(whole) if text != whole else 0))
     return tuple(found)
 
 
@@ -189,11 +213,23 @@ def shared_beginning(calls: Sequence[tuple[Asked, ...]]) -> SharedBeginning | No
     return SharedBeginning(most.begin, count, len(inside))
 
 
+def collapsed(calls: Sequence[tuple[Asked, ...]]) -> Collapsed | None:
+    """Return the part that is the question of at least 20 different messages, and of more than a tenth of all; None if there is none.
+
+    `calls` are those of `same_opening`. A question of users is asked so often only if there are few of them.
+    """
+    asked = {(texts[0].whole, texts[0].message): texts[0] for texts in calls if texts}
+    counts = Counter(whole for whole, message in asked if message)
+    whole, count = counts.most_common(1)[0] if counts else (0, 0)
+    if count < LEAST_SHARED_ROOT or count <= SHARED_ROOT * len(asked):
+        return None
+    return Collapsed(next(one.begin for one in asked.values() if one.whole == whole), count, len(asked))
+
+
 def opening_sentence(calls: Sequence[tuple[Asked, ...]]) -> str | None:
-    """Return the finding of `same_opening`, or that of `shared_beginning`, or that of `same_question`; None without one."""
-    found: SameOpening | SharedBeginning | SameQuestion | None = same_opening(calls) or shared_beginning(calls)
-    if found is None:
-        found = same_question({texts[0].whole: texts[0].edges for texts in calls if texts}.values())
+    """Return the first finding of `collapsed`, `same_opening`, `shared_beginning` and `same_question`; None without one."""
+    first = {texts[0].whole: texts[0].edges for texts in calls if texts}
+    found = collapsed(calls) or same_opening(calls) or shared_beginning(calls) or same_question(first.values())
     return None if found is None else found.sentence
 
 

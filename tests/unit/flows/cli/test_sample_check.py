@@ -76,6 +76,6 @@ def test_one_question_behind_different_documents_is_warned_of_until_its_mark_is_
     texts = [f"Context:\nShop {n} is in street {n}.\nIt opens at {n % 5}.\n\nQuestion: Who runs branch {n % 7}?" for n in range(30)]
     calls = [call_of([text], n) for n, text in enumerate(texts)]
     [said] = warned(tmp_path, calls, {})
-    assert said.startswith("calls: 30 of 30 different prompts end with a sentence")
-    mark = json.loads(said.split("for example ")[1])
+    assert said.startswith("calls: 30 of 30 different prompts share a question")
+    mark = json.loads(said.split("(for example ")[1].split(")")[0])
     assert warned(tmp_path, calls, {"question_after": mark}) == []

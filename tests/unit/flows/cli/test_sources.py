@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ratchet.flows.cli.setup.sources import sources
+from ratchet.contracts.errors import ConfigError
+from ratchet.flows.cli.setup.sources import configured, sources
+from ratchet.flows.config.load import load_loop
 from tests.command import ratchet
 from tests.unit.materializer.receive.langfuse.api_server import KEYS, langfuse_server
 from tests.unit.materializer.receive.trial.test_guess import PLACES
@@ -259,5 +261,21 @@ def test_a_given_mapping_replaces_that_of_the_loop_files_source(tmp_path: Path) 
     (tmp_path / "data" / "calls.jsonl").write_text(json.dumps(row) + "\n")
     answer = tried(tmp_path / "data" / "calls.jsonl", "--loop", tmp_path / "loop.toml", "--mapping", "response=good")
     assert answer["examples"][0]["read"]["answer"] == "B."
+    assert answer["block"].startswith('mapping = { id = "call_id"')
     assert 'response = "good"' in answer["block"]
-    assert 'id = "call_id"' in answer["block"]
+    assert answer["why"] == "as the loop file says"
+
+
+def test_the_most_specific_source_of_the_loop_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "data" / "stars").mkdir(parents=True)
+    loop, line = tmp_path / "loop.toml", '[line]\nname = "support"\nserved_model = "m"\n[[rewards]]\nname = "user_feedback"\n'
+    paths = {"all": "data", "stars": "data/stars", "one": "data/twice", "two": "data/twice"}
+    loop.write_text(line + "".join(f'[[sources]]\nname = "{name}"\nkind = "jsonl"\npath = "{path}"\n' for name, path in paths.items()))
+
+    def name_of(place: str) -> str | None:
+        found = configured(load_loop(loop), tmp_path, str(tmp_path / place), None)
+        return None if found is None else found.name
+
+    assert [name_of(place) for place in ("data/stars/calls.jsonl", "data/stars", "data", "")] == ["stars", "stars", "all", None]
+    with pytest.raises(ConfigError, match="belongs to the sources one, two"):
+        name_of("data/twice")

@@ -126,6 +126,26 @@ def test_check_says_that_a_line_was_renamed_and_a_copy_can_begin_a_new_line(file
     run("ingest", copy)
 
 
+def test_a_new_file_in_the_place_of_a_moved_one_begins_a_new_line_after_the_takeover(files: tuple[Path, Path], tmp_path: Path) -> None:
+    own, _ = files
+    own.rename(tmp_path / "sim.toml")
+    own.write_text(LOOP.replace('name = "sim"', 'name = "desk"'))
+    assert "run `ratchet takeover PATH --why TEXT` with its present path first" in refused("ingest", own)
+    run("takeover", tmp_path / "sim.toml", "--why", "moved")
+    run("ingest", own)
+
+
+def test_a_link_that_points_to_the_file_of_another_line_does_not_hold_that_file(files: tuple[Path, Path], tmp_path: Path) -> None:
+    link, other = tmp_path / "current.toml", tmp_path / "desk.toml"
+    link.symlink_to(files[0])
+    run("takeover", files[1], "--why", "so that the link is another file")
+    run("takeover", link, "--why", "by its link")
+    other.write_text(LOOP.replace('name = "sim"', 'name = "desk"'))
+    link.unlink()
+    link.symlink_to(other)
+    run("ingest", other)
+
+
 def test_moved_file_is_told_from_a_copy_and_has_a_remedy(files: tuple[Path, Path]) -> None:
     own, copy = files
     own.unlink()

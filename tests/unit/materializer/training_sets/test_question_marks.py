@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import question_in, root_text
+from ratchet.contracts.ids import question_in, root_text, without_opening
 from ratchet.contracts.loop.datasets import HoldoutSettings
 from ratchet.materializer.datasets import LakeDatasets
 from ratchet.materializer.training_sets.near_duplicates import prompt_clusters
+from ratchet.materializer.training_sets.questions import Question
 from ratchet.materializer.training_sets.split import forbidden_changes
 from tests.unit.materializer.conftest import make_datasets, make_loop
 from tests.unit.materializer.records import batch, span, spans
@@ -96,6 +97,11 @@ def test_marks_cannot_be_changed_later(tmp_path: Path) -> None:
         ("who? context: a", "who?"),
         ("a question:", "a question:"),
         ("context: a", "context: a"),
+        ("question: who? context: question: old? it is a", "who?"),
+        ("subquestion: a question: who?", "who?"),
+        ("who? in the sub-question: a", "a"),
+        ("my-context: a question: who? context:", "who?"),
+        ("question: who? question:", "who? question:"),
     ],
 )
 def test_the_question_is_the_text_between_the_marks(text: str, question: str) -> None:
@@ -109,6 +115,20 @@ def test_a_greeting_is_skipped_before_the_question_is_looked_for() -> None:
     settings = HoldoutSettings(question_after=("Question:",), skip_greetings=("hi",))
     messages = [{"role": "user", "content": text} for text in ("Hi!", "Docs. Question: Who?")]
     assert root_text(messages, settings.skipped) == "who?"
+
+
+def test_a_greeting_inside_a_template_is_skipped() -> None:
+    settings = HoldoutSettings(question_after=("Question:",), skip_greetings=("hi",))
+    messages = [{"role": "user", "content": f"Docs {text}. Question: {text}"} for text in ("Hi!", "Who?")]
+    assert root_text(messages, settings.skipped) == "who?"
+    assert without_opening(messages, settings.skipped) == messages[1:]
+
+
+def test_questions_with_other_documents_have_another_context() -> None:
+    one, other = (Question("who?", [{"role": "user", "content": f"{docs} Question: Who?"}], None, "A") for docs in ("Page 1.", "Page 2."))
+    assert one.context() != other.context()
+    bare = [Question("who?", [{"role": "user", "content": text}], None, "A").context() for text in ("Who?", " WHO? ")]
+    assert bare[0] == bare[1]
 
 
 def test_long_documents_that_questions_share_do_not_make_them_near_duplicates() -> None:

@@ -36,9 +36,8 @@ def prompts(shape: str, questions: Sequence[str], seed: int = 0) -> list[str]:
 def test_the_same_question_behind_other_documents_is_told_with_its_mark(shape: str) -> None:
     said = opening_sentence([asked_in(prompt) for prompt in prompts(shape, QUESTIONS)])
     assert said is not None
-    assert said.startswith("100 of 100 different prompts " + ("begin" if shape == "first" else "end"))
-    assert ("holdout.question_after" + (f', for example ["{MARKS[shape]}"]' if shape in MARKS else "")) in said
-    assert said.endswith("holdout.question_until") == (shape == "first")
+    assert said.startswith("100 of 100 different prompts share a question")
+    assert ("holdout.question_after" + (f' (for example ["{MARKS[shape]}"])' if shape in MARKS else ", and")) in said
 
 
 @pytest.mark.parametrize(
@@ -57,8 +56,62 @@ def test_nothing_is_told_once_the_mark_is_set(shape: str, skipped: tuple[str, ..
 @pytest.mark.parametrize("shape", SHAPES)
 def test_questions_that_are_asked_once_are_not_told(shape: str) -> None:
     different = [f"How many {name} cases did branch {n} have?" for n in range(10) for name in SUBJECTS]
-    found = opening_sentence([asked_in(prompt) for prompt in prompts(shape, different)])
-    assert found is None or (shape == "bare" and " begin with " in found), "only without a mark, repeated documents may be the questions"
+    assert opening_sentence([asked_in(prompt) for prompt in prompts(shape, different)]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("Kontext: {documents}\n\nFrage: {question}", "frage:"),
+        ("已知信息:{documents}。问题：{question}？", "问题:"),
+        ("<context>{documents}</context><question>{question}</question>", "<question>"),
+        ("{documents}\r\r{question}?\rCurrent time: {n}", None),
+        ("Context: {documents}\nQuestion: I looked at page {n}. {question}?", "question:"),
+        ("Question: {question}\n\nContext:\n{documents}\nUser locale: {n}", "question:"),
+    ],
+)
+def test_questions_of_other_languages_and_layouts_are_told(text: str, mark: str | None) -> None:
+    chance = random.Random(1)
+    written = [
+        text.format(documents=" ".join(chance.sample(DOCUMENTS, 2)), question=QUESTIONS[n % len(QUESTIONS)].rstrip("?"), n=n)
+        for n in range(100)
+    ]
+    found = same_question(map(edges_of, written))
+    assert found is not None
+    assert (found.messages, found.mark) == (100, mark)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dear team,\nmy order {n} is late.\nThank you for your help.\nBest regards, agent {few}",
+        "Review this change:\n+++ b/src/module_{few}.py\n+import numpy as np\n+value = {n}",
+        "Classify the review.\nReview {n} is from shop {few}.\nIt was great number {few}.",
+        '{{"context": "page {n}", "user": "person {few}"}}\n{{"limit": {few}}}\n{{"more": {n}}}',
+    ],
+)
+def test_repeated_sentences_that_ask_nothing_are_not_told(text: str) -> None:
+    assert same_question(edges_of(text.format(n=n, few=n % 8)) for n in range(100)) is None
+
+
+def test_a_mark_that_leaves_what_is_no_question_is_told() -> None:
+    texts = [f"Question: who runs branch {n}?\nAnswer in JSON" for n in range(40)]
+    asked = [asked_in(json.dumps([{"role": "user", "content": text}]), ("answer\r",)) for text in texts]
+    said = opening_sentence(asked)
+    assert said is not None
+    assert said.startswith(
+        'with holdout.question_after and holdout.question_until, 40 of 40 different messages have the question "in json"'
+    )
+    assert opening_sentence([asked_in(json.dumps([{"role": "user", "content": text}]), ("question:\r",)) for text in texts]) is None
+
+
+def test_a_varying_text_behind_the_question_is_told_once_the_mark_before_it_is_set() -> None:
+    texts = [f"Documents {n}.\nQuestion: who runs branch {n % 10}?\nCurrent time: {n}" for n in range(40)]
+    said = opening_sentence([asked_in(json.dumps([{"role": "user", "content": text}]), ("question:\r",)) for text in texts])
+    assert said is not None
+    assert "what follows it in holdout.question_until" in said
+    marks = ("current time:\f", "question:\r")
+    assert opening_sentence([asked_in(json.dumps([{"role": "user", "content": text}]), marks) for text in texts]) is None
 
 
 def test_a_template_and_a_few_repeated_closings_are_no_questions() -> None:
