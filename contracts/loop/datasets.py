@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from ratchet.contracts.data.records import Signal, Tier
-from ratchet.contracts.ids import AFTER, END, UNTIL, Beginnings, normalise, whole_text
+from ratchet.contracts.ids import AFTER, END, UNTIL, SkippedTexts, normalise, whole_text
 from ratchet.contracts.loop.field_types import Positive, Share
 from ratchet.contracts.model import Frozen
 
@@ -70,9 +70,9 @@ class HoldoutSettings(Frozen):
     the ends do not count. It cannot be changed after the first edition of the holdout."""
     question_after: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_mark)], ...] = ()
     """What stands before the question in a user message that also contains other text, such as "Question:" behind retrieved documents.
-    Conversations with the same question are on one side of the split then, be their documents different. The question is the last text that
-    follows it, or of several texts the last one that ends with `question_until`. A message without it counts as a whole. Upper case and
-    white space do not count. It cannot be changed after the first edition of the holdout."""
+    Conversations with the same question are on one side of the split then, also if their documents differ. The question is the text behind
+    the last occurrence; with `question_until`, behind the last occurrence that such a text follows. A message without it counts as a whole.
+    Upper case and white space do not count. It cannot be changed after the first edition of the holdout."""
     question_until: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_mark)], ...] = ()
     """What stands behind the question in such a message, for example "Context:" before retrieved documents. It cannot be changed after the
     first edition of the holdout."""
@@ -86,7 +86,7 @@ class HoldoutSettings(Frozen):
     1 - gate.level."""
 
     @property
-    def skipped(self) -> Beginnings:
+    def skipped(self) -> SkippedTexts:
         """`skip_messages`, `skip_greetings`, `question_after` and `question_until`, normalised."""
         after, until = (
             {normalise(mark) + end for mark in marks} for marks, end in ((self.question_after, AFTER), (self.question_until, UNTIL))
