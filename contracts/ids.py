@@ -66,9 +66,10 @@ def person_id(text: str) -> str:
 
 INSTRUCTIONS = ("system", "developer")
 """Roles of messages that instruct the model."""
-Beginnings: TypeAlias = tuple[str, ...]
-"""Beginnings of normalised texts. One that ends with END stands for a whole text, as `whole_text` returns it. One that ends with AFTER or
-UNTIL is no beginning: it stands anywhere in a text, before or behind the question."""
+SkippedTexts: TypeAlias = tuple[str, ...]
+"""Normalised texts in user messages that are no question, told apart by their last character. END: a whole message, as `whole_text` returns
+it. AFTER: what stands directly before the question of a message. UNTIL: what stands directly behind it. Any other one: the beginning of a
+message."""
 END, AFTER, UNTIL = "\n", "\r", "\f"
 """Characters that no normalised text has."""
 _LONGEST_WHOLE = 200
@@ -91,18 +92,18 @@ def whole_text(text: str) -> str:
     return (text[places[0] : places[-1] + 1] if places else "") + END
 
 
-def _is_skipped(text: str, skipped: Beginnings) -> bool:
+def _is_skipped(text: str, skipped: SkippedTexts) -> bool:
     """Return whether a normalised text begins with one of `skipped`, or is one of them as a whole. So does the question in it."""
     return any(
         one.startswith(skipped) or (len(one) <= _LONGEST_WHOLE and whole_text(one) in skipped) for one in {text, question_in(text, skipped)}
     )
 
 
-def question_in(text: str, skipped: Beginnings) -> str:
+def question_in(text: str, skipped: SkippedTexts) -> str:
     """Return the part of a normalised text between a mark with AFTER and the next one with UNTIL.
 
-    Documents before the question, or behind it, may contain the marks too. So it is the last part that is not empty and ends with UNTIL, if
-    there is one, or else the last one that is not empty. A text without marks is returned as a whole.
+    Documents before or behind the question may contain the marks too, so there can be several such parts. The last one that is not empty
+    counts; parts that end with a mark count before those that end with the text. A text without marks is returned as a whole.
     """
     after, until = _marks(skipped)
     if after is None and until is None:
@@ -118,7 +119,7 @@ def question_in(text: str, skipped: Beginnings) -> str:
 
 
 @lru_cache(maxsize=8)
-def _marks(skipped: Beginnings) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+def _marks(skipped: SkippedTexts) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
     """Return what finds the marks with AFTER, and those with UNTIL; None without any. No mark begins inside a Latin word."""
     found = []
     for end in (AFTER, UNTIL):
@@ -158,7 +159,7 @@ def content_text(content: Any) -> str:
     return "\n".join(str(text) for text in shown)
 
 
-def root_id(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> Digest:
+def root_id(messages: Sequence[Mapping[str, Any]], skipped: SkippedTexts = ()) -> Digest:
     """Return the digest of `root_text`.
 
     All turns of a conversation have the same root. The holdout split and the clusters of the gate use it.
@@ -166,7 +167,7 @@ def root_id(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> 
     return digest(root_text(messages, skipped).encode())
 
 
-def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -> str:
+def root_text(messages: Sequence[Mapping[str, Any]], skipped: SkippedTexts = ()) -> str:
     """Return the normalised first user message that is a question: that begins with none of `skipped`, and is none of them as a whole.
 
     If all of them do, it is the last one, and without a user message, the first message. Of a message with marks of `skipped`, it is the
@@ -181,7 +182,7 @@ def root_text(messages: Sequence[Mapping[str, Any]], skipped: Beginnings = ()) -
     return question_in(text, skipped)
 
 
-def without_opening(messages: Sequence[Mapping[str, Any]], skipped: Beginnings) -> list[Mapping[str, Any]]:
+def without_opening(messages: Sequence[Mapping[str, Any]], skipped: SkippedTexts) -> list[Mapping[str, Any]]:
     """Return the messages without those before the one of `root_text` that are no instructions."""
     asked = [place for place, message in enumerate(messages) if message["role"] == "user"] if skipped else []
     questions = (place for place in asked if not _is_skipped(normalise(content_text(messages[place]["content"])), skipped))

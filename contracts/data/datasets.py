@@ -207,7 +207,7 @@ class HoldoutEdition(Frozen):
     """Share of prompts in the holdout, in (0, 1)."""
     skipped: tuple[str, ...] = ()
     """User messages that are no question (`holdout.skip_messages` and `holdout.skip_greetings`), and texts around a question
-    (`holdout.question_after` and `holdout.question_until`), normalised as `ids.Beginnings`."""
+    (`holdout.question_after` and `holdout.question_until`), normalised as `ids.SkippedTexts`."""
 
 
 SHARED_ROOT, LEAST_SHARED_ROOT = 0.1, 20

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ratchet.contracts.data.datasets import HoldoutEdition
 from ratchet.contracts.evaluation import ChatRequest
-from ratchet.contracts.ids import Beginnings, digest, root_id
+from ratchet.contracts.ids import SkippedTexts, digest, root_id
 
 GOLDEN = "golden"
 _T = TypeVar("_T")
@@ -42,7 +42,7 @@ class Question:
     reference: str | None
     slice: str | None
     tools: tuple[dict[str, Any], ...] = ()
-    skipped: Beginnings = ()
+    skipped: SkippedTexts = ()
     """Beginnings of user messages that are no question (`HoldoutEdition.skipped`)."""
 
     @property
@@ -61,7 +61,7 @@ class Question:
         return _key(self.set, list(self.prompt), self.reference)
 
 
-def read_questions(name: str, parquet: bytes, skipped: Beginnings = ()) -> list[Question]:
+def read_questions(name: str, parquet: bytes, skipped: SkippedTexts = ()) -> list[Question]:
     """Return the prompts of a Parquet file with the schema records.PROMPTS, as questions of the prompt set `name`.
 
     `skipped` is that of the edition.

@@ -9,7 +9,7 @@ import orjson
 import polars as pl
 
 from ratchet.contracts.data.datasets import PromptGroup
-from ratchet.contracts.ids import Beginnings, Digest, root_text
+from ratchet.contracts.ids import Digest, SkippedTexts, root_text
 from ratchet.materializer.partitioned.partitions import Partitions, range_of
 from ratchet.materializer.texts import PLACE, TextFile
 from ratchet.materializer.training_sets.holdout import identify_prompts
@@ -35,7 +35,7 @@ Place = Callable[["PromptRoots"], Callable[[Sequence[Digest]], list[Placed]]]
 class Identities:
     """The ids of prompts, by the partitions of their traces. They are kept for a second call with the same partitions."""
 
-    def __init__(self, folder: Path, count: int, known: Identities | None = None, skipped: Beginnings = ()) -> None:
+    def __init__(self, folder: Path, count: int, known: Identities | None = None, skipped: SkippedTexts = ()) -> None:
         """`known` are former identities. Prompts of a partition there are not identified again. `skipped` is that of `root_id`."""
         self._ids, self._skipped = Partitions(folder, count), skipped
         self._known: Partitions | None = known._ids if known is not None and known._ids.count == count else None
@@ -50,7 +50,7 @@ class Identities:
 class PromptRoots:
     """The roots of identified prompts, in ranges."""
 
-    def __init__(self, folder: Path, count: int, texts: TextFile, skipped: Beginnings = ()) -> None:
+    def __init__(self, folder: Path, count: int, texts: TextFile, skipped: SkippedTexts = ()) -> None:
         """`texts` has the texts of the prompts. `skipped` is that of `root_text`."""
         self._texts, self._skipped = texts, skipped
         none = pl.DataFrame(schema={"root_id": pl.String, "messages": pl.Binary, PLACE: pl.UInt32, _RANGE: pl.UInt64})

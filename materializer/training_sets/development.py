@@ -14,7 +14,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import CROSS_VALIDATED_CLUSTERS, CROSS_VALIDATED_LEAST
 from ratchet.contracts.data.records import CROSS_VALIDATION, DEVELOPMENT, PROMPTS
-from ratchet.contracts.ids import Beginnings, Digest, hash_share, root_id
+from ratchet.contracts.ids import Digest, SkippedTexts, hash_share, root_id
 from ratchet.materializer.lake.schemas import frame_of
 
 MOST = 300
@@ -48,7 +48,7 @@ def is_development(salt: str, fraction: float) -> Callable[[str], bool]:
 
 
 def prompts_by_part(
-    prompts: pl.DataFrame, parts: Callable[[Iterable[Digest]], Mapping[Digest, Part]], skipped: Beginnings = ()
+    prompts: pl.DataFrame, parts: Callable[[Iterable[Digest]], Mapping[Digest, Part]], skipped: SkippedTexts = ()
 ) -> dict[Part, list[str]]:
     """Return the ids of the prompts (records.PROMPTS) of each part. `parts` maps roots of conversations to their parts.
 

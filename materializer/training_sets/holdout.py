@@ -15,7 +15,7 @@ import polars as pl
 
 from ratchet.contracts.data.records import PROMPTS
 from ratchet.contracts.errors import ConfigError, Rejected
-from ratchet.contracts.ids import Beginnings, Digest, hash_share, prompt_id, root_id
+from ratchet.contracts.ids import Digest, SkippedTexts, hash_share, prompt_id, root_id
 from ratchet.materializer.dialects.canonical.tools import tools_of
 from ratchet.materializer.dialects.conversations.bodies import request_of
 from ratchet.materializer.dialects.values import dump, parse_json
@@ -33,7 +33,7 @@ def held_out(root: Digest, salt: str, fraction: float) -> bool:
 
 
 def identify_prompts(
-    prompts: pl.DataFrame, known: pl.DataFrame | None = None, texts: Texts = _IN_MEMORY, skipped: Beginnings = ()
+    prompts: pl.DataFrame, known: pl.DataFrame | None = None, texts: Texts = _IN_MEMORY, skipped: SkippedTexts = ()
 ) -> pl.DataFrame:
     """Return one row per distinct prompt (messages and tools, both JSON), with prompt_id and root_id.
 
@@ -78,7 +78,7 @@ def choose_edition(prompts: pl.DataFrame, number: int, salt: str, most: int) -> 
     return prompts.with_columns(pl.Series("rank", ranks)).sort("rank", "prompt_id").head(most).drop("rank")
 
 
-def read_golden(path: Path, skipped: Beginnings = ()) -> pl.DataFrame:
+def read_golden(path: Path, skipped: SkippedTexts = ()) -> pl.DataFrame:
     """Read a golden set and return it as records.PROMPTS plus the column root_id.
 
     The file has one object {prompt | question | messages, reference, slice?} per line. `skipped` is that of `root_id`. Raises ConfigError
@@ -99,7 +99,7 @@ def read_golden(path: Path, skipped: Beginnings = ()) -> pl.DataFrame:
     return frame_of(ordered, PROMPTS).with_columns(pl.Series("root_id", [row["root_id"] for row in ordered]))
 
 
-def _golden_row(line: bytes, where: str, skipped: Beginnings) -> dict[str, Any]:
+def _golden_row(line: bytes, where: str, skipped: SkippedTexts) -> dict[str, Any]:
     try:
         record = parse_json(line)
         asked = next((record[key] for key in ("messages", "prompt", "question") if record.get(key)), None)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, content_text, normalise, question_in, without_opening
+from ratchet.contracts.ids import INSTRUCTIONS, SkippedTexts, content_text, normalise, question_in, without_opening
 
 RECIPE = 2
 """Version of shingles, hashes, signatures, bands and threshold."""
@@ -397,7 +397,7 @@ def clusters(texts: Mapping[str, str], threshold: float = THRESHOLD, make: Shing
 
 
 def prompt_clusters(
-    prompts: Mapping[str, str], threshold: float = THRESHOLD, make: Shingler = WHOLE, skipped: Beginnings = ()
+    prompts: Mapping[str, str], threshold: float = THRESHOLD, make: Shingler = WHOLE, skipped: SkippedTexts = ()
 ) -> dict[str, str]:
     """Map the ids of prompts to clusters of near-duplicates. `prompts` are JSON lists of messages, which are compared as one text.
 

@@ -18,7 +18,7 @@ import polars as pl
 from ratchet.contracts.conversation import person_answer
 from ratchet.contracts.data.datasets import NearRung
 from ratchet.contracts.data.records import FeedbackKind
-from ratchet.contracts.ids import INSTRUCTIONS, Beginnings, content_text, hash_share, normalise, root_text, without_opening
+from ratchet.contracts.ids import INSTRUCTIONS, SkippedTexts, content_text, hash_share, normalise, root_text, without_opening
 from ratchet.materializer.labels.scores import references
 from ratchet.materializer.partitioned.partitions import Partitions
 from ratchet.materializer.texts import PLACE, Texts
@@ -79,7 +79,7 @@ Compare = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, float | 
 """Returns the scores of each answer, by the names of the scorers that compare with the right answer. None: the scorer abstains."""
 
 
-def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt: str, skipped: Beginnings = ()) -> list[Question]:
+def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt: str, skipped: SkippedTexts = ()) -> list[Question]:
     """Return up to MEASURED prompts with a right answer that the application has logged or a reviewer has given, chosen by salted hashes.
 
     A user's correction is no such answer: otherwise a user could separate prompts by wrong corrections. Of a conversation, only its first
@@ -98,7 +98,7 @@ def known_questions(asked: Partitions, feedback: Partitions, texts: Texts, salt:
     return _questions(texts.filled(found[0]).select("messages", "tools", "reference"), skipped)
 
 
-def questions_of(golden: pl.DataFrame | None, skipped: Beginnings = ()) -> list[Question]:
+def questions_of(golden: pl.DataFrame | None, skipped: SkippedTexts = ()) -> list[Question]:
     """Return up to MEASURED prompts of a golden set (records.PROMPTS) with a right answer, those with the least ids; none without a set.
 
     `skipped` is that of `root_text`.
@@ -109,7 +109,7 @@ def questions_of(golden: pl.DataFrame | None, skipped: Beginnings = ()) -> list[
     return _questions(known.select("prompt", "tools", "reference"), skipped)
 
 
-def _questions(known: pl.DataFrame, skipped: Beginnings) -> list[Question]:
+def _questions(known: pl.DataFrame, skipped: SkippedTexts) -> list[Question]:
     """Return the questions among the rows, which have messages, tools and a right answer."""
     every = ((orjson.loads(messages), tools, reference) for messages, tools, reference in known.iter_rows())
     return [

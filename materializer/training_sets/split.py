@@ -11,7 +11,7 @@ import polars as pl
 
 from ratchet.contracts.data.datasets import HoldoutEdition, NearRule, NearRung, TrainingSides
 from ratchet.contracts.errors import ConfigError
-from ratchet.contracts.ids import AFTER, END, NORMALISER, UNTIL, Beginnings, Digest, digest, root_id, root_text
+from ratchet.contracts.ids import AFTER, END, NORMALISER, UNTIL, Digest, SkippedTexts, digest, root_id, root_text
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Artifacts, Compute
 from ratchet.contracts.ports.compute import Item
@@ -39,7 +39,7 @@ _SIGNED = 2000
 """Prompts whose signatures are stored with one commit: a quarter of a second of work."""
 
 
-def edition_name(line: str, number: int, skipped: Beginnings = ()) -> str:
+def edition_name(line: str, number: int, skipped: SkippedTexts = ()) -> str:
     """Return the name that a holdout edition of a line is bound to. Edition 0, that of previews, has one for each value of `skipped`."""
     return f"edition/{line}/{number}" + (f"/{digest(list(skipped))[:12]}" if number == 0 and skipped else "")
 
@@ -74,7 +74,7 @@ def forbidden_changes(loop: Loop, artifacts: Artifacts) -> list[str]:
     return found
 
 
-def _of_kind(end: str, known: Beginnings) -> list[str]:
+def _of_kind(end: str, known: SkippedTexts) -> list[str]:
     """Return the texts of those of `known` that end with `end`, one of the characters of `ids`; without it, those without any."""
     return [text.removesuffix(end) for text in known if (text[-1:] == end if end else not text.endswith((END, AFTER, UNTIL)))]
 

@@ -60,7 +60,7 @@ def try_source(place: str, kind: str | None, mapping: tuple[str, ...], loop: Pat
     else:
         if known is not None:
             say(f"{place} belongs to the source {known.name!r} of {loop}, whose settings apply")
-        _show(place, found, trial, block, used, assumed=loop is None)
+        _show(place, found, trial, block, used, assumed=loop is None, is_known=known is not None)
     sys.exit(0 if trial is not None and trial.kept else 1)
 
 
@@ -78,10 +78,11 @@ def _loop(path: Path | None) -> Loop | None:
 
 
 def configured(loop: Loop, folder: Path, place: str, kind: str | None) -> SourceSettings | None:
-    """Return the source of a loop file in `folder` to which a place belongs, also a file in its folder; None if it is in none of them.
+    """Return the source of the loop file that would read a place; None without one.
 
-    If there are several, it is the one whose own place is the most specific one. `kind`, if given, must be that of the source. Sources of
-    other packages cannot be tried. Raises ConfigError if two sources have that place.
+    The loop file is in `folder`. A source reads its own place and what is inside it. If several sources read a place, the one with the
+    longest path counts. `kind`, if given, must be that of the source. Sources of other packages cannot be tried. Raises ConfigError if two
+    sources have the same place.
     """
     found: list[tuple[int, SourceSettings]] = []
     for source in loop.sources:
@@ -136,12 +137,14 @@ def _tried(
         found = replace(found, kind="jsonl")
     if found.kind is None or (not api and not found.files and not found.path):
         return found, None, None
-    guessed = {guess.column: guess.key for guess in found.guesses} if found.kind in ("jsonl", "parquet") and known is None else {}
-    options: dict[str, Any] = {**(known.options if known else {}), **({"base_url": place} if api else {})}
-    values: dict[str, Any] = (
-        {"name": _name(found.path), "kind": found.kind} if known is None else known.model_dump(exclude={"path", "queue"})
-    )
-    values |= {"mapping": guessed | values.get("mapping", {}) | dict(given), "options": options} | ({} if api else {"path": found.path})
+    guessed = {guess.column: guess.key for guess in found.guesses} if found.kind in ("jsonl", "parquet") else {}
+    options: dict[str, Any] = {"base_url": place} if api else {}
+    values: dict[str, Any] = {"name": _name(found.path), "kind": found.kind, "mapping": guessed, "options": options}
+    if known is not None:
+        values = known.model_dump(exclude={"path", "queue"})
+    values["mapping"] |= given
+    if not api:
+        values["path"] = found.path
     try:
         settings = SourceSettings.model_validate(values)
     except ValidationError as error:
@@ -219,7 +222,16 @@ def _read(example: Example) -> dict[str, Any]:
     return row | {"time": datetime.fromtimestamp(row["time"] / 1_000_000, UTC).isoformat(), "consent": example.consent}
 
 
-def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str | None, given: Mapping[str, str], assumed: bool) -> None:
+def _show(
+    place: str,
+    found: Recognised,
+    trial: SourceTrial | None,
+    block: str | None,
+    given: Mapping[str, str],
+    *,
+    assumed: bool,
+    is_known: bool,
+) -> None:
     say(f"{place}: {f'a source of the kind {found.kind} reads it' if found.kind else 'no kind of source reads it'} ({found.why})")
     if found.guesses:
         rows = [
@@ -261,7 +273,7 @@ def _show(place: str, found: Recognised, trial: SourceTrial | None, block: str |
     if trial.unread:
         say(unread_text(trial.unread))
     if trial.kept and block is not None:
-        say("Add this to a loop file:" if block.startswith("[") else "Write this in the source of the loop file:")
+        say("Write this in the source of the loop file:" if is_known else "Add this to a loop file:")
         say("")
         say(block)
     elif not trial.kept:

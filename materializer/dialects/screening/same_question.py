@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ratchet.contracts.ids import normalise
 
 _EDGE = 6
-"""Sentences at the begin of a message, and at its end, among which a question is looked for."""
+"""Sentences at the start of a message, and at its end, among which a question is looked for."""
 _READ = 4_000
 """Characters at each end of a message that are read."""
 _LEAST_LENGTH, _LONGEST = 12, 300
@@ -25,10 +25,17 @@ _MOST_PROMPTS = 0.2
 _LEAST_PROMPTS, _LEAST_SHARE, _LEAST_QUESTIONS = 10, 0.1, 5
 """Messages with a repeated question, their share of all, and different questions, from which they are a finding."""
 _MOST_LABELLED = 0.8
+"""Share of these messages from which their label is named."""
+_SHOWN = 60
 _SENTENCE = re.compile(r"[\r\n]+|(?<=[.!?])\s+|(?<=[。！？])|(?=</?\w[^<>]{0,40}>)")
 _ASKS = r"ask|asks|consulta|demande|domanda|frage|pregunta|q|query|question|request|质问|質問|問題|问题|問|질문"
 _LABEL = re.compile(rf"\W*(?:\w+ ){{0,2}}(?:{_ASKS})\b[^:：>】]{{0,20}}(?:[:：>】]|$)")
-"""A short heading or label of a question at the begin of a sentence."""
+"""A short heading or label of a question at the start of a sentence."""
+
+
+def cut_short(text: str) -> str:
+    """Return the first _SHOWN characters of a text for a finding."""
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 class Edges(NamedTuple):
@@ -64,7 +71,7 @@ class SameQuestion:
     @property
     def sentence(self) -> str:
         """The finding for an operator."""
-        shown = json.dumps(self.question if len(self.question) <= 80 else self.question[:79] + "…", ensure_ascii=False)
+        shown = json.dumps(cut_short(self.question), ensure_ascii=False)
         mark = f" (for example {json.dumps([self.mark], ensure_ascii=False)})" if self.mark else ""
         return (
             f"{self.messages:,} of {self.of:,} different prompts share a question, such as {shown}, with another prompt that has different "
@@ -117,7 +124,7 @@ def _asked(edges: Edges, template: Collection[str]) -> tuple[str, str | None] | 
 
 
 def _mark(sentences: Sequence[str], at: int, template: Collection[str]) -> str | None:
-    """Return the label at the begin of a sentence, or of the one before it, or the heading before it; None without any."""
+    """Return the label at the start of a sentence, or of the one before it, or the heading before it; None without any."""
     if (label := _LABEL.match(sentences[at])) is not None and label.end() < len(sentences[at]):
         return label.group()
     if at and (label := _LABEL.match(sentences[at - 1])) is not None:

@@ -18,13 +18,13 @@ import orjson
 from ratchet.contracts.data.datasets import LEAST_SHARED_ROOT, SHARED_ROOT, RawBatch
 from ratchet.contracts.data.decoding import Decoded, Limits, Row
 from ratchet.contracts.errors import RatchetError
-from ratchet.contracts.ids import Beginnings, content_text, question_in, root_text, without_opening
+from ratchet.contracts.ids import SkippedTexts, content_text, question_in, root_text, without_opening
 from ratchet.contracts.loop import Loop
 from ratchet.contracts.ports import Dialect
 from ratchet.materializer.dialects.admission import Admission
 from ratchet.materializer.dialects.decode import BUILT_IN, decode
 from ratchet.materializer.dialects.people.told import Share, shares
-from ratchet.materializer.dialects.screening.same_question import Edges, edges_of, same_question
+from ratchet.materializer.dialects.screening.same_question import Edges, cut_short, edges_of, same_question
 
 _LARGEST = 8 << 20
 _SHORT = 200
@@ -62,10 +62,9 @@ class RepeatedAnswer:
     @property
     def sentence(self) -> str:
         """The finding for an operator."""
-        shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
         return (
-            f"the text {shown!r} answers {self.prompts:,} different prompts of {self.calls:,} calls; if it is a placeholder or an error "
-            "message, add it to quarantine.placeholders"
+            f"the text {cut_short(self.text)!r} answers {self.prompts:,} different prompts of {self.calls:,} calls; if it is a placeholder or "
+            "an error message, add it to quarantine.placeholders"
         )
 
 
@@ -118,46 +117,44 @@ class SameOpening:
 
 
 @dataclass(frozen=True)
-class SharedBeginning:
-    """A user message with which many prompts of different conversations begin, such as a greeting."""
+class SharedText:
+    """A text by which many different prompts count as one conversation."""
 
     text: str
     """Its first characters, normalised."""
     prompts: int
-    """Number of different prompts that begin with it."""
+    """Number of different prompts with it."""
     of: int
     """Number of different prompts."""
 
     @property
-    def sentence(self) -> str:
-        """The finding for an operator."""
-        shown = self.text if len(self.text) <= _SHORT_BEGIN else self.text[: _SHORT_BEGIN - 1] + "…"
-        return (
-            f"{self.prompts:,} of {self.of:,} different prompts begin with the user message {json.dumps(shown, ensure_ascii=False)}, and "
-            "count as one conversation, on one side of the holdout; if it is a greeting, add it to holdout.skip_greetings, and if it is an "
-            "example or describes an environment, to holdout.skip_messages"
-        )
+    def shown(self) -> str:
+        """The text in quotation marks, cut."""
+        return json.dumps(cut_short(self.text), ensure_ascii=False)
 
 
-@dataclass(frozen=True)
-class Collapsed:
-    """A text that the marks of the loop file make the question of many different messages."""
-
-    text: str
-    """Its first characters, normalised."""
-    messages: int
-    """Number of different messages with it."""
-    of: int
-    """Number of different messages."""
+class SharedBeginning(SharedText):
+    """A user message with which many prompts of different conversations begin, such as a greeting."""
 
     @property
     def sentence(self) -> str:
         """The finding for an operator."""
-        shown = self.text if len(self.text) <= _SHORT_BEGIN else self.text[: _SHORT_BEGIN - 1] + "…"
         return (
-            f"with holdout.question_after and holdout.question_until, {self.messages:,} of {self.of:,} different messages have the "
-            f"question {json.dumps(shown, ensure_ascii=False)}, and count as one conversation, on one side of the holdout; if this "
-            "is no question, correct these settings"
+            f"{self.prompts:,} of {self.of:,} different prompts begin with the user message {self.shown}, and count as one "
+            "conversation, on one side of the holdout; if it is a greeting, add it to holdout.skip_greetings, and if it is an example or "
+            "describes an environment, to holdout.skip_messages"
+        )
+
+
+class SharedPart(SharedText):
+    """A part of user messages that is the question of many prompts by the marks of the loop file, such as an instruction at their end."""
+
+    @property
+    def sentence(self) -> str:
+        """The finding for an operator."""
+        return (
+            f"with holdout.question_after and holdout.question_until, {self.prompts:,} of {self.of:,} different prompts have the question "
+            f"{self.shown}, and count as one conversation, on one side of the holdout; if this is no question, correct these settings"
         )
 
 
@@ -174,7 +171,7 @@ class Asked(NamedTuple):
     """A hash of the whole message, if only a part of it counts as the question."""
 
 
-def asked_in(messages: str, skipped: Beginnings = ()) -> tuple[Asked, ...]:
+def asked_in(messages: str, skipped: SkippedTexts = ()) -> tuple[Asked, ...]:
     """Return the user messages of a prompt, which is a JSON list of messages, from the first question on (`ids.root_text`)."""
     asked = [message for message in without_opening(orjson.loads(messages), skipped) if message["role"] == "user"]
     found = list[Asked]()
@@ -213,23 +210,23 @@ def shared_beginning(calls: Sequence[tuple[Asked, ...]]) -> SharedBeginning | No
     return SharedBeginning(most.begin, count, len(inside))
 
 
-def collapsed(calls: Sequence[tuple[Asked, ...]]) -> Collapsed | None:
+def shared_part(calls: Sequence[tuple[Asked, ...]]) -> SharedPart | None:
     """Return the part that is the question of at least 20 different messages, and of more than a tenth of all; None if there is none.
 
-    `calls` are those of `same_opening`. A question of users is asked so often only if there are few of them.
+    `calls` are those of `same_opening`.
     """
     asked = {(texts[0].whole, texts[0].message): texts[0] for texts in calls if texts}
     counts = Counter(whole for whole, message in asked if message)
     whole, count = counts.most_common(1)[0] if counts else (0, 0)
     if count < LEAST_SHARED_ROOT or count <= SHARED_ROOT * len(asked):
         return None
-    return Collapsed(next(one.begin for one in asked.values() if one.whole == whole), count, len(asked))
+    return SharedPart(next(one.begin for one in asked.values() if one.whole == whole), count, len(asked))
 
 
 def opening_sentence(calls: Sequence[tuple[Asked, ...]]) -> str | None:
-    """Return the first finding of `collapsed`, `same_opening`, `shared_beginning` and `same_question`; None without one."""
+    """Return the first finding of `shared_part`, `same_opening`, `shared_beginning` and `same_question`; None without one."""
     first = {texts[0].whole: texts[0].edges for texts in calls if texts}
-    found = collapsed(calls) or same_opening(calls) or shared_beginning(calls) or same_question(first.values())
+    found = shared_part(calls) or same_opening(calls) or shared_beginning(calls) or same_question(first.values())
     return None if found is None else found.sentence
 
 
@@ -282,7 +279,7 @@ class Look:
         """One text that answers many prompts."""
         return repeated_answer(self.decoded.traces)
 
-    def opening(self, skipped: Beginnings) -> str | None:
+    def opening(self, skipped: SkippedTexts) -> str | None:
         """Return the finding about user messages with which many prompts begin, besides those that are skipped; None without one."""
         return opening_sentence([asked_in(row["messages"], skipped) for row in self.decoded.traces if row["messages"] is not None])
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from ratchet.contracts.data.datasets import RawBatch, Unread
 from ratchet.contracts.data.decoding import PLACE, Decoded, Limits, Row
 from ratchet.contracts.errors import Rejected
-from ratchet.contracts.ids import Beginnings
+from ratchet.contracts.ids import SkippedTexts
 from ratchet.contracts.ports import TraceSource
 from ratchet.materializer.dialects.admission import Admission, unmasked
 from ratchet.materializer.dialects.decode import BUILT_IN, MAX_RECORD, decode, record_of
@@ -87,7 +87,7 @@ def try_source(
     limits: Limits,
     mask: Callable[[Row], Counter[str]] = unmasked,
     mask_record: Callable[[], Callable[[Any], Any]] = lambda: lambda value: value,
-    skipped: Beginnings = (),
+    skipped: SkippedTexts = (),
 ) -> SourceTrial:
     """Decode what the source has, up to RECORDS records. `mask` and `mask_record` mask rows and records. Raises like the source.
 
@@ -164,7 +164,7 @@ _KEPT = 300
 """Characters of an answer that are kept while a trial reads. Only short answers are compared."""
 
 
-def _counted(row: Row, skipped: Beginnings) -> dict[str, Any]:
+def _counted(row: Row, skipped: SkippedTexts) -> dict[str, Any]:
     """Return what is counted of a row, without its long texts."""
     asked = () if row["messages"] is None else asked_in(row["messages"], skipped)
     messages = None if row["messages"] is None else hash(row["messages"])

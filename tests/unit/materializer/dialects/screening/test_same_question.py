@@ -99,9 +99,7 @@ def test_a_mark_that_leaves_what_is_no_question_is_told() -> None:
     asked = [asked_in(json.dumps([{"role": "user", "content": text}]), ("answer\r",)) for text in texts]
     said = opening_sentence(asked)
     assert said is not None
-    assert said.startswith(
-        'with holdout.question_after and holdout.question_until, 40 of 40 different messages have the question "in json"'
-    )
+    assert said.startswith('with holdout.question_after and holdout.question_until, 40 of 40 different prompts have the question "in json"')
     assert opening_sentence([asked_in(json.dumps([{"role": "user", "content": text}]), ("question:\r",)) for text in texts]) is None
 
 
