@@ -63,8 +63,8 @@ class RepeatedAnswer:
     def sentence(self) -> str:
         """The finding for an operator."""
         return (
-            f"the text {cut_short(self.text)!r} answers {self.prompts:,} different prompts of {self.calls:,} calls; if it is a placeholder or "
-            "an error message, add it to quarantine.placeholders"
+            f"the text {cut_short(self.text)!r} answers {self.prompts:,} different prompts of {self.calls:,} calls; if it is a placeholder "
+            "or an error message, add it to quarantine.placeholders"
         )
 
 
